@@ -1,0 +1,1 @@
+"""Attention as pure functions of arrays: jax alone, no modules, no configs."""

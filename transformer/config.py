@@ -1,0 +1,98 @@
+"""Configs: building frozen dataclasses from nested mappings, refusing what they do not know.
+
+A family's or a task's dataclass sits beside it; this file holds the mechanism alone.
+"""
+
+import dataclasses
+import difflib
+import enum
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+
+class UserError(ValueError):
+    """A mistake of the person at the keyboard: its message is one line that says what to do.
+
+    Commands print the message and exit with code 2; everything else is a failure of the run.
+    """
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """A clause naming the known word closest to `name`, or listing them all when none is close."""
+    names = [str(word) for word in known]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
+
+
+def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
+    """The entry of a registry by its name; an unknown name is refused with the nearest one.
+
+    Errors: UserError naming `path`, the value and the nearest known name.
+    """
+    if value not in table:
+        raise UserError(f"{path}={value!r} is unknown: {nearest(str(value), table)}")
+    return table[value]
+
+
+def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
+    """Build the frozen dataclass `cls` from a nested mapping, checking every key and every type.
+
+    Lists become tuples, integers serve as floats, strings name enum members by value.
+
+    Errors: UserError naming the dotted key for an unknown key (with the nearest known one), a
+    missing key without a default, or a value of the wrong type; whatever `__post_init__` raises.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            raise UserError(f"unknown key {path}.{key}: {nearest(str(key), fields)}")
+    hints = typing.get_type_hints(cls)
+    arguments = {}
+    for name, field in fields.items():
+        if name in values:
+            arguments[name] = _convert(hints[name], values[name], f"{path}.{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{path}.{name} is missing: it has no default, so the config must say it")
+    return cls(**arguments)
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    origin, parameters = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in parameters:
+            return None
+        return _convert(next(p for p in parameters if p is not type(None)), value, path)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return from_config(typing.cast(type, hint), value, path)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(parameters[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin in (dict, Mapping) or hint is dict:
+        if isinstance(value, Mapping):
+            return dict(value.items())
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        if isinstance(value, hint):
+            return value
+        return choice(value, {str(member.value): member for member in hint}, path)
+    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
+        return value
+    name = getattr(hint, "__name__", str(hint))
+    raise UserError(f"{path}={value!r} is a {type(value).__name__}; it must be a {name}")
+
+
+def to_config(value: Any) -> Any:
+    """The nested plain mapping of a dataclass, ready for JSON: the inverse of `from_config`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_config(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_config(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_config(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""Data: data sets, tokenizers, and batches as a pure function of seed and step."""

@@ -1,0 +1,142 @@
+"""Batches by token count in a few fixed shapes; which examples come when is a pure function of seed and step."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import grain
+import numpy as np
+
+from transformer.data.tokenizer import BEGIN, PAD
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedPairs:
+    """Token numbers of source and target, each ending with the end token, one array a sentence."""
+
+    sources: Sequence[np.ndarray]
+    targets: Sequence[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """One batch shape, and the examples that fit it and no shorter one."""
+
+    length: int
+    rows: int
+    examples: np.ndarray
+
+    @property
+    def batches(self) -> int:
+        """Batches an epoch; the last may be partly empty."""
+        return -(-len(self.examples) // self.rows)
+
+
+class TokenBatches:
+    """Endless batches of about `tokens` source or target positions each, epoch after epoch.
+
+    An example goes to the shortest of `lengths` that holds both its sides; a batch is one length's examples,
+    padded to it. An epoch holds every example once, in an order drawn from (seed, epoch); without a seed the
+    order is that of the data. Rows that fill up a last batch are all padding, their `index` is -1. Examples
+    that fit no length are left out and counted in `left_out`.
+
+    Each batch has `source` [B, S], `target` [B, T] (the decoder's input), `labels` [B, T] and `index` [B].
+    """
+
+    def __init__(
+        self,
+        pairs: EncodedPairs,
+        *,
+        lengths: Sequence[int],
+        tokens: int,
+        seed: int | None,
+        rows_multiple: int = 1,
+    ):
+        self._pairs, self._seed = pairs, seed
+        longest = np.array(
+            [max(len(s), len(t)) for s, t in zip(pairs.sources, pairs.targets, strict=True)], int
+        )
+        bucket_of = np.searchsorted(np.array(sorted(lengths)), longest)
+        self.left_out = int(np.sum(bucket_of == len(lengths)))
+        self.buckets = [
+            Bucket(
+                length,
+                max(tokens // length // rows_multiple, 1) * rows_multiple,
+                np.flatnonzero(bucket_of == number),
+            )
+            for number, length in enumerate(sorted(lengths))
+        ]
+        self.batches_per_epoch = sum(bucket.batches for bucket in self.buckets)
+        if not self.batches_per_epoch:
+            raise ValueError(f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens")
+        self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step."""
+        epoch, position = divmod(step, self.batches_per_epoch)
+        if self._plan is None or self._plan[0] != epoch:
+            self._plan = (epoch, self._epoch(epoch))
+        bucket, examples = self._plan[1][position]
+        return self._fill(bucket, examples)
+
+    def _epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
+        random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
+        plan = []
+        for bucket in self.buckets:
+            order = bucket.examples if random is None else random.permutation(bucket.examples)
+            plan += [
+                (bucket, order[start : start + bucket.rows]) for start in range(0, len(order), bucket.rows)
+            ]
+        return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
+
+    def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
+        source, target, labels = np.full((3, bucket.rows, bucket.length), PAD, np.int32)
+        index = np.full(bucket.rows, -1, np.int32)
+        index[: len(examples)] = examples
+        for row, example in enumerate(examples):
+            tokens = self._pairs.sources[example]
+            source[row, : len(tokens)] = tokens
+            tokens = self._pairs.targets[example]
+            labels[row, : len(tokens)] = tokens
+            target[row, 0] = BEGIN
+            target[row, 1 : len(tokens)] = tokens[:-1]
+        return {"source": source, "target": target, "labels": labels, "index": index}
+
+
+class OneEpoch(Sequence[Batch]):
+    """The batches of one pass, for evaluation."""
+
+    def __init__(self, batches: TokenBatches):
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return self._batches.batches_per_epoch
+
+    def __getitem__(self, step):
+        if not 0 <= step < len(self):
+            raise IndexError(step)
+        return self._batches[step]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Steps:
+    """Steps as a Grain data source, which must be finite."""
+
+    batches: TokenBatches
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop
+
+    def __getitem__(self, step):
+        return self.batches[int(step)]
+
+
+def stream(batches, start: int, stop: int) -> Iterator[Batch]:
+    """The batches of steps start to stop - 1, made ahead in one background thread (so that order is kept)."""
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+    return iter(grain.MapDataset.source(_Steps(batches, stop))[start:].to_iter_dataset(options))

@@ -1,0 +1,1 @@
+"""Decoding over any family's cache."""

@@ -1,0 +1,1 @@
+"""Thin shells that hold parameters around pure functions."""

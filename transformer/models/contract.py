@@ -1,0 +1,126 @@
+"""What every model family gives to tasks, decoding and training."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.sites import Site
+from transformer.layers.module import Functional
+
+PyTree = Any
+
+
+class Variables(NamedTuple):
+    """What a model is made of: `params` are trained; `state` (batch statistics and the like) is carried."""
+
+    params: PyTree
+    state: PyTree = {}
+
+
+class Aux(NamedTuple):
+    """What a forward pass returns beside its outputs.
+
+    `maps` is diagnostic and cut off from the gradient; `extras` is differentiable; `state` is the next state.
+    """
+
+    maps: Mapping[str, Captured]
+    extras: Mapping[str, Array]
+    state: PyTree
+
+
+class Cache(NamedTuple):
+    """What decoding carries from step to step.
+
+    `layers`: [layer, row, ...] and `rows`: [row, ...] are re-ordered by beams (row = example x beam);
+    `examples`: [layer, example, ...] or [example, ...] is the same for all beams and never tiled.
+    """
+
+    layers: PyTree
+    rows: PyTree
+    examples: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """What a task asks of a model, known before it is built.
+
+    `inputs`: the shapes and types of the largest batch; `vocabularies`: sizes by name; `pad`, `begin` and `end`
+    are token numbers.
+    """
+
+    inputs: Mapping[str, jax.ShapeDtypeStruct]
+    vocabularies: Mapping[str, int]
+    pad: int
+    begin: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """The type that parameters are kept in, and the type that a forward pass computes in."""
+
+    parameters: str = "float32"
+    compute: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in (self.parameters, self.compute):
+            if not jnp.issubdtype(jnp.dtype(name), jnp.floating):
+                raise ValueError(f"precision {name!r} is no floating-point type; say float32 or bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A family's module as pure functions of variables.
+
+    The module's methods take (state, inputs, *, train, key, capture) and return (outputs, Aux); a family that
+    decodes also has the methods `init_cache` and `step` (transformer.decode).
+    """
+
+    functional: Functional
+    sites: tuple[Site, ...]
+
+    def init(self, key: Key[Array, ""]) -> Variables:
+        """Fresh variables; pure, so that it can run under jit with output shardings."""
+        params = self.functional.init(key)
+        return Variables(params, self.functional.bind(params).initial_state(key))
+
+    def axes(self) -> Variables:
+        """The logical axes of every parameter; state is whole on every device."""
+        state = jax.eval_shape(self.init, jax.random.key(0)).state
+        return Variables(self.functional.axes(), jax.tree.map(lambda leaf: (None,) * leaf.ndim, state))
+
+    def apply(
+        self,
+        variables: Variables,
+        inputs: Mapping[str, Array],
+        *,
+        method: str = "forward",
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[PyTree, Aux]:
+        """Run a method of the module: dropout and the like act only when `train`, by `key`."""
+        module = self.functional.bind(variables.params)
+        return getattr(module, method)(variables.state, inputs, train=train, key=key, capture=capture)
+
+    def init_cache(
+        self, variables: Variables, inputs: Mapping[str, Array], *, beams: int, length: int
+    ) -> tuple[Cache, Int[Array, " R"]]:
+        """The prefill: a cache for `beams` rows an example and `length` steps, and the first step's tokens."""
+        return self.functional.bind(variables.params).init_cache(inputs, beams=beams, length=length)
+
+    def step(
+        self, variables: Variables, cache: Cache, tokens_R: Int[Array, " R"]
+    ) -> tuple[Float[Array, "R V"], Cache]:
+        """One step of decoding: the next token's logits and the cache that has seen `tokens_R`."""
+        return self.functional.bind(variables.params).step(cache, tokens_R)
+
+
+def count_parameters(shapes: PyTree) -> int:
+    """The number of scalars in a tree of arrays or of their shapes."""
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))

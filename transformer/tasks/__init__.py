@@ -1,0 +1,1 @@
+"""Tasks: what a problem is - data, objectives, evaluations, probe."""

@@ -1,0 +1,116 @@
+"""What every task gives to the step and the loop."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture
+from transformer.models.contract import Aux, Interface, Model, Variables
+from transformer.tasks.labels import Labels
+
+PyTree = Any
+Batch = Mapping[str, np.ndarray | Array]
+
+
+class View(NamedTuple):
+    """All that a loss, an evaluation or a probe may see of a training run."""
+
+    model: Model
+    variables: Variables
+    averages: Mapping[str, PyTree]
+    extra: PyTree
+    step: Array
+    train: bool
+
+
+class LossAux(NamedTuple):
+    """What a loss returns beside its value.
+
+    `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up.
+    """
+
+    state: PyTree
+    extra: PyTree
+    metrics: Mapping[str, Float[Array, ""]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A loss and the parameters that it trains: those whose path matches one of the patterns `trains`.
+
+    A path joins names with "/", as in "encoder/attention/query/kernel"; patterns are those of fnmatch.
+    """
+
+    name: str
+    loss: Callable[[View, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
+    trains: tuple[str, ...] = ("*",)
+
+
+class Report(NamedTuple):
+    """What an evaluation found: numbers by name, samples to look at, and a note on how it was measured."""
+
+    scalars: Mapping[str, float]
+    samples: Sequence[Mapping[str, str]] = ()
+    note: str = ""
+
+
+class Source(Protocol):
+    """The training batches: the batch of any step, a pure function of the step."""
+
+    def __getitem__(self, step: int, /) -> Batch:
+        """The batch of one step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Something measured over a set of batches.
+
+    `step` is compiled; it returns sums, added over batches, and rows, joined over batches along their first
+    axis. `finish` makes the report from both on the host. `at_end` evaluations run once, when training is over;
+    the others at the run's cadence as well. `parameters` names what is evaluated: "raw", or an average.
+    """
+
+    name: str
+    split: str
+    batches: Sequence[Batch]
+    step: Callable[[View, Batch, Key[Array, ""]], tuple[PyTree, PyTree]]
+    finish: Callable[[PyTree, PyTree], Report]
+    at_end: bool = False
+    parameters: str = "raw"
+
+
+class Task(Protocol):
+    """A problem: what is fed, what is minimised, what is measured, what is mapped."""
+
+    @property
+    def interface(self) -> Interface:
+        """What the task asks of a model."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The losses, in the order in which a step takes them."""
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """What is measured, and when."""
+
+    def source(self, seed: int) -> Source:
+        """The training batches in the order of a seed."""
+
+    def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
+        """What the task carries from step to step: baselines, replay, worlds."""
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+        """The batch as the losses see it, and the next `extra`: sampling, acting; compiled, without gradient."""
+
+    def totals(self, batch: Batch) -> Mapping[str, Array]:
+        """Named denominators of the whole update, taken before it is cut into micro-batches."""
+
+    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> tuple[Aux, PyTree]:
+        """A pass over the fixed probe batch whose maps are stored, and arrays that its labels may need."""
+
+    def labels(self) -> Labels:
+        """What the probe batch's positions are."""
