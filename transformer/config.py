@@ -70,7 +70,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return from_config(typing.cast(type, hint), value, path)
     if origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(parameters[0], item, f"{path}[{i}]") for i, item in enumerate(value))
-    if origin in (dict, Mapping) or hint is dict:
+    if origin in (dict, Mapping):
         if isinstance(value, Mapping):
             return dict(value.items())
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -96,3 +96,41 @@ def to_config(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_config(item) for item in value]
     return value
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One run: the sections `task`, `model`, `optimizer`, `averages` and `precision` belong to their own dataclasses.
+
+    Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
+    `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
+    only at the end. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are kept.
+    """
+
+    name: str
+    task: Mapping[str, Any]
+    model: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
+    steps: int
+    seed: int = 0
+    accumulate: int = 1
+    log_every: int = 50
+    eval_every: int = 500
+    maps_every: int = 500
+    checkpoint_every: int = 500
+    keep: int = 2
+    averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "log_every", "keep"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)} must be at least 1")
+        for name in ("eval_every", "maps_every", "checkpoint_every"):
+            if getattr(self, name) < 0:
+                raise UserError(f"config.{name}={getattr(self, name)} must be at least 0 (0: only at the end)")
+        if self.checkpoint_every % self.log_every:
+            raise UserError(
+                f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "
+                f"config.log_every={self.log_every}, so that a resumed run logs what an uninterrupted one would"
+            )

@@ -1,0 +1,1 @@
+"""Costs by formula: parameters, floating-point operations, bytes."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import grain
 import numpy as np
@@ -20,6 +21,11 @@ class EncodedPairs:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    def part(self, indices: Sequence[int]) -> "EncodedPairs":
+        """These examples alone, in this order."""
+        kept = [i for i in indices if i < len(self)]
+        return EncodedPairs([self.sources[i] for i in kept], [self.targets[i] for i in kept])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +78,9 @@ class TokenBatches:
         ]
         self.batches_per_epoch = sum(bucket.batches for bucket in self.buckets)
         if not self.batches_per_epoch:
-            raise ValueError(f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens")
+            raise ValueError(
+                f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens"
+            )
         self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
 
     def __getitem__(self, step: int) -> Batch:
@@ -122,11 +130,18 @@ class OneEpoch(Sequence[Batch]):
         return self._batches[step]
 
 
+class Source(Protocol):
+    """Training batches: the batch of any step, a pure function of the step."""
+
+    def __getitem__(self, step: int, /) -> Batch:
+        """The batch of one step."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Steps:
     """Steps as a Grain data source, which must be finite."""
 
-    batches: TokenBatches
+    batches: Source
     stop: int
 
     def __len__(self) -> int:
@@ -136,7 +151,7 @@ class _Steps:
         return self.batches[int(step)]
 
 
-def stream(batches, start: int, stop: int) -> Iterator[Batch]:
+def stream(batches: Source, start: int, stop: int) -> Iterator[Batch]:
     """The batches of steps start to stop - 1, made ahead in one background thread (so that order is kept)."""
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     return iter(grain.MapDataset.source(_Steps(batches, stop))[start:].to_iter_dataset(options))

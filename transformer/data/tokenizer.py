@@ -7,13 +7,15 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from transformer.config import UserError
+from transformer.config import UserError, nearest
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<begin>", "<end>", "<unknown>")
 WORD_START = "▁"
 # A run of letters and digits, or one other character, with the space before it.
-_PIECE = rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\p{{N}}{WORD_START}]|{WORD_START}"
+_PIECE = (
+    rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\p{{N}}{WORD_START}]|{WORD_START}"
+)
 
 
 def tag(language: str) -> str:
@@ -49,19 +51,22 @@ class Tokenizer:
         """The tokens as they are written in the vocabulary."""
         return [self.backend.id_to_token(int(number)) for number in ids]
 
-    def tag(self, language: str) -> int:
-        """The number of a language's tag.
+    @property
+    def languages(self) -> list[str]:
+        """The target languages that can be asked for; empty where there is only one."""
+        return sorted(token[2:-1] for token in self.backend.get_vocab() if token.startswith("<2"))
 
-        Errors: UserError when the training text had no such target language.
+    def tags(self, language: str) -> list[int]:
+        """What to put before a source to ask for a target language: its tag, or nothing where there is only one.
+
+        Errors: UserError when the tokenizer was trained with tags, but not with this one.
         """
+        if not self.languages:
+            return []
         number = self.backend.token_to_id(tag(language))
         if number is None:
-            known = [token[2:-1] for token in self.backend.get_vocab() if token.startswith("<2")]
-            raise UserError(
-                f"language {language!r} is not one that this model was trained for; say one of: "
-                f"{', '.join(sorted(known)) or 'none, it has a single target language'}"
-            )
-        return number
+            raise UserError(f"language={language!r} was not trained; {nearest(language, self.languages)}")
+        return [number]
 
     def save(self, path: Path) -> None:
         """Write the tokenizer as one JSON file."""

@@ -41,11 +41,15 @@ class Beam:
         """Extend every live hypothesis by every token; keep the best that go on and the best that end."""
         examples, beams, length = state.tokens.shape
         vocabulary = log_probability_RxV.shape[-1]
-        total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, beams, vocabulary)
+        total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(
+            examples, beams, vocabulary
+        )
 
         ending_BxN = total_BxNxV[:, :, tokens.end] / self.penalty(step + 1)
         pool_scores = jnp.concatenate([state.ended_scores, ending_BxN], axis=1)
-        pool_tokens = jnp.concatenate([state.ended_tokens, state.tokens.at[:, :, step].set(tokens.end)], axis=1)
+        pool_tokens = jnp.concatenate(
+            [state.ended_tokens, state.tokens.at[:, :, step].set(tokens.end)], axis=1
+        )
         ended_scores, ended_index = jax.lax.top_k(pool_scores, beams)
         ended_tokens = jnp.take_along_axis(pool_tokens, ended_index[:, :, None], axis=1)
 

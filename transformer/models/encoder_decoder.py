@@ -308,7 +308,9 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
                 f"the task's longest {name} has {shape.shape[1]} positions, more than "
                 f"config.model.longest={config.longest}; shorten config.task.shapes or raise config.model.longest"
             )
-    source, target = Axis("source"), Axis("target")
+    # A target position reads one token and predicts the next: as a query it is known by the one that it
+    # predicts, as a key by the one that it has read.
+    source, target, target_input = Axis("source"), Axis("target"), Axis("target_input")
     heads = tuple(str(head) for head in range(config.heads))
     encoder = tuple(str(layer) for layer in range(config.encoder_layers))
     decoder = tuple(str(layer) for layer in range(config.decoder_layers))
@@ -316,7 +318,7 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
         functional=Functional(lambda keys: EncoderDecoder(config, interface, precision, keys)),
         sites=(
             Site(ENCODER_SELF, source, source, encoder, heads),
-            Site(DECODER_SELF, target, target, decoder, heads, causal=True),
+            Site(DECODER_SELF, target, target_input, decoder, heads, causal=True),
             Site(DECODER_CROSS, target, source, decoder, heads),
         ),
     )

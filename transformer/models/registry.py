@@ -15,7 +15,7 @@ def model_config(values: Mapping[str, Any]) -> Any:
 
     Errors: UserError for an unknown family or key.
     """
-    config_class, _ = choice(values["family"], FAMILIES, "config.model.family")
+    config_class, _ = choice(values.get("family", ""), FAMILIES, "config.model.family")
     return from_config(config_class, {k: v for k, v in values.items() if k != "family"}, "config.model")
 
 
@@ -25,3 +25,8 @@ def build(config: Any, interface: Interface, precision: Precision) -> Model:
         if isinstance(config, config_class):
             return builder(config, interface, precision)
     raise TypeError(f"{type(config).__name__} is no model family's config; known: {', '.join(FAMILIES)}")
+
+
+def name_of(config: Any) -> str:
+    """The name under which a config's family is known."""
+    return next(name for name, (config_class, _) in FAMILIES.items() if isinstance(config, config_class))

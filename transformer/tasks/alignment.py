@@ -1,18 +1,12 @@
 """Word alignment read from attention, and its error rate against known links."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from transformer.data.datasets.slots import Links
+
 Link = tuple[int, int]  # (source word, target word)
-
-
-class Links(NamedTuple):
-    """Known links of one sentence pair: `possible` includes `sure` (Och and Ney 2003, section 3.1)."""
-
-    sure: frozenset[Link]
-    possible: frozenset[Link]
 
 
 def word_weights(
@@ -45,9 +39,12 @@ def diagonal_links(source_words: int, target_words: int) -> set[Link]:
 
 
 def alignment_error_rate(found: Sequence[set[Link]], known: Sequence[Links]) -> float:
-    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8)."""
+    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
+
+    S are the sure links and P the possible ones, S among them; A is what was found.
+    """
     agreed = total = 0
     for links, truth in zip(found, known, strict=True):
-        agreed += len(links & truth.sure) + len(links & truth.possible)
+        agreed += len(links.intersection(truth.sure)) + len(links.intersection(truth.possible))
         total += len(links) + len(truth.sure)
     return 1 - agreed / total

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
+from transformer.data.batches import Source
 from transformer.models.contract import Aux, Interface, Model, Variables
 from transformer.tasks.labels import Labels
 
@@ -57,13 +58,6 @@ class Report(NamedTuple):
     note: str = ""
 
 
-class Source(Protocol):
-    """The training batches: the batch of any step, a pure function of the step."""
-
-    def __getitem__(self, step: int, /) -> Batch:
-        """The batch of one step."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Something measured over a set of batches.
@@ -109,8 +103,8 @@ class Task(Protocol):
     def totals(self, batch: Batch) -> Mapping[str, Array]:
         """Named denominators of the whole update, taken before it is cut into micro-batches."""
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> tuple[Aux, PyTree]:
-        """A pass over the fixed probe batch whose maps are stored, and arrays that its labels may need."""
+    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+        """A pass over the fixed probe batch, whose maps are stored."""
 
     def labels(self) -> Labels:
         """What the probe batch's positions are."""

@@ -1,0 +1,54 @@
+# `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
+.DEFAULT_GOAL := help
+.PHONY: help demo test install lint format slow bench lock clean
+
+PYTHON := .venv/bin/python
+DEMO := runs/demo
+PYTEST := $(PYTHON) -m pytest
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## train a small translator and write the page of what every head attends to
+	@.ci/install run
+	$(PYTHON) -m launch.train --config=experiments/demo.py --workdir=$(DEMO)
+	$(PYTHON) -m launch.maps --workdir=$(DEMO)
+
+test: ## run the tests (under ten minutes on two cores)
+	@.ci/install dev
+	$(PYTEST) -m "not slow" -n 2 --dist loadfile
+
+install: ## make .venv with all that the tests and linters need, and stop there
+	@.ci/install dev
+
+lint: ## check style, formatting and types
+	@.ci/install dev
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+format: ## rewrite the sources in the project's style
+	@.ci/install dev
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+slow: ## run the tests that `make test` leaves out
+	@.ci/install dev
+	$(PYTEST) -m slow
+
+bench: ## measure the loop against the bare compiled step
+	@.ci/install run
+	$(PYTHON) -m launch.bench
+
+# The lock of the tests takes the other as its constraint, so that one environment serves both.
+UV_COMPILE = $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes \
+	--no-annotate --no-header pyproject.toml
+lock: ## renew requirements/ from pyproject.toml, newest versions first
+	@.ci/install dev
+	@$(PYTHON) -m uv --version >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet uv
+	$(UV_COMPILE) -o requirements/run.txt
+	$(UV_COMPILE) --extra test --extra lint --constraint requirements/run.txt -o requirements/dev.txt
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find transformer launch experiments tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""The demo: a small Transformer learns to say English dates, times, numbers, amounts and quantities in German and French.
+
+    python -m launch.train --config=experiments/demo.py --workdir=runs/demo
+
+Takes under 5 minutes on two cores. Expect an exact match of at least 0.95 on 2,500 held-out phrases a language, by
+greedy decoding, and a head whose alignment error is under half of the diagonal's.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """Two layers a side, width 128, both target languages in one model."""
+    return ConfigDict(
+        {
+            "name": "demo",
+            "seed": 1,
+            "steps": 1000,
+            "accumulate": 1,
+            "log_every": 25,
+            "eval_every": 250,
+            "maps_every": 100,
+            "checkpoint_every": 500,
+            "keep": 2,
+            "task": {
+                "name": "translation",
+                "dataset": "phrases",
+                "vocabulary": 1000,
+                "lengths": (12, 16, 24, 40),
+                "tokens_per_batch": 3072,
+                "label_smoothing": 0.1,
+                "beams": 1,
+                "extra_length": 12,
+                "shown": 200,
+                "probed": 10,
+            },
+            "model": {
+                "family": "encoder_decoder",
+                "encoder_layers": 2,
+                "decoder_layers": 2,
+                "width": 128,
+                "heads": 4,
+                "feed_forward": 512,
+                "dropout": 0.0,
+                "norm_placement": "pre",
+                "positions": "sinusoidal",
+                "longest": 64,
+                "unroll": 2,
+            },
+            "optimizer": {
+                "algorithm": "adam",
+                "learning_rate": 2e-3,
+                "schedule": "linear",
+                "warmup": 100,
+                "clip": 1.0,
+            },
+            "averages": {},
+            "precision": {"parameters": "float32", "compute": "float32"},
+        }
+    )

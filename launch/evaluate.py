@@ -1,0 +1,53 @@
+"""Measure a trained run."""
+
+import sys
+from pathlib import Path
+
+from launch.cli import Arguments, Command, Flag, run
+from transformer.config import UserError
+
+COMMAND = Command(
+    name="evaluate",
+    description=(
+        "Run every evaluation of a trained run on its latest checkpoint, or on the checkpoint of --step, and print "
+        "what was found. Nothing in the run directory changes."
+    ),
+    example="python -m launch.evaluate --workdir=runs/demo --split=test --beams=4",
+    flags=(
+        Flag("workdir", "the run directory", required=True),
+        Flag("step", "the checkpoint's step; the latest by default", kind=int),
+        Flag("split", "only this split"),
+        Flag("data_dir", "where the data lies, if it has moved"),
+        Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
+        Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
+        Flag("length_penalty", "exponent of the length penalty; as in the config by default", kind=float),
+    ),
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Load the run, evaluate, print."""
+    from transformer.training.evaluate import compile_evaluation
+    from transformer.training.experiment import load
+
+    changes = {
+        "data_dir": arguments.data_dir,
+        "evaluated_parameters": arguments.parameters,
+        "beams": arguments.beams,
+        "length_penalty": arguments.length_penalty,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    _, setting, state = load(Path(arguments.workdir), arguments.step, task_changes=given)
+    splits = sorted({evaluation.split for evaluation in setting.task.evaluations})
+    if arguments.split not in (None, *splits):
+        raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")
+    for evaluation in setting.task.evaluations:
+        if arguments.split in (None, evaluation.split):
+            report = compile_evaluation(setting.model, evaluation)(state)
+            print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")
+            for name, value in report.scalars.items():
+                print(f"  {name:<34} {value:.4f}")
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

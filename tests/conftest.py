@@ -1,0 +1,37 @@
+"""What every test stands on: eight CPU devices, checked array shapes, and the shared data where it exists."""
+
+import os
+from pathlib import Path
+
+# All of this must be said before jax or the package is imported anywhere.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import hypothesis
+import jaxtyping
+import pytest
+
+# The packages whose signatures are shapes; the others pass facts about runs, which their own types check.
+SHAPED = ["transformer.attention", "transformer.layers", "transformer.models"]
+jaxtyping.install_import_hook(SHAPED, "beartype.beartype")
+
+# A busy machine is no failure, and the same tree gives the same verdict twice.
+hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("headwise")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data(root: Path) -> Path:
+    """The folder of data sets beside the checkout; a test that asks for it skips where there is none."""
+    folder = root.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs the data sets in ../shared/data beside the checkout")
+    return folder

@@ -1,0 +1,301 @@
+"""The page in a real browser: it asks for nothing, complains of nothing, and does what it says."""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+
+from transformer.maps.report import write_report
+from transformer.maps.store import MapStore
+from transformer.tasks.labels import Labels
+
+pytestmark = pytest.mark.browser
+ARGUMENTS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+ATTACK = "<img src=x onerror=alert(1)>"
+HOSTILE = (
+    ATTACK,
+    "</script><script>alert(2)</script>",
+    "<!--<script>",
+    "]]>",
+    "{{script}}",
+    "'\"`${alert(3)}",
+    "\x00",
+    "\ud800",
+    "\u202eabc",
+    "שלום",
+    "\U0001f469\u200d\U0001f467",
+    "",
+    "   ",
+    "x" * 10_000,
+    "&lt;",
+    "javascript:alert(4)",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("no chromium on PATH: install Debian's package chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """A function that opens a page's file; in the end no other request and no complaint may have come."""
+    with contextlib.ExitStack() as stack:
+
+        def open_page(path, address="", scheme="light", shown=True):
+            page = browser.new_page(viewport={"width": 1360, "height": 1000}, color_scheme=scheme)
+            page.set_default_timeout(10_000)
+            requests, complaints = [], []
+            page.on("request", lambda request: requests.append(request.url))
+            page.on("console", lambda message: complaints.append(message.text))
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+            page.goto(path.as_uri() + address)
+            if shown:
+                page.wait_for_selector("body[data-shown]")
+
+            def check():
+                assert complaints == []
+                assert [url.split("#")[0] for url in requests] == [path.as_uri()]
+                page.close()
+
+            stack.callback(check)
+            return page
+
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def report(run):
+    return write_report(run.directory)
+
+
+def address(page) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()}
+
+
+def wait_for(page, name: str, value: str) -> None:
+    """Until the maps on the page are those of the address, which has this value."""
+    page.wait_for_function(
+        "([name, value]) => new URLSearchParams(location.hash.slice(1)).get(name) === value",
+        arg=[name, value],
+    )
+
+
+def luminances(page, cells: list[tuple[int, int]], queries: int) -> list[float]:
+    """How bright the large map is in the middle of each (query, key)."""
+    return page.evaluate(
+        """([cells, queries]) => {
+            const canvas = document.querySelector("#detail canvas");
+            const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            const cell = canvas.height / queries;
+            return cells.map(([query, key]) => {
+                const at = 4 * (Math.floor((query + 0.5) * cell) * canvas.width + Math.floor((key + 0.5) * cell));
+                const [red, green, blue] = image.data.slice(at, at + 3);
+                return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+            });
+        }""",
+        [cells, queries],
+    )
+
+
+def cell_centre(page, query: int, key: int) -> tuple[float, float]:
+    box = page.locator("#detail canvas").bounding_box()
+    queries, keys = page.locator(".chip.query").count(), page.locator(".chip.key").count()
+    return box["x"] + box["width"] * (key + 0.5) / keys, box["y"] + box["height"] * (query + 0.5) / queries
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_opens_on_the_last_step_of_cross_attention(report, visit, scheme, tmp_path):
+    page = visit(report, scheme=scheme)
+    assert page.locator("h1").inner_text() == "demo"
+    assert page.locator("#step-shown").inner_text() == "step 1,600"
+    assert page.locator("#sites button[aria-pressed=true]").inner_text() == "decoder · cross"
+    assert page.locator(".thumbnail").count() == 12
+    assert page.locator(".thumbnail[aria-pressed=true]").count() == 1
+    assert page.locator("#curves .chart").count() >= 5
+    assert page.locator("#samples tbody tr").count() == 8
+    assert page.locator("#left-out").is_hidden()
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+def test_the_slider_moves_the_step_and_the_map(run, report, visit):
+    page = visit(report)
+    before = page.locator(".thumbnail canvas").first.evaluate("canvas => canvas.toDataURL()")
+    page.locator("#step").fill("0")
+    wait_for(page, "step", "100")
+    page.wait_for_function("document.body.dataset.shown.endsWith(' 0')")
+    assert page.locator("#step-shown").inner_text() == "step 100"
+    assert page.locator(".thumbnail canvas").first.evaluate("canvas => canvas.toDataURL()") != before
+    assert page.locator("#samples-title").inner_text() == "Samples at step 200"
+
+
+def test_hover_names_the_tokens_and_their_weight(run, report, visit):
+    page = visit(report, "#site=decoder/cross&example=1&layer=0&head=1&step=1600")
+    x, y = cell_centre(page, 2, 1)
+    page.mouse.move(x, y)
+    weight = run.maps[1600]["decoder/cross"][0, 0, 1, 2, 1]
+    tip = page.locator("#tip").inner_text()
+    assert "zwanzig" in tip
+    assert "▁twenty" in tip
+    assert float(tip.split()[-1]) == pytest.approx(weight, abs=0.01)
+    assert "“zwanzig” attends to “▁twenty”" in page.locator("#reading").inner_text()
+    assert page.locator(".token.lit").all_inner_texts()[:1] != []
+    page.mouse.move(5, 5)
+    assert page.locator("#tip").is_hidden()
+
+
+def test_a_larger_weight_is_darker_on_light_and_lighter_on_dark(run, report, visit):
+    place = "#site=decoder/cross&example=1&layer=0&head=1&step=1600"
+    queries, keys = (len(run.labels.tokens[axis][0]) for axis in ("target", "source"))
+    weights = run.maps[1600]["decoder/cross"][0, 0, 1]
+    order = sorted((weights[q, k], q, k) for q in range(queries) for k in range(keys))[::10]
+    for scheme, sign in (("light", -1), ("dark", 1)):
+        page = visit(report, place, scheme)
+        luminance = luminances(page, [(q, k) for _, q, k in order], queries)
+        assert (np.diff(luminance) * sign >= -1).all()
+        assert abs(luminance[-1] - luminance[0]) > 60
+
+
+def test_a_click_holds_a_row_and_a_chip_shows_it(report, visit):
+    page = visit(report, "#site=decoder/cross&example=1")
+    page.mouse.click(*cell_centre(page, 3, 4))
+    wait_for(page, "row", "4")
+    page.mouse.move(5, 5)
+    assert "“tausend” attends to" in page.locator("#reading").inner_text()
+    page.keyboard.press("Escape")
+    assert "row" not in address(page)
+    page.locator(".chip.query").nth(1).hover()
+    assert "“und” attends to" in page.locator("#reading").inner_text()
+
+
+def test_the_keyboard_goes_everywhere(report, visit):
+    page = visit(report, "#site=encoder/self&example=1&layer=0&head=0&step=600")
+    for key, name, value in (
+        ("ArrowRight", "step", "800"),
+        ("ArrowLeft", "step", "600"),
+        ("ArrowDown", "layer", "1"),
+        ("ArrowUp", "layer", "0"),
+        ("ArrowUp", "layer", "2"),
+        ("l", "head", "1"),
+        ("h", "head", "0"),
+        ("h", "head", "3"),
+        ("e", "example", "2"),
+        ("E", "example", "1"),
+        ("s", "site", "decoder/self"),
+        ("g", "links", "0"),
+    ):
+        page.keyboard.press(key)
+        wait_for(page, name, value)
+        assert address(page)[name] == value
+
+
+def test_play_runs_through_the_steps_and_stops(report, visit):
+    page = visit(report, "#step=100")
+    page.keyboard.press("Space")
+    wait_for(page, "step", "400")
+    page.locator("#play").click()
+    shown = address(page)["step"]
+    page.wait_for_timeout(800)
+    assert address(page)["step"] == shown
+
+
+def test_the_address_keeps_what_is_seen(report, visit):
+    page = visit(report, "#site=decoder/self&example=3&layer=1&head=2&step=400&links=0")
+    assert page.locator("#detail-title").inner_text() == "layer 1 · head 2"
+    assert page.locator("#step-shown").inner_text() == "step 400"
+    assert page.locator("#example").input_value() == "2"
+    page.evaluate("location.hash = '#site=encoder/self&step=800'")
+    page.wait_for_function("document.querySelector('#step-shown').textContent === 'step 800'")
+    # An address of another run, or a broken one, opens on something that is there.
+    page = visit(report, "#site=nowhere&example=99&layer=x&head=&step=soon&row=7.5")
+    assert address(page)["example"] == "8"
+
+
+def test_gold_links_are_drawn_where_there_are_any(report, visit):
+    page = visit(report, "#site=decoder/cross&example=3")
+    assert page.locator(".link.sure").count() == 4
+    assert page.locator(".link.possible").count() == 2
+    page.locator("#links").uncheck()
+    page.wait_for_selector(".link", state="detached")
+    page.locator("#sites button").first.click()
+    wait_for(page, "site", "encoder/self")
+    page.wait_for_selector("#links-toggle", state="hidden")
+
+
+def test_a_thumbnail_and_a_curve_are_doors(report, visit):
+    page = visit(report)
+    page.locator(".thumbnail").nth(6).click()
+    wait_for(page, "layer", "1")
+    assert page.locator("#detail-title").inner_text() == "layer 1 · head 2"
+    chart = page.locator("#curves .chart > svg").first
+    box = chart.bounding_box()
+    chart.hover(position={"x": box["width"] / 2, "y": 60})
+    assert page.locator("#curves .chart .at").first.inner_text().startswith("step ")
+    chart.click(position={"x": 60, "y": 60})
+    wait_for(page, "step", "100")
+    page.locator("#more-curves summary").click()
+    assert page.locator("#more-curves .chart svg[role=img]").count() == 2
+
+
+def test_hostile_strings_are_shown_and_never_run(run, visit, tmp_path):
+    site = dataclasses.replace(run.sites[0], layers=("<b>",), heads=(ATTACK,))
+    labels = Labels(tokens={"source": (HOSTILE,)}, titles=(ATTACK,))
+    store = MapStore.open(tmp_path / "maps", (site,), labels, ATTACK)
+    store.write(1, {site.name: np.full((1, 1, 1, 16, 16), 1 / 16, np.float32)})
+    (tmp_path / "config.json").write_text(json.dumps({"name": ATTACK, ATTACK: ATTACK}))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "split": ATTACK, ATTACK: 1.0}))
+    sample = {"step": 1, "split": ATTACK, "source": ATTACK, "target": ATTACK, "output": ATTACK + " </table>"}
+    (tmp_path / "samples.jsonl").write_text(json.dumps(sample))
+    page = visit(write_report(tmp_path))
+    assert page.locator("h1").inner_text() == ATTACK
+    assert page.locator("img").count() == 0
+    chips = page.locator(".chip.query").all_inner_texts()
+    assert len(chips) == len(HOSTILE)
+    assert ATTACK in chips
+    assert "</script><script>alert(2)</script>" in chips
+    assert {"␀", "∅", "␣␣␣"} <= set(chips)
+    page.mouse.move(*cell_centre(page, 1, 1))
+    assert "</script>" in page.locator("#tip").inner_text()
+
+
+def test_what_was_left_out_is_said(run, visit):
+    whole = write_report(run.directory).stat().st_size
+    path = write_report(run.directory, budget=whole // 2)
+    page = visit(path)
+    said = page.locator("#left-out").inner_text()
+    assert "of 8 stored steps of maps are left out" in said
+    write_report(run.directory)
+
+
+def test_long_sequences_scroll_inside_their_panel(run, visit, tmp_path):
+    words = tuple(f"word{n}" for n in range(128))
+    site = run.sites[0]
+    store = MapStore.open(tmp_path / "maps", (site,), Labels({"source": (words,)}, ("long",)), "abc")
+    store.write(1, {site.name: np.full((3, 1, 4, 128, 128), 1 / 128, np.float32)})
+    for name in ("config.json", "metrics.jsonl"):
+        shutil.copy(run.directory / name, tmp_path / name)
+    page = visit(write_report(tmp_path))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,380 @@
+"""The rules of the house, read from the sources: who imports whom, and what no file may hold.
+
+A rule is a function from files to faults, so that each is also run on a fault planted in a tree of strings.
+"""
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+# Each imports only itself and what stands before it.
+ORDER = ("axes", "config", "attention", "layers", "models", "decode", "data", "tasks", "maps", "costs")
+ORDER += ("training", "interop", "studies", "launch")
+# What runs on a bare accelerator machine, and what its lowest floor may use.
+BARE = {"axes", "config", "attention", "layers", "models"}
+BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
+ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
+FLAX_FILE = "transformer/layers/module.py"
+FORBIDDEN = {"tensorflow", "torch", "pickle", "cPickle", "cloudpickle", "dill", "joblib"}
+FORBIDDEN_CALLS = {"eval", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
+MACHINE = re.compile(
+    r"--(?:extra-)?index-url|https?://[^\s\"']*/simple\b|(?<![\w.])/(?:home/\w+|Users/\w+|root/|tmp/[a-z])"
+)
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp")
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One file of the tree: its path from the root, its size in bytes, and its text unless it is binary."""
+
+    path: str
+    text: str | None
+    size: int = 0
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+    @property
+    def group(self) -> str:
+        """Where the file stands in ORDER: "layers", "launch"; other folders by their own name."""
+        first, *rest = self.module.split(".")
+        return (rest or [""])[0] if first == "transformer" else first
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """One imported module, whether the file imports it on being imported itself, and the line."""
+
+    module: str
+    on_import: bool
+    line: int
+
+    @property
+    def package(self) -> str:
+        return self.module.split(".")[0]
+
+    @property
+    def standard(self) -> bool:
+        return self.package in sys.stdlib_module_names
+
+
+def sources(files: Sequence[File], *folders: str) -> list[File]:
+    """The Python files under `folders`."""
+    return [file for file in files if file.path.endswith(".py") and file.path.split("/")[0] in folders]
+
+
+def imports(file: File, known: set[str]) -> Iterator[Import]:
+    """Every import in `file`, also inside functions; `from a import b` is a.b where that is a module."""
+    tree = ast.parse(file.text or "")
+    outer = {id(node) for node in tree.body}
+    package = file.module if file.path.endswith("__init__.py") else file.module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, id(node) in outer, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                yield Import(whole if whole in known else base, id(node) in outer, node.lineno)
+
+
+def imports_by_file(files: Sequence[File], *folders: str) -> Iterator[tuple[File, Import]]:
+    modules = [file.module for file in sources(files, "transformer", "launch", "experiments", "tests")]
+    known = {".".join(name.split(".")[:end]) for name in modules for end in range(1, name.count(".") + 2)}
+    for file in sources(files, *folders):
+        for found in imports(file, known):
+            yield file, found
+
+
+def direction(files: Sequence[File]) -> list[str]:
+    """Each group imports only itself and what stands before it, and nothing imports experiments."""
+    faults = []
+    for file, found in imports_by_file(files, "transformer", "launch"):
+        here = f"{file.path}:{found.line} imports {found.module}"
+        if file.group == "" and found.package in ("transformer", "launch", "experiments"):
+            faults.append(f"{here}, but the package itself imports nothing of ours")
+        elif file.group not in (*ORDER, ""):
+            faults.append(f"{file.path} stands in no group of the order")
+        elif found.package == "experiments":
+            faults.append(f"{here}, but nothing imports experiments")
+        elif found.package in ("transformer", "launch"):
+            target = File(found.module.replace(".", "/") + ".py", None).group
+            if target in ORDER and ORDER.index(target) > ORDER.index(file.group):
+                faults.append(f"{here}, which stands after {file.group}")
+    return faults
+
+
+def experiments_alone(files: Sequence[File]) -> list[str]:
+    """An experiment is a config: it imports ml_collections and other experiments alone."""
+    return [
+        f"{file.path}:{found.line} imports {found.module}"
+        for file, found in imports_by_file(files, "experiments")
+        if found.package not in ("ml_collections", "experiments")
+    ]
+
+
+def bare_machine(files: Sequence[File]) -> list[str]:
+    """Models and all beneath need few libraries, attention fewer; one file imports flax."""
+    faults = []
+    for file, found in imports_by_file(files, "transformer"):
+        if found.standard or found.package == "transformer":
+            continue
+        allowed = ATTENTION_NEEDS if file.group == "attention" else BARE_NEEDS
+        if file.group in BARE and found.package not in allowed:
+            faults.append(f"{file.path}:{found.line} imports {found.module}, which {file.group} does without")
+        elif found.package == "flax" and file.path != FLAX_FILE:
+            faults.append(f"{file.path}:{found.line} imports flax; only {FLAX_FILE} does")
+    return faults
+
+
+def light_launch(files: Sequence[File]) -> list[str]:
+    """A command imports what needs jax inside main: mistakes are told at once, the platform chosen first."""
+    return [
+        f"{file.path}:{found.line} imports {found.module} outside a function"
+        for file, found in imports_by_file(files, "launch")
+        if found.on_import
+        and not found.standard
+        and found.package not in ("launch", "ml_collections")
+        and found.module not in ("transformer", "transformer.config")
+    ]
+
+
+def cycles(files: Sequence[File]) -> list[str]:
+    """No module imports itself by way of others, not even inside a function."""
+    names = {file.module for file in sources(files, "transformer", "launch", "experiments")}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for file, found in imports_by_file(files, "transformer", "launch", "experiments"):
+        if found.module in names:
+            graph[file.module].add(found.module)
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> list[str]:
+        if name in path:
+            return [" -> ".join((*path[path.index(name) :], name))]
+        if name in done:
+            return []
+        faults = [fault for target in sorted(graph[name]) for fault in visit(target, (*path, name))]
+        done.add(name)
+        return faults
+
+    return [fault for name in sorted(names) for fault in visit(name, ())]
+
+
+def forbidden(files: Sequence[File]) -> list[str]:
+    """No TensorFlow, no PyTorch, nothing that runs what it reads; scripts of golden values may use peers."""
+    faults = []
+    for file, found in imports_by_file(files, "transformer", "launch", "experiments", "tests"):
+        if found.package in FORBIDDEN and not file.path.startswith("tests/golden/"):
+            faults.append(f"{file.path}:{found.line} imports {found.module}")
+    for file in sources(files, "transformer", "launch", "experiments", "tests"):
+        for node in ast.walk(ast.parse(file.text or "")):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in FORBIDDEN_CALLS:
+                faults.append(f"{file.path}:{node.lineno} calls {ast.unparse(node.func)}")
+            if isinstance(node, ast.keyword) and ast.unparse(node) == "allow_pickle=True":
+                faults.append(f"{file.path}:{node.lineno} unpickles")
+    return faults
+
+
+def names_and_docstrings(files: Sequence[File]) -> list[str]:
+    """Every module says what it is, in its name and in its docstring."""
+    faults = []
+    for file in sources(files, "transformer", "launch", "experiments", "tests"):
+        if Path(file.path).name in ("utils.py", "util.py"):
+            faults.append(f"{file.path}: name what it does")
+        if not ast.get_docstring(ast.parse(file.text or "")):
+            faults.append(f"{file.path} has no docstring")
+    return faults
+
+
+def machine_paths(files: Sequence[File]) -> list[str]:
+    """No file names a package index or a folder of one machine."""
+    return [
+        f"{file.path}:{number} has {match[0]!r}"
+        for file in files
+        for number, line in enumerate((file.text or "").splitlines(), 1)
+        if (match := MACHINE.search(line))
+    ]
+
+
+def sizes(files: Sequence[File]) -> list[str]:
+    """No file is over 1 MB, no picture over 300 KB."""
+    limits = [(file, 300_000 if file.path.endswith(PICTURES) else 1_000_000) for file in files]
+    return [f"{file.path} has {file.size} bytes, over {limit}" for file, limit in limits if file.size > limit]
+
+
+Rule = Callable[[Sequence[File]], list[str]]
+RULES: tuple[Rule, ...] = (
+    direction,
+    experiments_alone,
+    bare_machine,
+    light_launch,
+    cycles,
+    forbidden,
+    names_and_docstrings,
+    machine_paths,
+    sizes,
+)
+
+
+@pytest.fixture(scope="session")
+def files(root: Path) -> list[File]:
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        names = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs git and a checkout to know which files are the project's")
+    found = []
+    for name in sorted(set(filter(None, names.split("\0")))):
+        if (root / name).is_file():
+            content = (root / name).read_bytes()
+            text = None if b"\0" in content else content.decode("utf-8")
+            found.append(File(name, text, len(content)))
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_tree_keeps_the_rule(files: list[File], rule: Rule) -> None:
+    assert rule(files) == []
+
+
+CLEAN = {
+    "transformer/__init__.py": '"""."""',
+    "transformer/config.py": '"""."""\nimport dataclasses',
+    "transformer/attention/masks.py": '"""."""\nimport jax\nfrom transformer.config import UserError',
+    "transformer/layers/module.py": '"""."""\nfrom flax import nnx\nfrom transformer.attention import masks',
+    "transformer/layers/linear.py": '"""."""\nfrom .module import Module',
+    "transformer/data/pipeline.py": '"""."""\nimport grain\nimport tensorflow_datasets',
+    "transformer/training/loop.py": '"""."""\nfrom transformer.layers import linear',
+    "launch/cli.py": '"""."""\nimport sys',
+    "launch/train.py": '"""."""\nfrom launch import cli\ndef main():\n from transformer.training import loop',
+    "experiments/demo.py": '"""."""\nfrom ml_collections import ConfigDict\nfrom experiments import base',
+    "experiments/base.py": '"""."""\nfrom ml_collections import ConfigDict',
+    "tests/test_x.py": '"""."""\nfrom launch import cli',
+    "tests/golden/make.py": '"""."""\nimport torch',
+    "requirements/run.txt": "jax==0.12.0 --hash=sha256:00",
+}
+
+
+def tree(changes: dict[str, str]) -> list[File]:
+    return [File(path, text, len(text)) for path, text in (CLEAN | changes).items()]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
+    assert rule(tree({})) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text", "says"),
+    [
+        (
+            direction,
+            "transformer/layers/linear.py",
+            "import transformer.training.loop",
+            "stands after layers",
+        ),
+        (direction, "transformer/layers/linear.py", "from ..training import loop", "stands after layers"),
+        (
+            direction,
+            "transformer/layers/x.py",
+            "def f():\n from transformer import data",
+            "stands after layers",
+        ),
+        (direction, "transformer/training/loop.py", "from launch import cli", "stands after training"),
+        (direction, "transformer/training/loop.py", "import experiments.demo", "nothing imports experiments"),
+        (direction, "launch/train.py", "from experiments import demo", "nothing imports experiments"),
+        (direction, "transformer/__init__.py", "from transformer import config", "imports nothing of ours"),
+        (direction, "transformer/misc/x.py", "import os", "stands in no group"),
+        (experiments_alone, "experiments/demo.py", "import transformer.config", "transformer.config"),
+        (experiments_alone, "experiments/demo.py", "from launch import cli", "launch.cli"),
+        (experiments_alone, "experiments/demo.py", "import jax", "jax"),
+        (bare_machine, "transformer/models/x.py", "import grain", "models does without"),
+        (bare_machine, "transformer/attention/x.py", "import optax", "attention does without"),
+        (bare_machine, "transformer/attention/x.py", "import flax.nnx", "attention does without"),
+        (
+            bare_machine,
+            "transformer/models/x.py",
+            "from flax import nnx",
+            "only transformer/layers/module.py",
+        ),
+        (bare_machine, "transformer/training/x.py", "import flax", "only transformer/layers/module.py"),
+        (light_launch, "launch/train.py", "import jax", "outside a function"),
+        (light_launch, "launch/train.py", "from transformer.training import loop", "outside a function"),
+        (cycles, "transformer/layers/module.py", "from transformer.layers import linear", "linear -> "),
+        (cycles, "experiments/base.py", "def f():\n from experiments import demo", "experiments.base -> "),
+        (forbidden, "transformer/data/x.py", "import tensorflow as tf", "imports tensorflow"),
+        (forbidden, "tests/test_x.py", "def f():\n import torch.nn", "imports torch"),
+        (forbidden, "launch/x.py", "from pickle import loads", "imports pickle"),
+        (forbidden, "launch/x.py", "import yaml\nyaml.load('')", "calls yaml.load"),
+        (forbidden, "transformer/data/x.py", "x = eval('1')", "calls eval"),
+        (forbidden, "transformer/data/x.py", "np.load(f, allow_pickle=True)", "unpickles"),
+        (names_and_docstrings, "transformer/data/utils.py", '"""Things."""', "name what it does"),
+        (names_and_docstrings, "transformer/data/x.py", "x = 1", "has no docstring"),
+        (machine_paths, "requirements/run.txt", "--" + "index-url x", "index-url"),
+        (machine_paths, "requirements/run.txt", "--extra" + "-index-url x", "index-url"),
+        (machine_paths, "README.md", "from https:" + "//pypi.example/simple", "/simple"),
+        (machine_paths, "docs/x.md", "in " + "/home" + "/someone/x", "/home"),
+        (machine_paths, "docs/x.md", "in " + "/Users" + "/someone/x", "/Users"),
+        (machine_paths, "docs/x.md", "'" + "/root" + "/x'", "/root"),
+        (machine_paths, "docs/x.md", "cd " + "/tmp" + "/x", "/tmp"),
+        (sizes, "docs/page.png", "x" * 300_001, "over 300000"),
+        (sizes, "tests/golden/x.json", "x" * 1_000_001, "over 1000000"),
+    ],
+)
+def test_a_planted_fault_is_found(rule: Rule, path: str, text: str, says: str) -> None:
+    faults = rule(tree({path: text}))
+    assert faults
+    assert all(says in fault for fault in faults)
+
+
+def run_python(program: str, root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
+
+
+def modules_of(root: Path, *folders: str) -> list[File]:
+    paths = [path.relative_to(root) for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+    return [File(path.as_posix(), None) for path in paths]
+
+
+def test_models_import_on_a_bare_machine(root: Path) -> None:
+    beneath = [file.module for file in modules_of(root, "transformer") if file.group in BARE]
+    assert "transformer.models" in beneath
+    absent = ["grain", "tensorflow_datasets", "ml_collections", "orbax", "tensorstore", "tokenizers"]
+    block = f"import sys, importlib\nfor name in {absent}: sys.modules[name] = None\n"
+    done = run_python(f"{block}for name in {beneath}: importlib.import_module(name)", root)
+    assert done.returncode == 0, done.stderr
+    # Planted: the block really blocks.
+    assert "ModuleNotFoundError" in run_python(f"{block}import grain", root).stderr
+
+
+def test_neither_tensorflow_nor_torch_is_imported(root: Path) -> None:
+    names = [file.module for file in modules_of(root, "transformer", "launch")]
+    program = (
+        "import sys, importlib\n"
+        f"for name in {names}: importlib.import_module(name)\n"
+        "print(sorted({'tensorflow', 'torch'} & set(sys.modules)))"
+    )
+    done = run_python(program, root)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_one_environment_serves_both_locks(root: Path) -> None:
+    pins = {
+        name: set(re.findall(r"^[a-z][^\s;]*==[^\s;]+", (root / "requirements" / name).read_text(), re.M))
+        for name in ("run.txt", "dev.txt")
+    }
+    assert len(pins["run.txt"]) > 20
+    assert pins["run.txt"] <= pins["dev.txt"]

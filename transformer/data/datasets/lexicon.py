@@ -1,0 +1,192 @@
+"""The words of the embedded phrases: calendar and money from Babel's locale data, and things with adjectives.
+
+Gender is "m", "f" or "n". German cases are "nominative", "accusative" and "dative".
+"""
+
+import functools
+from typing import NamedTuple
+
+from babel import Locale
+from babel.numbers import get_currency_name
+
+LANGUAGES = ("de", "fr")
+
+ARTICLES = {
+    "nominative": {"m": "ein", "f": "eine", "n": "ein"},
+    "accusative": {"m": "einen", "f": "eine", "n": "ein"},
+    "dative": {"m": "einem", "f": "einer", "n": "einem"},
+}
+"""German "ein" by case and gender."""
+
+ENDINGS = {
+    "nominative": {"m": "er", "f": "e", "n": "es", "plural": "e"},
+    "accusative": {"m": "en", "f": "e", "n": "es", "plural": "e"},
+    "dative": {"m": "en", "f": "en", "n": "en", "plural": "en"},
+}
+"""The ending of a German adjective after "ein", and in the plural after a number."""
+
+
+@functools.cache
+def month(index: int, language: str) -> str:
+    """The name of month 1 to 12, as it is written inside a date."""
+    return Locale(language).months["format"]["wide"][index]
+
+
+@functools.cache
+def weekday(index: int, language: str) -> str:
+    """The name of a weekday, Monday being 0, as it is written inside a date."""
+    return Locale(language).days["format"]["wide"][index]
+
+
+@functools.cache
+def day_period(hour: int, language: str) -> str:
+    """What follows a time to say its part of the day, such as "in the afternoon", for hour 0 to 23.
+
+    From one to noon English says "in the morning", and in the hour after midnight "at night".
+    """
+    names = Locale(language).day_periods["format"]["wide"]
+    if language == "en":
+        name = (
+            "night1"
+            if hour == 0 or hour >= 21
+            else _first(hour, (12, "morning1"), (18, "afternoon1"), (21, "evening1"))
+        )
+    elif language == "de":
+        name = _first(
+            hour,
+            (5, "night1"),
+            (10, "morning1"),
+            (12, "morning2"),
+            (13, "afternoon1"),
+            (18, "afternoon2"),
+            (24, "evening1"),
+        )
+    else:
+        name = _first(hour, (4, "night1"), (12, "morning1"), (18, "afternoon1"), (24, "evening1"))
+    return names[name].replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+
+
+def _first(hour: int, *bounds: tuple[int, str]) -> str:
+    return next(name for end, name in bounds if hour < end)
+
+
+class Subunit(NamedTuple):
+    """What a currency is divided into: singular and plural by language; in German all are masculine."""
+
+    en: tuple[str, str]
+    de: tuple[str, str]
+    fr: tuple[str, str]
+
+
+_CENT = Subunit(("cent", "cents"), ("Cent", "Cent"), ("cent", "cents"))
+
+CURRENCIES: dict[str, tuple[str, str, Subunit | None]] = {
+    "EUR": ("m", "m", Subunit(("cent", "cents"), ("Cent", "Cent"), ("centime", "centimes"))),
+    "USD": ("m", "m", _CENT),
+    "GBP": ("n", "f", Subunit(("penny", "pence"), ("Penny", "Pence"), ("penny", "pence"))),
+    "CHF": ("m", "m", Subunit(("centime", "centimes"), ("Rappen", "Rappen"), ("centime", "centimes"))),
+    "CAD": ("m", "m", _CENT),
+    "AUD": ("m", "m", _CENT),
+    "JPY": ("m", "m", None),
+    "SEK": ("f", "f", None),
+    "NOK": ("f", "f", None),
+    "DKK": ("f", "f", None),
+    "CZK": ("f", "f", None),
+    "INR": ("f", "f", None),
+    "MXN": ("m", "m", None),
+    "RUB": ("m", "m", None),
+    "HUF": ("m", "m", None),
+    "EGP": ("n", "f", None),
+}
+"""By ISO 4217 code: the gender in German, the gender in French, and the subunit that amounts use."""
+
+
+@functools.cache
+def currency(code: str, language: str, count: int) -> str:
+    """A currency's name in the nominative singular (`count` 1) or plural (2), as it stands after a number.
+
+    German adjectives are lower-case inside a sentence; "Schweizer" and "US-Dollar" keep their capitals.
+    """
+    name = get_currency_name(code, count=count, locale=language)
+    first = name.split()[0]
+    if language == "de" and first.endswith(("er", "es", "e")) and " " in name and first != "Schweizer":
+        return name[0].lower() + name[1:]
+    return name
+
+
+class Thing(NamedTuple):
+    """A noun that can be counted: singular and plural; in German and French the gender stands first."""
+
+    en: tuple[str, str]
+    de: tuple[str, str, str]
+    fr: tuple[str, str, str]
+
+    def dative_plural(self) -> str:
+        """The German dative plural: -n is added unless the plural ends in -n or -s."""
+        plural = self.de[2]
+        return plural if plural.endswith(("n", "s")) else plural + "n"
+
+
+# In French each of these begins with a consonant, so that "vieux" and its like need no second masculine form.
+THINGS = (
+    Thing(("house", "houses"), ("n", "Haus", "Häuser"), ("f", "maison", "maisons")),
+    Thing(("car", "cars"), ("n", "Auto", "Autos"), ("f", "voiture", "voitures")),
+    Thing(("dog", "dogs"), ("m", "Hund", "Hunde"), ("m", "chien", "chiens")),
+    Thing(("cat", "cats"), ("f", "Katze", "Katzen"), ("m", "chat", "chats")),
+    Thing(("horse", "horses"), ("n", "Pferd", "Pferde"), ("m", "cheval", "chevaux")),
+    Thing(("table", "tables"), ("m", "Tisch", "Tische"), ("f", "table", "tables")),
+    Thing(("chair", "chairs"), ("m", "Stuhl", "Stühle"), ("f", "chaise", "chaises")),
+    Thing(("book", "books"), ("n", "Buch", "Bücher"), ("m", "livre", "livres")),
+    Thing(("flower", "flowers"), ("f", "Blume", "Blumen"), ("f", "fleur", "fleurs")),
+    Thing(("bottle", "bottles"), ("f", "Flasche", "Flaschen"), ("f", "bouteille", "bouteilles")),
+    Thing(("bag", "bags"), ("f", "Tasche", "Taschen"), ("m", "sac", "sacs")),
+    Thing(("shirt", "shirts"), ("n", "Hemd", "Hemden"), ("f", "chemise", "chemises")),
+    Thing(("hat", "hats"), ("m", "Hut", "Hüte"), ("m", "chapeau", "chapeaux")),
+    Thing(("boat", "boats"), ("n", "Boot", "Boote"), ("m", "bateau", "bateaux")),
+    Thing(("door", "doors"), ("f", "Tür", "Türen"), ("f", "porte", "portes")),
+    Thing(("lamp", "lamps"), ("f", "Lampe", "Lampen"), ("f", "lampe", "lampes")),
+    Thing(("key", "keys"), ("m", "Schlüssel", "Schlüssel"), ("f", "clé", "clés")),
+    Thing(("knife", "knives"), ("n", "Messer", "Messer"), ("m", "couteau", "couteaux")),
+    Thing(("cup", "cups"), ("f", "Tasse", "Tassen"), ("f", "tasse", "tasses")),
+    Thing(("garden", "gardens"), ("m", "Garten", "Gärten"), ("m", "jardin", "jardins")),
+)
+
+
+class Adjective(NamedTuple):
+    """An adjective: English, the German stem, and French masculine and feminine, singular then plural."""
+
+    en: str
+    de: str
+    fr: tuple[str, str, str, str]
+
+    def french(self, gender: str, plural: bool) -> str:
+        """The French form that agrees with the noun."""
+        return self.fr[(gender == "f") + 2 * plural]
+
+
+def _regular(en: str, de: str, masculine: str, feminine: str) -> Adjective:
+    plural = masculine if masculine.endswith("s") else masculine + "s"
+    return Adjective(en, de, (masculine, feminine, plural, feminine + "s"))
+
+
+SIZES = (
+    _regular("small", "klein", "petit", "petite"),
+    _regular("large", "groß", "grand", "grande"),
+    _regular("pretty", "hübsch", "joli", "jolie"),
+    Adjective("old", "alt", ("vieux", "vieille", "vieux", "vieilles")),
+    Adjective("new", "neu", ("nouveau", "nouvelle", "nouveaux", "nouvelles")),
+    Adjective("beautiful", "schön", ("beau", "belle", "beaux", "belles")),
+)
+"""Adjectives that stand before a French noun."""
+
+COLOURS = (
+    _regular("red", "rot", "rouge", "rouge"),
+    _regular("green", "grün", "vert", "verte"),
+    _regular("blue", "blau", "bleu", "bleue"),
+    _regular("black", "schwarz", "noir", "noire"),
+    _regular("white", "weiß", "blanc", "blanche"),
+    _regular("yellow", "gelb", "jaune", "jaune"),
+    _regular("brown", "braun", "brun", "brune"),
+    _regular("grey", "grau", "gris", "grise"),
+)
+"""Adjectives that stand after a French noun, and after the others in English and German."""

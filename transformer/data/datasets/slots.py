@@ -1,0 +1,107 @@
+"""Templates of labelled words, and the word alignment that follows from their labels.
+
+A template is a line of items: `{field}` stands for the spans of that field, `word/slot` is a word that
+belongs to a slot, and a plain `word` belongs to none. Words of one slot on both sides correspond.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+Span = tuple[str, str | None]
+"""One or more words, and the slot that they fill: None where the other language has no counterpart."""
+
+
+class Links(NamedTuple):
+    """Word links (source word, target word), 0-based; `possible` holds every sure link too."""
+
+    sure: tuple[tuple[int, int], ...]
+    possible: tuple[tuple[int, int], ...]
+
+    def to_text(self) -> str:
+        """The links as gold alignments are written: "0-1" is a sure link, "2p3" one that is only possible."""
+        sure = set(self.sure)
+        return " ".join(f"{i}-{j}" if (i, j) in sure else f"{i}p{j}" for i, j in self.possible)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Links":
+        """The inverse of `to_text`."""
+        sure, possible = [], []
+        for item in text.split():
+            is_sure = "-" in item
+            i, j = item.split("-" if is_sure else "p")
+            link = int(i), int(j)
+            possible.append(link)
+            if is_sure:
+                sure.append(link)
+        return cls(tuple(sure), tuple(possible))
+
+
+class Phrase(NamedTuple):
+    """One sentence pair with its known word alignment."""
+
+    source: str
+    target: str
+    links: Links
+
+
+@functools.cache
+def _items(template: str) -> tuple[tuple[str, str | None, bool], ...]:
+    items: list[tuple[str, str | None, bool]] = []
+    for item in template.split():
+        if item.startswith("{"):
+            items.append((item[1:-1], None, True))
+        else:
+            word, _, slot = item.partition("/")
+            items.append((word, slot or None, False))
+    return tuple(items)
+
+
+def fill(template: str, fields: Mapping[str, Sequence[Span]]) -> list[Span]:
+    """The spans of a template with its fields put in.
+
+    Errors: KeyError where the template names a field that `fields` lacks.
+    """
+    spans: list[Span] = []
+    for word, slot, is_field in _items(template):
+        if is_field:
+            spans.extend(fields[word])
+        else:
+            spans.append((word, slot))
+    return spans
+
+
+def as_one(spans: Sequence[Span], slot: str) -> list[Span]:
+    """The same words, all in one slot: for a language that writes them as a single word."""
+    return [(text, slot) for text, _ in spans]
+
+
+def _words(spans: Sequence[Span]) -> tuple[list[str], dict[str, list[int]]]:
+    words: list[str] = []
+    places: dict[str, list[int]] = {}
+    for text, slot in spans:
+        for word in text.split():
+            if slot is not None:
+                places.setdefault(slot, []).append(len(words))
+            words.append(word)
+    return words, places
+
+
+def align(source: Sequence[Span], target: Sequence[Span]) -> Phrase:
+    """The phrase that two labelled sides spell, linked slot by slot.
+
+    A slot of one word on both sides gives a sure link; any other slot links each of its source words
+    with each of its target words as possible. A slot on one side alone gives none.
+    """
+    source_words, source_places = _words(source)
+    target_words, target_places = _words(target)
+    sure, possible = [], []
+    for slot, here in source_places.items():
+        there = target_places.get(slot, ())
+        links = [(i, j) for i in here for j in there]
+        possible += links
+        if len(links) == 1:
+            sure += links
+    return Phrase(
+        " ".join(source_words), " ".join(target_words), Links(tuple(sorted(sure)), tuple(sorted(possible)))
+    )

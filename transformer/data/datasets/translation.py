@@ -1,0 +1,178 @@
+"""One way to open any translation set: the embedded phrases, Multi30k, a TFDS set by name, a prepared folder.
+
+Everything ends as a prepared TFDS folder in the array_record format, read at random without TensorFlow.
+"""
+
+import dataclasses
+import operator
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+from transformer.config import UserError, nearest
+from transformer.data.datasets.preparation import (
+    INFO,
+    direction_of,
+    one_line,
+    prepare_multi30k,
+    prepare_named,
+    prepare_phrases,
+    prepared_under,
+    quiet,
+)
+from transformer.data.datasets.slots import Links
+
+_READ_AHEAD = 1024
+_PHRASE_FEATURES = ("source", "target", "language", "kind", "alignment")
+
+
+class Pair(NamedTuple):
+    """A sentence pair; `language` is the target's code. Only the phrases have a `kind` and `links`."""
+
+    source: str
+    target: str
+    language: str
+    kind: str | None = None
+    links: Links | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PairSequence(Sequence[Pair]):
+    """The pairs of one split, read at random from disk; a Grain data source."""
+
+    records: Any
+    read: Callable[[bytes], Pair]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Pair]: ...
+    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
+        if isinstance(index, slice):
+            return self.__getitems__(range(len(self))[index])
+        return self.read(self.records[range(len(self))[operator.index(index)]])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Pair]:
+        """Many pairs at once, which costs a fraction of one by one."""
+        return [self.read(record) for record in self.records.__getitems__(list(indices))]
+
+    def __iter__(self) -> Iterator[Pair]:
+        for start in range(0, len(self), _READ_AHEAD):
+            yield from self[start : start + _READ_AHEAD]
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationSet:
+    """A prepared translation set; `languages` has the source's code first, then every target's."""
+
+    name: str
+    languages: tuple[str, ...]
+    splits: tuple[str, ...]
+    builder: Any
+    read: Callable[[bytes], Pair]
+
+    def split(self, name: str) -> PairSequence:
+        """The pairs of a split.
+
+        Errors: UserError for a split that the set does not have, or one that cannot be read at random.
+        """
+        if name not in self.splits:
+            raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
+        return PairSequence(_records(self.name, self.builder, name), self.read)
+
+
+def open_translation(
+    name: str, *, data_dir: str | None = None, prepared_dir: str, languages: tuple[str, str] | None = None
+) -> TranslationSet:
+    """Open a translation set, preparing it under `prepared_dir` at its first use.
+
+    `name` is one of: "phrases", with sizes if wanted ("phrases/train=2000,validation=100,test=200,seed=1");
+    "multi30k/<raw|tokenised>/<source>-<target>"; the folder of a prepared TFDS set (it holds
+    dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where the files of
+    Multi30k lie, or a TFDS root to search for an already prepared set. `languages` is (source, target);
+    without it, phrases go to every language, and a TFDS set in the direction that it calls supervised.
+
+    Errors: UserError, of one line saying what to do, for an unknown name or language, missing or unfit files,
+    and a set that is neither prepared nor to be downloaded.
+    """
+    first, *parts = name.split("/")
+    if first == "phrases":
+        return _open_folder(name, prepare_phrases(name, "/".join(parts), prepared_dir, languages), None)
+    if first == "multi30k":
+        folder, direction = prepare_multi30k(name, parts, data_dir, prepared_dir)
+        if languages not in (None, direction):
+            raise UserError(f"languages={languages} contradicts {name}: say the direction in the name alone")
+        return _open_folder(name, folder, direction)
+    path = pathlib.Path(name).expanduser()
+    if path.is_dir() or path.is_absolute() or first in (".", "..", "~"):
+        return _open_folder(name, path, languages)
+    return _open_folder(name, prepare_named(name, data_dir, prepared_dir, languages), languages)
+
+
+def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:
+    import tensorflow_datasets as tfds
+
+    found = prepared_under(folder)
+    if found is None:
+        raise UserError(
+            f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0"
+        )
+    with quiet():
+        try:
+            builder = tfds.builder_from_directory(found)
+        except Exception as error:
+            raise UserError(f"{found} cannot be opened ({one_line(error)}): prepare it again") from error
+    splits = tuple(builder.info.splits)
+    if set(builder.info.features) >= set(_PHRASE_FEATURES):
+        targets = _phrase_targets(name, builder)
+        if languages not in (None, ("en", *targets)):
+            raise UserError(
+                f"languages={languages}: {name} goes from en to {', '.join(targets)}: leave it out"
+            )
+        return TranslationSet(name, ("en", *targets), splits, builder, _read_phrase)
+    direction = direction_of(name, builder, languages)
+    return TranslationSet(name, direction, splits, builder, _TranslationReader(*direction))
+
+
+def _records(name: str, builder: Any, split: str) -> Any:
+    from tensorflow_datasets.core.decode import DeserializeMethod
+
+    try:
+        return builder.as_data_source(split, deserialize_method=DeserializeMethod.RAW_BYTES)
+    except NotImplementedError as error:
+        raise UserError(
+            f"{name} in {builder.data_dir} is stored as {builder.info.file_format.value}, which has no "
+            "random access: prepare it again by `tfds build --file_format=array_record`"
+        ) from error
+
+
+def _texts(record: bytes, names: Sequence[str]) -> list[str]:
+    """The named text features of a record; TFDS's own decoding takes four times as long."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    features = tf_example_pb2.Example.FromString(record).features.feature
+    return [features[name].bytes_list.value[0].decode() for name in names]
+
+
+def _phrase_targets(name: str, builder: Any) -> tuple[str, ...]:
+    # Languages take turns, so that the first few phrases name them all.
+    records = _records(name, builder, next(iter(builder.info.splits)))
+    return tuple(dict.fromkeys(_read_phrase(records[i]).language for i in range(min(len(records), 8))))
+
+
+def _read_phrase(record: bytes) -> Pair:
+    source, target, language, kind, alignment = _texts(record, _PHRASE_FEATURES)
+    return Pair(source, target, language, kind, Links.from_text(alignment))
+
+
+@dataclasses.dataclass(frozen=True)
+class _TranslationReader:
+    source: str
+    target: str
+
+    def __call__(self, record: bytes) -> Pair:
+        source, target = _texts(record, (self.source, self.target))
+        return Pair(source, target, self.target)

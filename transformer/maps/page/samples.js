@@ -1,0 +1,55 @@
+// What the model said: one row a sample, beside its source and its reference.
+
+/** Show the samples of `split` that were taken last at or before `step`. */
+function drawSamples(split, step) {
+  const taken = data.samples.filter((group) => group.split === split).sort((a, b) => a.step - b.step);
+  const group = taken.findLast((each) => each.step <= step) ?? taken[0];
+  byId("samples-title").textContent = `Samples at step ${readable(group.step)}`;
+  const right = group.rows.filter((row) => row.output === row.target).length;
+  const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
+  byId("samples-note").textContent =
+    `${shown} samples, ${right} exactly as the reference; words that differ from it are underlined.`;
+  const fields = ["source", "target", "output"];
+  const others = (row) => Object.keys(row).filter((field) => !fields.includes(field)).map((field) => row[field]);
+  const head = make("tr", {}, make("th", { "aria-label": "exact" }), make("th", { "aria-label": "kind" }));
+  for (const name of ["source", "reference", "output"]) head.append(make("th", {}, name));
+  const rows = group.rows.map((row) => {
+    const same = row.output === row.target;
+    const mark = make("td", { class: "mark", "aria-label": same ? "exact" : "different" }, same ? "✓" : "≠");
+    const texts = fields.map((field) => make("td", { dir: "auto" }, row[field] ?? ""));
+    if (!same) texts[2].replaceChildren(...marked(row.output ?? "", row.target ?? ""));
+    return make("tr", { class: same ? "same" : "other" }, mark, make("td", { class: "kind" }, others(row).join(" ")), ...texts);
+  });
+  byId("samples").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
+}
+
+/** The words of `text`, those that are no part of its longest common subsequence with `reference` marked. */
+function marked(text, reference) {
+  const a = text.split(" ").slice(0, 400);
+  const b = reference.split(" ").slice(0, 400);
+  const length = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i--) {
+    for (let j = b.length - 1; j >= 0; j--) {
+      length[i][j] = a[i] === b[j] ? length[i + 1][j + 1] + 1 : Math.max(length[i + 1][j], length[i][j + 1]);
+    }
+  }
+  const nodes = [];
+  for (let i = 0, j = 0; i < a.length; i++) {
+    while (j < b.length && a[i] !== b[j] && length[i][j + 1] >= length[i + 1][j]) j++;
+    const common = j < b.length && a[i] === b[j];
+    if (common) j++;
+    nodes.push(common ? a[i] : make("mark", {}, a[i]), " ");
+  }
+  return nodes;
+}
+
+/** The splits that have samples, as buttons; `choose(split)` is called when one is picked. */
+function drawSampleSplits(chosen, choose) {
+  const splits = [...new Set(data.samples.map((group) => group.split))];
+  const buttons = splits.map((split) => {
+    const button = make("button", { type: "button", "aria-pressed": split === chosen }, split);
+    button.addEventListener("click", () => choose(split));
+    return button;
+  });
+  byId("sample-splits").replaceChildren(...(splits.length > 1 ? buttons : []));
+}

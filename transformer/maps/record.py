@@ -1,0 +1,133 @@
+"""What a run wrote down beside its maps, read for the page: config, environment, curves and samples."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer.config import UserError
+
+POINTS_PER_CURVE = 400
+SAMPLE_STEPS = 12
+SAMPLES_PER_STEP = 24
+
+Curve = list[tuple[int, float]]
+
+
+def read_config(run_directory: Path) -> dict[str, Any]:
+    """The resolved config of a run.
+
+    Errors: UserError if the directory holds no readable `config.json`.
+    """
+    path = run_directory / "config.json"
+    if not path.is_file():
+        raise UserError(f"{run_directory} is not a run directory: it has no config.json")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not a JSON object: restore the file, or start the run again")
+    return config
+
+
+def read_environment(run_directory: Path) -> dict[str, Any]:
+    """The facts of the run's latest start, empty where none were recorded."""
+    path = run_directory / "environment.json"
+    starts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return starts[-1] if starts else {}
+
+
+def read_curves(run_directory: Path) -> dict[str, dict[str, Curve]]:
+    """The points (step, value) of every metric and split, in the order of their steps.
+
+    A step that was logged twice, as after a resume, counts with its last value; what is not finite is
+    left out.
+
+    Errors: UserError if `metrics.jsonl` is missing or holds no number.
+    """
+    path = run_directory / "metrics.jsonl"
+    if not path.is_file():
+        raise UserError(f"{path} is missing: train the run first, it writes its metrics there")
+    curves: dict[str, dict[str, dict[int, float]]] = {}
+    for record in _records(path):
+        step, split = int(record["step"]), str(record["split"])
+        for name, value in record.items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if name != "step" and number and math.isfinite(value):
+                curves.setdefault(name, {}).setdefault(split, {})[step] = float(value)
+    if not curves:
+        raise UserError(f"{path} holds no metrics yet: let the run log its first step, then ask again")
+    return {
+        name: {split: sorted(points.items()) for split, points in splits.items()}
+        for name, splits in curves.items()
+    }
+
+
+def thin(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
+    """At most `points` points of a curve: lowest and highest of each stretch, so that no spike is lost."""
+    if len(curve) <= points:
+        return curve
+    kept = {0, len(curve) - 1}
+    for stretch in np.array_split(np.arange(len(curve)), (points - 2) // 2):
+        values = np.array([curve[index][1] for index in stretch])
+        kept |= {int(stretch[values.argmin()]), int(stretch[values.argmax()])}
+    return [curve[index] for index in sorted(kept)]
+
+
+def read_samples(run_directory: Path) -> list[dict[str, Any]]:
+    """Sample outputs by split and step: {"split", "step", "rows", "total"}, evenly thinned over the steps.
+
+    Each row maps field names ("source", "target", "output", ...) to strings.
+    """
+    path = run_directory / "samples.jsonl"
+    groups: dict[tuple[str, int], list[dict[str, str]]] = {}
+    for record in _records(path) if path.is_file() else ():
+        row = {name: value for name, value in record.items() if isinstance(value, str) and name != "split"}
+        groups.setdefault((str(record["split"]), int(record["step"])), []).append(row)
+    samples: list[dict[str, Any]] = []
+    for split in dict.fromkeys(split for split, _ in groups):
+        steps = sorted(step for owner, step in groups if owner == split)
+        for index in evenly(len(steps), min(len(steps), SAMPLE_STEPS)):
+            rows = groups[split, steps[index]]
+            # A resumed run says the same step again: the same row is one row.
+            unique = list({tuple(sorted(row.items())): row for row in rows}.values())
+            shown = unique[:SAMPLES_PER_STEP]
+            samples.append({"split": split, "step": steps[index], "rows": shown, "total": len(unique)})
+    return samples
+
+
+def evenly(total: int, kept: int) -> list[int]:
+    """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
+    return sorted({int(index) for index in np.rint(np.linspace(total - 1, 0, kept))})
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """The leaves of a nested config as (dotted key, text)."""
+    leaves: list[tuple[str, str]] = []
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            leaves += flatten(value, f"{prefix}{key}.")
+        else:
+            leaves.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
+    return leaves
+
+
+def _records(path: Path) -> Iterable[dict[str, Any]]:
+    """The JSON objects of a file, a line each, without a last line that is still being written."""
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if not {"step", "split"} <= record.keys():
+                raise ValueError
+        except (ValueError, AttributeError):
+            if number == len(lines):
+                return
+            raise UserError(
+                f"{path}:{number} is no JSON object with step and split: {line[:40]!r}; remove that line"
+            ) from None
+        yield record

@@ -1,0 +1,71 @@
+"""Translating new sentences with a trained run, and mapping what the model attends to meanwhile."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention.capture import Capture
+from transformer.config import UserError
+from transformer.data.batches import TokenBatches
+from transformer.data.datasets.translation import Pair
+from transformer.decode.generate import generate
+from transformer.tasks.contract import View
+from transformer.tasks.labels import Labels
+from transformer.tasks.translation import Translation
+from transformer.tasks.translation_data import describe, encode
+from transformer.tasks.translation_metrics import SPECIAL_TOKENS, chooser
+
+
+def translate(
+    task: Translation, view: View, texts: Sequence[str], language: str | None, longest: int
+) -> list[Pair]:
+    """The sentences with their translations into `language`, which may be left out where there is only one.
+
+    `longest` is the model's number of positions.
+
+    Errors: UserError for a sentence of more tokens, for no sentence, and for a language that was not learned.
+    """
+    if not any(text.strip() for text in texts):
+        raise UserError("there is nothing to translate: give a sentence by --text, or one a line on standard input")
+    known = task.tokenizer.languages
+    if known and language not in known:
+        raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
+    source = [Pair(text.strip(), "", language or "") for text in texts]
+    encoded = encode(task.tokenizer, source)
+    for text, tokens in zip(texts, encoded.sources, strict=True):
+        if len(tokens) > longest:
+            raise UserError(
+                f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {longest} positions; "
+                "cut it into shorter sentences"
+            )
+    widest = max(map(len, encoded.sources))
+    batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
+    run = jax.jit(
+        lambda variables, source: generate(
+            view.model,
+            variables,
+            {"source": source},
+            chooser=chooser(task.config),
+            length=min(widest + task.config.extra_length, longest),
+            tokens=SPECIAL_TOKENS,
+        )
+    )
+    best_BxT = np.asarray(run(view.variables, jnp.asarray(batch["source"])).tokens[:, 0])
+    return [
+        pair._replace(target=task.tokenizer.decode(tokens)) for pair, tokens in zip(source, best_BxT, strict=True)
+    ]
+
+
+def map_pairs(
+    task: Translation, view: View, pairs: Sequence[Pair], sites: tuple[str, ...]
+) -> tuple[dict[str, np.ndarray], Labels]:
+    """The maps of every head while the model reads the pairs, and what their axes are called."""
+    encoded = encode(task.tokenizer, pairs)
+    longest = max(map(len, [*encoded.sources, *encoded.targets]))
+    batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
+    inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
+    _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture(sites))
+    maps = {site: np.asarray(captured.weights) for site, captured in aux.maps.items()}
+    return maps, describe(task.tokenizer, pairs)

@@ -1,0 +1,172 @@
+"""Translation data: the config of the problem, its splits as token numbers, and what its tokens are called."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.data.batches import EncodedPairs
+from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
+from transformer.data.tokenizer import BEGIN, END, SPECIAL, Tokenizer, train_bpe, word_indices
+from transformer.tasks.labels import Labels
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationConfig:
+    """A translation problem.
+
+    `dataset`: "phrases", "multi30k/<raw|tokenised>/<source>-<target>", the name of a TFDS translation set, or the
+    folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here. `languages` is
+    (source, target) for sets that could be read both ways; empty takes the set's own direction.
+    `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
+    batch, on each side. `beams` = 1 decodes greedily. A translation has at most `extra_length` tokens more than
+    the padded source. `shown` sentences of the validation split are translated during training, `probed` are mapped.
+    """
+
+    dataset: str = "phrases"
+    data_dir: str | None = None
+    languages: tuple[str, ...] = ()
+    vocabulary: int = 8000
+    lengths: tuple[int, ...] = (32, 64, 128)
+    tokens_per_batch: int = 4096
+    label_smoothing: float = 0.1
+    validation: str = "validation"
+    test: str = "test"
+    beams: int = 4
+    length_penalty: float = 0.6
+    extra_length: int = 50
+    bleu_tokenizer: str = "13a"
+    bleu_lowercase: bool = False
+    shown: int = 200
+    probed: int = 8
+    evaluated_parameters: str = "raw"
+
+    def __post_init__(self) -> None:
+        if len(self.languages) not in (0, 2):
+            raise UserError(f"config.task.languages={self.languages} must be (source, target), or empty")
+        for name in ("vocabulary", "tokens_per_batch", "beams", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if not self.lengths or min(self.lengths) < 2:
+            raise UserError(f"config.task.lengths={self.lengths} must hold lengths of at least 2 tokens")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(
+                f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1"
+            )
+        if self.tokens_per_batch < max(self.lengths):
+            raise UserError(
+                f"config.task.tokens_per_batch={self.tokens_per_batch} does not hold one sentence of "
+                f"max(config.task.lengths)={max(self.lengths)} tokens"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split: its name, its sentence pairs, and their token numbers as the model sees them."""
+
+    name: str
+    pairs: Sequence[Pair]
+    encoded: EncodedPairs
+
+    def part(self, indices: Sequence[int]) -> "Split":
+        """These pairs alone, in this order."""
+        return Split(self.name, [self.pairs[i] for i in indices], self.encoded.part(indices))
+
+
+def load_splits(config: TranslationConfig, directory: Path) -> tuple[Tokenizer, dict[str, Split]]:
+    """Open the data, train or re-open the run's tokenizer, and encode the three splits.
+
+    The tokenizer is kept as `tokenizer.json` in the run directory. Errors: UserError for data that is missing.
+    """
+    data = open_translation(
+        config.dataset,
+        data_dir=config.data_dir,
+        prepared_dir=str(directory / "data"),
+        languages=(config.languages[0], config.languages[1]) if config.languages else None,
+    )
+    names = ("train", config.validation, config.test)
+    for name in names:
+        if name not in data.splits:
+            raise UserError(
+                f"{config.dataset} has no split {name!r}; it has: {', '.join(sorted(data.splits))} "
+                "(config.task.validation and config.task.test name the two that are evaluated)"
+            )
+    path = directory / "tokenizer.json"
+    if path.exists():
+        tokenizer = Tokenizer.load(path)
+    else:
+        tags = data.languages[1:] if len(data.languages) > 2 else ()
+        tokenizer = train_bpe(_texts(data), config.vocabulary, tags)
+        tokenizer.save(path)
+    splits = {}
+    for name in names:
+        pairs = list(data.split(name))
+        splits[name] = Split(name, pairs, encode(tokenizer, pairs))
+    return tokenizer, splits
+
+
+def encode(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
+    """Token numbers of every pair: the source behind its language tag where there is a choice, both with an end."""
+    sources = tokenizer.encode([pair.source for pair in pairs])
+    targets = tokenizer.encode([pair.target for pair in pairs])
+    tags = {language: tokenizer.tags(language) for language in {pair.language for pair in pairs}}
+    return EncodedPairs(
+        [
+            np.array([*tags[pair.language], *ids, END], np.int32)
+            for pair, ids in zip(pairs, sources, strict=True)
+        ],
+        [np.array([*ids, END], np.int32) for ids in targets],
+    )
+
+
+def describe(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Labels:
+    """The tokens of pairs as a map's axes show them, and their known links between tokens."""
+    encoded = encode(tokenizer, pairs)
+    sources = [tokenizer.pieces(ids) for ids in encoded.sources]
+    targets = [tokenizer.pieces(ids) for ids in encoded.targets]
+    links = None
+    if all(pair.links is not None for pair in pairs):
+        links = {
+            "decoder/cross": tuple(
+                tuple(
+                    (query, key, (key_word, query_word) in pair.links.sure)
+                    for query, query_word in enumerate(words_of(target))
+                    for key, key_word in enumerate(words_of(source))
+                    if (key_word, query_word) in pair.links.possible
+                )
+                for pair, source, target in zip(pairs, sources, targets, strict=True)
+            )
+        }
+    titles = tuple(f"{pair.kind or 'sentence'} → {pair.language}" for pair in pairs)
+    tokens = {
+        "source": tuple(map(tuple, sources)),
+        "target": tuple(map(tuple, targets)),
+        "target_input": tuple((SPECIAL[BEGIN], *target[:-1]) for target in targets),
+    }
+    return Labels(tokens=tokens, links=links, titles=titles)
+
+
+def words_of(pieces: Sequence[str]) -> list[int]:
+    """The word that each piece belongs to, -1 for tags and the end."""
+    special = [piece.startswith("<") and piece.endswith(">") for piece in pieces]
+    words = iter(word_indices([p for p, is_special in zip(pieces, special, strict=True) if not is_special]))
+    return [-1 if is_special else next(words) for is_special in special]
+
+
+def _texts(data: TranslationSet) -> Iterator[str]:
+    train = data.split("train")
+    for i in range(len(train)):
+        pair = train[i]
+        yield pair.source
+        yield pair.target
+
+
+def various(pairs: Sequence[Pair], count: int) -> list[int]:
+    """Indices of `count` pairs that take turns among languages and kinds."""
+    groups: dict[tuple, list[int]] = {}
+    for index, pair in enumerate(pairs):
+        groups.setdefault((pair.kind, pair.language), []).append(index)
+    turns = [index for turn in range(count) for group in groups.values() for index in group[turn : turn + 1]]
+    return turns[:count]

@@ -1,0 +1,78 @@
+"""Averages of parameters over training: one mechanism for a moving average, a mean of checkpoints, a target network."""
+
+import dataclasses
+import enum
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer.config import UserError
+from transformer.training.state import by_path
+
+
+class AverageKind(enum.Enum):
+    """How the average follows the parameters."""
+
+    EXPONENTIAL = "exponential"
+    MEAN = "mean"
+
+
+@dataclasses.dataclass(frozen=True)
+class Average:
+    """An average of the parameters whose path matches one of `patterns`, kept in the training state.
+
+    exponential: a = decay a + (1 - decay) p after every step (decay 0.999 a Polyak average, near 1 a target
+    network). mean: the plain mean of the parameters after steps start + every, start + 2 every, ...; with
+    start = steps - n every it is the mean of the last n checkpoints of a run (Vaswani et al. 2017, section 6.1)
+    for the memory of one. Before its first step a mean equals the parameters.
+    """
+
+    kind: AverageKind
+    decay: float = 0.999
+    start: int = 0
+    every: int = 1
+    patterns: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise UserError(f"average.decay={self.decay} must be at least 0 and below 1")
+        if self.every < 1 or self.start < 0:
+            raise UserError(f"average.every={self.every} must be at least 1, average.start={self.start} at least 0")
+
+
+def init_average(average: Average, params: Any) -> dict[str, jax.Array]:
+    """The average before the first step: the parameters themselves."""
+    return {path: jnp.copy(leaf) for path, leaf in _covered(average, params).items()}
+
+
+def update_average(
+    average: Average, old: Mapping[str, jax.Array], params: Any, step: jax.Array
+) -> dict[str, jax.Array]:
+    """The average after the update that makes `step` updates in all."""
+    match average.kind:
+        case AverageKind.EXPONENTIAL:
+            share = jnp.float32(1 - average.decay)
+        case AverageKind.MEAN:
+            count = jnp.maximum((step - average.start) // average.every, 1).astype(jnp.float32)
+            taken = (step > average.start) & ((step - average.start) % average.every == 0)
+            share = jnp.where(step < average.start + average.every, 1, jnp.where(taken, 1 / count, 0))
+    covered = _covered(average, params)
+    return {path: (old[path] + share * (covered[path] - old[path])).astype(old[path].dtype) for path in covered}
+
+
+def with_average(params: Any, average: Mapping[str, jax.Array]) -> Any:
+    """The parameters with the averaged ones in their place."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: average.get(jax.tree_util.keystr(path, simple=True, separator="/"), leaf), params
+    )
+
+
+def _covered(average: Average, params: Any) -> dict[str, jax.Array]:
+    return {
+        path: leaf
+        for path, leaf in by_path(params).items()
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in average.patterns)
+    }

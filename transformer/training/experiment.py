@@ -1,0 +1,276 @@
+"""An experiment: from checked configs to task, model, state and loop."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer.attention.capture import Capture
+from transformer.config import RunConfig, UserError, from_config, to_config
+from transformer.costs.chips import peak_flops
+from transformer.costs.flops import encoder_decoder_step
+from transformer.maps.store import MapStore
+from transformer.models import registry as models
+from transformer.models.contract import Model, Precision, count_parameters
+from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import Batch, Task, View
+from transformer.training.averages import Average
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.evaluate import compile_evaluation
+from transformer.training.loop import Cadence, Measured, run
+from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.profile import Profiled
+from transformer.training.run_directory import RunDirectory
+from transformer.training.sharding import make_mesh, shard_batch, state_shardings
+from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
+from transformer.training.sinks.maps import Maps
+from transformer.training.state import TrainState, stream
+from transformer.training.step import Step, init_state, make_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Every section of a config, checked and with its defaults filled in."""
+
+    run: RunConfig
+    task: Any
+    model: Any
+    optimizer: OptimizerConfig
+    averages: Mapping[str, Average]
+    precision: Precision
+
+    def to_config(self) -> dict[str, Any]:
+        """The resolved config as plain values: what `config.json` holds."""
+        return {
+            **to_config(self.run),
+            "task": {"name": tasks.name_of(self.task), **to_config(self.task)},
+            "model": {"family": models.name_of(self.model), **to_config(self.model)},
+            "optimizer": to_config(self.optimizer),
+            "averages": to_config(self.averages),
+            "precision": to_config(self.precision),
+        }
+
+
+def resolve(values: Mapping[str, Any]) -> Experiment:
+    """Check a nested config and fill in its defaults.
+
+    Errors: UserError naming the first unknown key, missing key, or value that cannot be.
+    """
+    run = from_config(RunConfig, values)
+    averages = {
+        name: from_config(Average, section, f"config.averages.{name}") for name, section in run.averages.items()
+    }
+    experiment = Experiment(
+        run=run,
+        task=tasks.task_config(run.task),
+        model=models.model_config(run.model),
+        optimizer=from_config(OptimizerConfig, run.optimizer, "config.optimizer"),
+        averages=averages,
+        precision=from_config(Precision, run.precision, "config.precision"),
+    )
+    wanted = getattr(experiment.task, "evaluated_parameters", "raw")
+    if wanted != "raw" and wanted not in averages:
+        raise UserError(
+            f"config.task.evaluated_parameters={wanted!r} is no average of this run; say raw"
+            + "".join(f" or {name}" for name in averages)
+        )
+    return experiment
+
+
+class Setting(NamedTuple):
+    """What an experiment is made of, before any array exists but the data's."""
+
+    task: Task
+    model: Model
+    optimisers: Mapping[str, Optimizer]
+    mesh: Mesh
+    initialise: Callable[[jax.Array], TrainState]
+    abstract: TrainState
+
+
+def assemble(experiment: Experiment, directory: Path, mesh: Mesh | None = None) -> Setting:
+    """Open the data, build the model and say where its state will lie.
+
+    Errors: UserError for data that is missing or does not fit the model.
+    """
+    mesh = make_mesh() if mesh is None else mesh
+    task = tasks.build(experiment.task, directory, mesh.size * experiment.run.accumulate)
+    model = models.build(experiment.model, task.interface, experiment.precision)
+    optimizer = make_optimizer(experiment.optimizer, experiment.run.steps)
+    optimisers = {objective.name: optimizer for objective in task.objectives}
+    make = functools.partial(init_state, model, task, optimisers, experiment.averages)
+    abstract = jax.eval_shape(make, jax.random.key(0))
+    shardings = state_shardings(model, abstract, mesh)
+    placed = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
+    )
+    return Setting(task, model, optimisers, mesh, jax.jit(make, out_shardings=shardings), placed)
+
+
+def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> RunDirectory:
+    """Train in a run directory, or resume there; return when all steps and evaluations are done.
+
+    Errors: UserError for whatever the person can put right, before anything compiles.
+    """
+    with (
+        RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory,
+        directory.log_to_file(),
+    ):
+        setting = assemble(experiment, directory.path)
+        with contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints:
+            latest = checkpoints.latest()
+            if latest is None:
+                state = setting.initialise(jax.random.key(experiment.run.seed))
+            else:
+                state, _ = checkpoints.restore(latest, setting.abstract)
+            _greet(experiment, setting, directory, latest)
+            if latest != experiment.run.steps:
+                _train(experiment, setting, directory, checkpoints, state, profile)
+    return directory
+
+
+def changeable(experiment: Experiment) -> tuple[str, ...]:
+    """The keys that may differ when a run is resumed: they change what is looked at, not what is computed."""
+    keys = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir")
+    lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
+    return (*keys, "steps") if lasting else keys
+
+
+def load(
+    workdir: Path, step: int | None = None, task_changes: Mapping[str, Any] | None = None
+) -> tuple[Experiment, Setting, TrainState]:
+    """A trained run, for reading: its experiment, and its state at a checkpoint (the latest) without optimisers.
+
+    `task_changes` replaces fields of the task's config, such as how it decodes.
+
+    Errors: UserError where there is no run, no checkpoint, or no such step.
+    """
+    directory = RunDirectory.open(workdir)
+    config = directory.config()
+    config["task"] |= dict(task_changes or {})
+    experiment = resolve(config)
+    checkpoints = Checkpoints.reading(directory.checkpoints)
+    step = checkpoints.latest() if step is None else step
+    if step is None:
+        raise UserError(f"{workdir} has no checkpoint yet; train it with python -m launch.train --workdir={workdir}")
+    setting = assemble(experiment, directory.path, make_mesh(1))
+    parts = {
+        name: checkpoints.restore_part(step, getattr(setting.abstract, name), (name,))
+        for name in TrainState._fields
+        if name != "optimisers"
+    }
+    return experiment, setting, TrainState(**parts, optimisers={})
+
+
+def compile_step(experiment: Experiment, setting: Setting) -> Step:
+    """The jitted training step, which takes host batches and consumes its state."""
+    step = make_step(
+        setting.model,
+        setting.task,
+        setting.optimisers,
+        experiment.averages,
+        accumulate=experiment.run.accumulate,
+    )
+    return jax.jit(step, donate_argnums=0)
+
+
+def compile_probe(setting: Setting) -> Callable[[TrainState], dict[str, np.ndarray]]:
+    """A function from the state to the maps of every head on the probe batch, compiled once."""
+    capture = Capture(tuple(site.name for site in setting.model.sites))
+
+    @jax.jit
+    def probe(state: TrainState) -> Any:
+        view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
+        aux = setting.task.probe(view, capture, stream(state.key, state.step, "probe"))
+        return {site: captured.weights for site, captured in aux.maps.items()}
+
+    return lambda state: jax.device_get(probe(state._replace(optimisers={})))
+
+
+def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], float] | None:
+    """The formula for a training step's operations, where the family has one."""
+    if not isinstance(experiment.model, EncoderDecoderConfig):
+        return None
+    vocabulary = setting.task.interface.vocabularies["joint"]
+    return lambda batch: encoder_decoder_step(experiment.model, batch, vocabulary)
+
+
+def _train(
+    experiment: Experiment,
+    setting: Setting,
+    directory: RunDirectory,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    profile: bool,
+) -> None:
+    config, start = experiment.run, int(state.step)
+    metrics, samples = MetricsFile(directory.metrics_file), SamplesFile(directory.samples_file)
+    maps = MapStore.open(
+        directory.maps, setting.model.sites, setting.task.labels(), config_hash(experiment)
+    )
+    for kept in (metrics, samples, maps):
+        # What a run that was cut off saw after its last checkpoint will be seen again.
+        kept.truncate(after_step=start or -1)
+    sink = Sinks(
+        metrics,
+        samples,
+        Maps(maps),
+        TensorBoard(directory.tensorboard, start or None),
+        Log(config.steps),
+        Console(config.steps, sys.stdout),
+    )
+    compiled = compile_step(experiment, setting)
+    step: Step = lambda state, batch: compiled(state, shard_batch(batch, setting.mesh))  # noqa: E731
+    if profile:
+        step = Profiled(step, directory.path / "profile")
+    try:
+        run(
+            state,
+            step,
+            setting.task.source(config.seed),
+            steps=config.steps,
+            cadence=Cadence(config.log_every, config.eval_every, config.maps_every, config.checkpoint_every),
+            evaluations=[
+                Measured(e.name, e.split, e.at_end, compile_evaluation(setting.model, e))
+                for e in setting.task.evaluations
+            ],
+            probe=compile_probe(setting),
+            save=lambda state: checkpoints.save(int(state.step), state, {}),
+            sink=sink,
+            flops=count_flops(experiment, setting),
+            peak_flops=peak_flops(list(setting.mesh.devices.flat)),
+        )
+    finally:
+        sink.close()
+
+
+def config_hash(experiment: Experiment) -> str:
+    """The SHA-256 of the resolved config."""
+    return hashlib.sha256(json.dumps(experiment.to_config(), sort_keys=True).encode()).hexdigest()
+
+
+def _greet(experiment: Experiment, setting: Setting, directory: RunDirectory, latest: int | None) -> None:
+    parameters = count_parameters(setting.abstract.variables.params)
+    devices = setting.mesh.devices.flat
+    match latest:
+        case None:
+            what = f"training to step {experiment.run.steps}"
+        case experiment.run.steps:
+            what = f"complete at step {latest}: nothing to train"
+        case _:
+            what = f"resuming from step {latest} to step {experiment.run.steps}"
+    print(
+        f"{experiment.run.name}: {parameters:,} parameters on {setting.mesh.size} x {devices[0].device_kind}, {what}; "
+        f"run directory {directory.path}",
+        flush=True,
+    )

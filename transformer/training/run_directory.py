@@ -1,0 +1,289 @@
+"""A run directory (`--workdir`): what is in it, who may write to it, and the record of how it was made."""
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer.config import UserError
+
+_CONFIG = "config.json"
+_LOCK = "lock"
+_ABSENT = "absent"
+_PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+# The descriptors of the locks that this process holds: a forked child must not keep them alive.
+_held: set[int] = set()
+
+
+def _let_go_in_child() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run by name. `open` a run to read it, `claim` it to train in it."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved config of the latest start."""
+        return self.path / _CONFIG
+
+    @property
+    def environment_file(self) -> Path:
+        """Versions, devices, commit and command of every start."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """The numbers of the run, a JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def samples_file(self) -> Path:
+        """What the model said of sample inputs, a JSON object a line."""
+        return self.path / "samples.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The directory of TensorBoard's events."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of the training states."""
+        return self.path / "checkpoints"
+
+    @property
+    def maps(self) -> Path:
+        """The zarr store of attention maps."""
+        return self.path / "maps"
+
+    @property
+    def report_file(self) -> Path:
+        """The offline page."""
+        return self.path / "report.html"
+
+    @property
+    def log_file(self) -> Path:
+        """What the run logged, and warnings of the libraries."""
+        return self.path / "log.txt"
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The tokenizer that was trained for this run."""
+        return self.path / "tokenizer.json"
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """A run that exists, for reading: takes no lock and changes nothing.
+
+        Errors: UserError when the path is missing or holds no run.
+        """
+        directory = cls(Path(path))
+        if not directory.config_file.is_file():
+            what = "is not a run directory: it has no config.json" if Path(path).is_dir() else "is missing"
+            raise UserError(
+                f"--workdir={path} {what}; make a run with python -m launch.train --config=... --workdir=..."
+            )
+        return directory
+
+    @classmethod
+    @contextlib.contextmanager
+    def claim(
+        cls, path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
+    ) -> Iterator["RunDirectory"]:
+        """The directory at `path`, made or resumed, for this process alone while the context lasts.
+
+        `config` is the resolved config, ready for JSON. On a resumed run it must equal the recorded one but
+        for `may_change`: dotted keys, each standing for all that is under it too. The kernel lets go of the
+        lock when the process dies, however it dies.
+
+        Errors: UserError, with the directory as it was, when a live process holds it, when it holds something
+        other than a run, when the config differs (naming the first key), or when it cannot be written.
+        """
+        directory = cls(Path(path))
+        plain = json.loads(json.dumps(config, allow_nan=False))
+        with contextlib.ExitStack() as stack:
+            try:
+                # Before the lock, whose file must not appear in a directory that is then refused.
+                directory._check(plain, may_change)
+                directory.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(directory._lock())
+                directory._check(plain, may_change)  # another process may have been here in between
+                starts = directory._starts()
+                write_json(directory.config_file, plain)
+                write_json(directory.environment_file, [*starts, environment()])
+            except OSError as error:
+                raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
+            yield directory
+
+    def config(self) -> dict[str, Any]:
+        """The recorded config.
+
+        Errors: UserError when the file is no JSON object.
+        """
+        return _read_json(self.config_file, dict)
+
+    @contextlib.contextmanager
+    def log_to_file(self) -> Iterator[None]:
+        """Append to log.txt, while the context lasts, what is logged.
+
+        That is INFO and above from `transformer`, WARNING and above from everybody else.
+        """
+        handler = logging.FileHandler(self.log_file, encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root, own = logging.getLogger(), logging.getLogger("transformer")
+        level = own.level
+        own.setLevel(logging.INFO)
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            own.setLevel(level)
+            handler.close()
+
+    def _check(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--workdir={self.path} is a file; name a directory")
+        if self.config_file.exists():
+            self._check_config(config, may_change)
+        elif self.path.is_dir():
+            # A start that was killed before it wrote its config leaves these behind.
+            others = {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.new"}
+            if others:
+                raise UserError(
+                    f"--workdir={self.path} holds {min(others)!r} but no config.json, so it is no run; "
+                    "name an empty or a new directory"
+                )
+
+    def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+        here, there = _flatten(config), _flatten(self.config())
+        for key in here | there:
+            free = any(key == name or key.startswith(f"{name}.") for name in may_change)
+            now, before = here.get(key, _ABSENT), there.get(key, _ABSENT)
+            if not free and now != before:
+                raise UserError(
+                    f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "
+                    f"choose another --workdir, or go back to config.{key}={before} to resume it"
+                )
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        file = self.path / _LOCK
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        _held.add(descriptor)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
+                raise UserError(
+                    f"--workdir={self.path} is in use by {holder}; wait for it or choose another --workdir"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
+            yield
+        finally:
+            # The file stays: removing it could take the lock from a process that has just opened it.
+            _held.discard(descriptor)
+            os.close(descriptor)
+
+    def _starts(self) -> list[Any]:
+        return _read_json(self.environment_file, list) if self.environment_file.exists() else []
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON so that a kill at any moment leaves the old content or the new one, whole."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def environment() -> dict[str, Any]:
+    """What a run's figures depend on beside its config; a fact that cannot be had is None."""
+    devices = jax.devices()
+    return {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "devices": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this code runs from, with "+changes" if its files differ from it."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        # An installed package can lie inside somebody else's checkout.
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            return None
+        commit = git("rev-parse", "HEAD")
+        return commit + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _read_json(path: Path, kind: type) -> Any:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); repair it or choose another --workdir") from error
+    if not isinstance(value, kind):
+        raise UserError(f"{path} is not what a run writes; repair it or choose another --workdir")
+    return value
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The values as JSON text, where 1, 1.0 and true differ, by dotted key; a list is one value."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= _flatten(value, f"{name}.")
+        else:
+            flat[name] = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return flat

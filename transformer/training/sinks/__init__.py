@@ -1,0 +1,10 @@
+"""Sinks: where a run's numbers, samples and maps go."""
+
+from transformer.training.sinks.console import Console
+from transformer.training.sinks.contract import Sink, Sinks
+from transformer.training.sinks.jsonl import MetricsFile, read_metrics
+from transformer.training.sinks.log import Log
+from transformer.training.sinks.samples import SamplesFile
+from transformer.training.sinks.tensorboard import TensorBoard
+
+__all__ = ["Console", "Log", "MetricsFile", "Sink", "Sinks", "TensorBoard", "read_metrics"]

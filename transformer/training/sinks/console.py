@@ -1,0 +1,126 @@
+"""The console: a progress bar on a terminal, aligned plain lines elsewhere."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+import numpy as np
+import rich.console
+import rich.progress
+
+from transformer.training.sinks.contract import Number, Sample
+
+# Shorter names for the metrics that every line has.
+_LABELS = {
+    "learning_rate": "lr",
+    "gradient_norm": "grad",
+    "update_norm": "update",
+    "utilisation": "util",
+    "exact_match": "exact",
+}
+
+
+def _label(name: str) -> str:
+    return _LABELS.get(name, name.replace("_per_second", "/s"))
+
+
+def _thousands(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.3g}"
+
+
+def _number(name: str, value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if name == "learning_rate":
+        return f"{value:.1e}"
+    if name.endswith("_per_second"):
+        return _thousands(value)
+    if name == "utilisation":
+        return f"{value:.0%}"
+    return f"{value:.4g}"
+
+
+def _fields(values: Mapping[str, Number]) -> list[str]:
+    return [f"{_label(name)} {_number(name, float(value))}" for name, value in values.items()]
+
+
+def format_line(step: int, total: int, split: str, values: Mapping[str, Number]) -> str:
+    """One aligned line, such as `step  400/3000  train       loss 2.134   lr 3.1e-04`."""
+    head = f"step {step:>{len(str(total))}}/{total}  {split:<10}"
+    # Columns are as wide as their label and nine figures, so that lines of one split stay below each other.
+    labels = [_label(name) for name in values]
+    fields = [text.ljust(len(label) + 10) for label, text in zip(labels, _fields(values), strict=True)]
+    return "  ".join([head, *fields]).rstrip()
+
+
+def format_sample(sample: Sample) -> str:
+    """One line, such as `source: one  target: eins`."""
+    return "  ".join(f"{name}: {text}" for name, text in sample.items())
+
+
+class Console:
+    """The sink for the person who watches.
+
+    On a terminal a bar with step, loss, learning rate, tokens a second and time left, and above it a line
+    for every other split; elsewhere a plain line for each call.
+    """
+
+    def __init__(self, total_steps: int, stream: TextIO):
+        self._total = total_steps
+        self._console = rich.console.Console(file=stream)
+        self._bar: rich.progress.Progress | None = None
+        self._task: rich.progress.TaskID | None = None
+        self._latest = ""
+        if stream.isatty():
+            self._bar = rich.progress.Progress(
+                rich.progress.TextColumn("step {task.completed:.0f}/{task.total:.0f}", markup=False),
+                rich.progress.BarColumn(bar_width=24),
+                rich.progress.TextColumn("{task.description}", markup=False),
+                rich.progress.TimeRemainingColumn(),
+                console=self._console,
+            )
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """Show the numbers: of the training split beside the bar where there is one, else as a line."""
+        if self._bar is None or split != "train":
+            self._print(format_line(step, self._total, split, values))
+            return
+        shown = ("loss", "learning_rate", "tokens_per_second")
+        self._latest = "  ".join(_fields({name: values[name] for name in shown if name in values}))
+        if self._task is not None:
+            self._bar.update(self._task, description=self._latest)
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        """Print one line a sample, indented under the step and the split."""
+        self._print(
+            "\n".join([f"step {step}  {split}", *(f"  {format_sample(sample)}" for sample in samples)])
+        )
+
+    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+        """Nothing: maps are for the page."""
+
+    def progress(self, step: int, total: int) -> None:
+        """Move the bar; the first call starts it, so that a resumed run's earlier steps count as no speed."""
+        self._total = total
+        if self._bar is None:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task(self._latest, total=total, completed=step)
+            self._bar.start()
+        self._bar.update(self._task, completed=step, total=total)
+
+    def close(self) -> None:
+        """Leave the bar as it stands and give the terminal back."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _print(self, text: str) -> None:
+        if self._bar is not None:
+            # Through the bar's console, which draws the bar again below.
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._console.file.write(text + "\n")
+            self._console.file.flush()

@@ -1,0 +1,127 @@
+"""metrics.jsonl: the source of truth of a run's numbers, one JSON object a line, append-only."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.training.sinks.contract import Number, Sample
+
+
+def _plain(value: Number) -> int | float | None:
+    """The Python number of a scalar; JSON has no NaN and no infinity, so these become null."""
+    number = value.item() if isinstance(value, np.number) else value
+    return number if math.isfinite(number) else None
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:  # also what is not UTF-8
+        return False
+
+
+def _whole_lines(content: bytes) -> bytes:
+    """The content without a last line that a kill tore; a last line that only lacks its newline is kept."""
+    complete, newline, last = content.rpartition(b"\n")
+    return content + b"\n" if _is_record(last) else complete + newline
+
+
+def _parse(content: bytes, path: Path) -> list[dict[str, Any]]:
+    records = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not _is_record(line):
+            raise UserError(f"{path}:{number} is no JSON object: {line[:40]!r}; repair or remove that line")
+        records.append(json.loads(line))
+    return records
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a metrics file in order; a number that was not finite is None.
+
+    A last line that is being written, or was torn by a kill, is left out.
+
+    Errors: UserError when the file is missing or when another line is no JSON object.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path} is missing: this run has reported no metrics yet")
+    return _parse(_whole_lines(path.read_bytes()), path)
+
+
+class JsonLines:
+    """A file of records, one JSON object a line, each with its "step"; appended to without a buffer.
+
+    Opening it cuts off a last line that a kill tore and changes nothing else.
+    """
+
+    def __init__(self, path: str | Path):
+        self._path = Path(path)
+        content = self._path.read_bytes() if self._path.exists() else b""
+        whole = _whole_lines(content)
+        if whole != content:
+            self._replace(whole)
+        self._file = self._path.open("ab", buffering=0)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Append one line."""
+        self._file.write(json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+
+    def truncate(self, after_step: int) -> None:
+        """Drop the lines of steps beyond `after_step`: a resumed run will write them again.
+
+        Errors: UserError, with the file as it was, when a line is no JSON object.
+        """
+        content = self._path.read_bytes()
+        lines = content.splitlines(keepends=True)
+        records = _parse(content, self._path)
+        kept = b"".join(
+            line for line, record in zip(lines, records, strict=True) if record["step"] <= after_step
+        )
+        if kept != content:
+            self._file.close()
+            self._replace(kept)
+            self._file = self._path.open("ab", buffering=0)
+
+    def _replace(self, content: bytes) -> None:
+        temporary = self._path.with_name(self._path.name + ".new")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+    def close(self) -> None:
+        """Hand the file to the disk."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+class MetricsFile(JsonLines):
+    """The sink that appends {"step", "split", ...numbers} to a metrics file, a line a call."""
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """Append one line.
+
+        Errors: ValueError for a metric called "step" or "split".
+        """
+        taken = {"step", "split"} & set(values)
+        if taken:
+            raise ValueError(f"a metric cannot be called {taken.pop()!r}: every line already has one")
+        self.append(
+            {"step": int(step), "split": split, **{name: _plain(value) for name, value in values.items()}}
+        )
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        """Nothing: the file holds plain numbers."""
+
+    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+        """Nothing: the file holds plain numbers."""
+
+    def progress(self, step: int, total: int) -> None:
+        """Nothing: a step without numbers is no record."""

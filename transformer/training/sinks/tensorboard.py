@@ -1,0 +1,104 @@
+"""TensorBoard events without TensorFlow or PyTorch."""
+
+import importlib
+import struct
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from transformer.training.sinks.contract import Number, Sample
+
+_EXAMPLES = 2
+_CELL = 48  # pixels that the longer side of a small map is scaled up to
+_GAP = 2  # pixels between two heads
+
+
+def _tensorboardx() -> ModuleType:
+    """tensorboardX, which would import PyTorch wherever that happens to be installed."""
+    if "torch" in sys.modules:
+        return importlib.import_module("tensorboardX")
+    sys.modules["torch"] = None  # type: ignore[assignment]  # makes its optional import fail
+    try:
+        return importlib.import_module("tensorboardX")
+    finally:
+        del sys.modules["torch"]
+
+
+def wall(weights_LxHxQxK: Float[np.ndarray, "L H Q K"]) -> UInt8[np.ndarray, "height width"]:
+    """A grey picture of every head: a row a layer, a column a head, white for 0 and black for 1."""
+    layers, heads, queries, keys = weights_LxHxQxK.shape
+    scale = max(1, _CELL // max(queries, keys))
+    finite = np.nan_to_num(np.asarray(weights_LxHxQxK, np.float32), nan=0.0, posinf=1.0, neginf=0.0)
+    grey = np.round(255 * (1 - np.clip(finite, 0, 1))).astype(np.uint8).repeat(scale, 2).repeat(scale, 3)
+    padded = np.pad(grey, ((0, 0), (0, 0), (_GAP, 0), (_GAP, 0)), constant_values=128)
+    height, width = padded.shape[2:]
+    picture = padded.transpose(0, 2, 1, 3).reshape(layers * height, heads * width)
+    return np.pad(picture, ((0, _GAP), (0, _GAP)), constant_values=128)
+
+
+def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
+    """The PNG file (ISO/IEC 15948) of a grey picture: 8 bits, filter 0."""
+    height, width = picture.shape
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    rows = np.pad(picture, ((0, 0), (1, 0))).tobytes()  # each row starts with the number of its filter
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+class TensorBoard:
+    """The sink that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
+
+    A run that resumes gives its restored step: events of an earlier start beyond it are then not shown.
+    """
+
+    def __init__(self, directory: str | Path, resumed_step: int | None = None):
+        tensorboardx = _tensorboardx()
+        purge_step = None if resumed_step is None else resumed_step + 1
+        self._writer = tensorboardx.SummaryWriter(str(directory), purge_step=purge_step)
+        self._summary = importlib.import_module("tensorboardX.proto.summary_pb2")
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """One curve for each name, under its split."""
+        for name, value in values.items():
+            self._writer.add_scalar(f"{split}/{name}", float(value), step)
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        """All samples as one text; indented, so that Markdown leaves them as they are."""
+        lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
+        self._writer.add_text(f"{split}/samples", "\n".join(lines), step)
+
+    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+        """A picture for each site and each of the first examples."""
+        for site, weights_LxBxHxQxK in maps.items():
+            for example in range(min(_EXAMPLES, weights_LxBxHxQxK.shape[1])):
+                picture = wall(weights_LxBxHxQxK[:, example])
+                # Past add_image, which needs Pillow to encode what is already encoded here.
+                image = self._summary.Summary.Image(
+                    height=picture.shape[0],
+                    width=picture.shape[1],
+                    colorspace=1,
+                    encoded_image_string=png(picture),
+                )
+                value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
+                self._writer.file_writer.add_summary(self._summary.Summary(value=[value]), step)
+
+    def progress(self, step: int, total: int) -> None:
+        """Nothing: every event has its step."""
+
+    def close(self) -> None:
+        """Write what is still queued."""
+        self._writer.close()

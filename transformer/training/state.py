@@ -1,0 +1,34 @@
+"""The training state: everything that a run carries from step to step, and all that a checkpoint holds."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Int, Key
+
+from transformer.models.contract import Variables
+
+PyTree = Any
+
+
+class TrainState(NamedTuple):
+    """`step` updates have been made; `optimisers` are by objective, `averages` by name."""
+
+    step: Int[Array, ""]
+    key: Key[Array, ""]
+    variables: Variables
+    optimisers: Mapping[str, PyTree]
+    averages: Mapping[str, Mapping[str, Array]]
+    extra: PyTree
+
+
+def stream(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
+    """The key of one named purpose at one step: a pure function, so that no other key need be saved."""
+    return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))
+
+
+def by_path(tree: PyTree) -> dict[str, Array]:
+    """The leaves of a tree by their path, names joined with "/"."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -1,0 +1,161 @@
+"""One training step: losses, gradients, updates, averages - the same for every model and task."""
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Key
+
+from transformer.models.contract import Model, Variables
+from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
+from transformer.training.averages import Average, init_average, update_average, with_average
+from transformer.training.optimizer import Optimizer
+from transformer.training.state import TrainState, by_path, stream
+
+
+class Metrics(NamedTuple):
+    """Of one step: the `totals` of its batch (counts), and `values` that are means already."""
+
+    totals: dict[str, Array]
+    values: dict[str, Array]
+
+
+Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+def init_state(
+    model: Model,
+    task: Task,
+    optimisers: Mapping[str, Optimizer],
+    averages: Mapping[str, Average],
+    key: Key[Array, ""],
+) -> TrainState:
+    """The state before the first step; pure, so that it can run under jit with output shardings."""
+    variables = model.init(stream(key, 0, "init"))
+    kept = {name: init_average(average, variables.params) for name, average in averages.items()}
+    view = View(model, variables, kept, {}, jnp.int32(0), train=True)
+    return TrainState(
+        step=jnp.int32(0),
+        key=key,
+        variables=variables,
+        optimisers={
+            objective.name: optimisers[objective.name].transformation.init(_trained(objective, variables.params))
+            for objective in task.objectives
+        },
+        averages=kept,
+        extra=task.init_extra(view, stream(key, 0, "extra")),
+    )
+
+
+def make_step(
+    model: Model,
+    task: Task,
+    optimisers: Mapping[str, Optimizer],
+    averages: Mapping[str, Average],
+    *,
+    accumulate: int = 1,
+) -> Step:
+    """The step of a task on a model: (state, batch) -> (state, metrics). Jit it, donating the state.
+
+    Objectives are taken in turn, each seeing the parameters that the one before it left. With `accumulate` = n
+    the batch is cut into n micro-batches whose gradients add up; each reads the state and extra of the step's
+    start, and every loss is divided by the totals of the whole batch, so that the result is the large batch's.
+    """
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        def key(name: str) -> Key[Array, ""]:
+            return stream(state.key, state.step, name)
+
+        view = View(model, state.variables, state.averages, state.extra, state.step, train=True)
+        batch, extra = task.prepare(view, batch, key("prepare"))
+        totals = task.totals(batch)
+        view = view._replace(extra=extra)
+        new_optimisers, values = {}, {}
+        for objective in task.objectives:
+            gradients, aux = _accumulated(view, objective, batch, totals, key(objective.name), accumulate)
+            trained = _trained(objective, view.variables.params)
+            optimizer = optimisers[objective.name]
+            updates, new_optimisers[objective.name] = optimizer.transformation.update(
+                gradients, state.optimisers[objective.name], trained
+            )
+            params = with_average(view.variables.params, optax.apply_updates(trained, updates))
+            view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
+            prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
+            found = {
+                **aux.metrics,
+                "learning_rate": optimizer.learning_rate(state.step),
+                "gradient_norm": optax.global_norm(gradients),
+                "update_norm": optax.global_norm(updates),
+            }
+            values |= {prefix + name: value for name, value in found.items()}
+        step = state.step + 1
+        new_averages = {
+            name: update_average(average, state.averages[name], view.variables.params, step)
+            for name, average in averages.items()
+        }
+        state = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra)
+        return state, Metrics(dict(totals), values)
+
+    return step
+
+
+def _trained(objective: Objective, params: Any) -> dict[str, Array]:
+    found = {
+        path: leaf
+        for path, leaf in by_path(params).items()
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in objective.trains)
+    }
+    if not found:
+        raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")
+    return found
+
+
+def _accumulated(
+    view: View,
+    objective: Objective,
+    batch: Batch,
+    totals: Mapping[str, Array],
+    key: Key[Array, ""],
+    accumulate: int,
+) -> tuple[dict[str, Array], LossAux]:
+    """The gradient of one objective over the whole batch, and what its loss returned."""
+
+    def gradient(batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], LossAux]:
+        def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
+            params = with_average(view.variables.params, trained)
+            inner = view._replace(variables=view.variables._replace(params=params))
+            return objective.loss(inner, batch, totals, key)
+
+        return jax.grad(loss, has_aux=True)(_trained(objective, view.variables.params))
+
+    if accumulate == 1:
+        return gradient(batch, key)
+
+    def add(carry: Any, micro: Any) -> tuple[Any, tuple[Any, Any]]:
+        gradients, aux = gradient(*micro)
+        return jax.tree.map(jnp.add, carry, (gradients, aux.metrics)), (aux.state, aux.extra)
+
+    micro_batches = jax.tree.map(lambda x: _cut(x, accumulate), dict(batch))
+    keys = jax.random.split(key, accumulate)
+    zero = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(
+            lambda *micro: (lambda gradients, aux: (gradients, aux.metrics))(*gradient(*micro)),
+            jax.tree.map(lambda x: x[0], micro_batches),
+            keys[0],
+        ),
+    )
+    (gradients, metrics), (states, extras) = jax.lax.scan(add, zero, (micro_batches, keys))
+    # Every micro-batch started from the same state, so their mean is the large batch's.
+    state, extra = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), (states, extras))
+    return gradients, LossAux(state, extra, metrics)
+
+
+def _cut(x: Array, parts: int) -> Array:
+    if x.shape[0] % parts:
+        raise ValueError(f"a batch of {x.shape[0]} rows cannot be cut into accumulate={parts} equal parts")
+    # Strided, so that each part takes rows of every device's share of a divided batch.
+    return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
