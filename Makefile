@@ -38,7 +38,7 @@ slow: ## run the tests that `make test` leaves out
 
 bench: ## measure the loop against the bare compiled step
 	@.ci/install run
-	$(PYTHON) -m launch.bench
+	$(PYTHON) -m launch.bench --config=experiments/demo.py
 
 # The lock of the tests takes the other as its constraint, so that one environment serves both.
 UV_COMPILE = $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes \

@@ -93,9 +93,7 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     arguments = Arguments(**vars(values))
     for flag in _all_flags(command):
         if flag.required and getattr(arguments, _attribute(flag)) in (None, ""):
-            raise UserError(
-                f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example}"
-            )
+            raise UserError(f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example}")
     if command.takes_config:
         arguments.config = load_config(arguments.config)
         for key, value in overrides:

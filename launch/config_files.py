@@ -66,9 +66,7 @@ def override(config: ConfigDict, key: str, text: str) -> None:
         walked = f"{walked}.{part}"
     current = holder[_known(holder, name, walked, config)]
     if isinstance(current, ConfigDict):
-        raise UserError(
-            f"{path} is a group of keys: set one of them, as --{path}.{next(iter(current), 'KEY')}=VALUE"
-        )
+        raise UserError(f"{path} is a group of keys: set one of them, as --{path}.{next(iter(current), 'KEY')}=VALUE")
     holder[name] = _read(text, current, path)
 
 
@@ -92,9 +90,7 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     sys.modules["config_file"] = module
     specification.loader.exec_module(module)
     if not callable(getattr(module, "get_config", None)):
-        raise UserError(
-            f"config file {str(path)!r} has no get_config(): define one that returns a ConfigDict"
-        )
+        raise UserError(f"config file {str(path)!r} has no get_config(): define one that returns a ConfigDict")
     return module.get_config
 
 
@@ -108,9 +104,7 @@ def _in_file[T](path: Path, act: Callable[[], T]) -> T:
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
         where = f" at line {line}" if line else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UserError(
-            f"config file {str(path)!r} fails{where}: {type(error).__name__}: {message}"
-        ) from error
+        raise UserError(f"config file {str(path)!r} fails{where}: {type(error).__name__}: {message}") from error
 
 
 def _known(holder: Any, name: str, path: str, config: ConfigDict) -> str:
@@ -156,9 +150,7 @@ def _read(text: str, current: Any, path: str) -> Any:
             raise UserError(f"{path}={text!r} is not {name}: write for example --{path}={current}") from None
     if isinstance(current, (tuple, list)):
         return _read_items(text, current, path)
-    raise UserError(
-        f"{path} is a {type(current).__name__} and cannot be set on the command line: edit the config file"
-    )
+    raise UserError(f"{path} is a {type(current).__name__} and cannot be set on the command line: edit the config file")
 
 
 def _literal(text: str) -> Any:

@@ -27,7 +27,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate, print."""
-    from transformer.training.evaluate import compile_evaluation
+    from transformer.training.evaluate import compile_evaluations
     from transformer.training.experiment import load
 
     changes = {
@@ -41,12 +41,12 @@ def main(arguments: Arguments) -> None:
     splits = sorted({evaluation.split for evaluation in setting.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")
-    for evaluation in setting.task.evaluations:
-        if arguments.split in (None, evaluation.split):
-            report = compile_evaluation(setting.model, evaluation)(state)
-            print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")
-            for name, value in report.scalars.items():
-                print(f"  {name:<34} {value:.4f}")
+    chosen = [e for e in setting.task.evaluations if arguments.split in (None, e.split)]
+    for evaluation, evaluate in zip(chosen, compile_evaluations(setting.model, chosen), strict=True):
+        report = evaluate(state)
+        print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")
+        for name, value in report.scalars.items():
+            print(f"  {name:<34} {value:.4f}")
 
 
 if __name__ == "__main__":

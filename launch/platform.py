@@ -1,5 +1,6 @@
 """What a process must settle before jax is imported: the platform, and how much the libraries say."""
 
+import logging as stdlib_logging
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -28,3 +29,5 @@ def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
     from absl import logging
 
     logging.set_verbosity(logging.ERROR)
+    # A root logger with a handler is left alone by whichever library calls logging.basicConfig.
+    stdlib_logging.getLogger().addHandler(stdlib_logging.NullHandler())

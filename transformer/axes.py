@@ -28,7 +28,9 @@ def resolve(axes: tuple[str | None, ...], rules: Rules) -> PartitionSpec:
     """
     for name in axes:
         if name is not None and (name not in LOGICAL_AXES or name not in rules):
-            raise ValueError(f"logical axis {name!r} in {axes} has no rule; known axes: {sorted(LOGICAL_AXES)}")
+            raise ValueError(
+                f"logical axis {name!r} in {axes} has no rule; known axes: {sorted(LOGICAL_AXES)}"
+            )
     placed = [None if name is None else rules[name] for name in axes]
     used = [name for name in placed if name is not None]
     if len(set(used)) != len(used):

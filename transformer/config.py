@@ -76,7 +76,8 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         if isinstance(value, hint):
             return value
-        return choice(value, {str(member.value): member for member in hint}, path)
+        if isinstance(value, str):
+            return choice(value, {str(member.value): member for member in hint}, path)
     elif hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):

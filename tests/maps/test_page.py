@@ -111,7 +111,8 @@ def luminances(page, cells: list[tuple[int, int]], queries: int) -> list[float]:
             const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
             const cell = canvas.height / queries;
             return cells.map(([query, key]) => {
-                const at = 4 * (Math.floor((query + 0.5) * cell) * canvas.width + Math.floor((key + 0.5) * cell));
+                const [x, y] = [key, query].map((at) => Math.floor((at + 0.5) * cell));
+                const at = 4 * (y * canvas.width + x);
                 const [red, green, blue] = image.data.slice(at, at + 3);
                 return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
             });
@@ -153,15 +154,15 @@ def test_the_slider_moves_the_step_and_the_map(run, report, visit):
 
 
 def test_hover_names_the_tokens_and_their_weight(run, report, visit):
-    page = visit(report, "#site=decoder/cross&example=1&layer=0&head=1&step=1600")
-    x, y = cell_centre(page, 2, 1)
+    page = visit(report, "#site=decoder/cross&example=3&layer=1&head=2&step=1600")
+    x, y = cell_centre(page, 1, 3)
     page.mouse.move(x, y)
-    weight = run.maps[1600]["decoder/cross"][0, 0, 1, 2, 1]
+    weight = run.maps[1600]["decoder/cross"][1, 2, 2, 1, 3]
     tip = page.locator("#tip").inner_text()
-    assert "zwanzig" in tip
-    assert "▁twenty" in tip
+    assert "▁acht" in tip
+    assert "▁seven" in tip
     assert float(tip.split()[-1]) == pytest.approx(weight, abs=0.01)
-    assert "“zwanzig” attends to “▁twenty”" in page.locator("#reading").inner_text()
+    assert "“▁acht” attends to “▁seven”" in page.locator("#reading").inner_text()
     assert page.locator(".token.lit").all_inner_texts()[:1] != []
     page.mouse.move(5, 5)
     assert page.locator("#tip").is_hidden()
@@ -256,6 +257,7 @@ def test_a_thumbnail_and_a_curve_are_doors(report, visit):
     assert page.locator("#curves .chart .at").first.inner_text().startswith("step ")
     chart.click(position={"x": 60, "y": 60})
     wait_for(page, "step", "100")
+    assert page.locator("#once").inner_text() == ""
     page.locator("#more-curves summary").click()
     assert page.locator("#more-curves .chart svg[role=img]").count() == 2
 
@@ -277,6 +279,8 @@ def test_hostile_strings_are_shown_and_never_run(run, visit, tmp_path):
     assert ATTACK in chips
     assert "</script><script>alert(2)</script>" in chips
     assert {"␀", "∅", "␣␣␣"} <= set(chips)
+    # Measured once: a figure, no curve.
+    assert f"{ATTACK}, {ATTACK}, step 1" in page.locator("#once").inner_text()
     page.mouse.move(*cell_centre(page, 1, 1))
     assert "</script>" in page.locator("#tip").inner_text()
 

@@ -15,6 +15,8 @@ from transformer.config import UserError
 from transformer.maps.first_view import count_crossings
 from transformer.maps.record import evenly, read_curves, thin
 from transformer.maps.report import write_report
+from transformer.maps.store import MapStore
+from transformer.tasks.labels import Labels
 
 
 class Page(html.parser.HTMLParser):
@@ -40,9 +42,7 @@ class Page(html.parser.HTMLParser):
         return [(attributes, text) for name, attributes, text in self.elements if name == tag]
 
     def data(self):
-        return next(
-            json.loads(text) for attributes, text in self.all("script") if attributes.get("id") == "data"
-        )
+        return next(json.loads(text) for attributes, text in self.all("script") if attributes.get("id") == "data")
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +74,13 @@ def test_the_page_refers_to_nothing_outside_itself(run, page):
         assert not any(name.startswith("on") for name in attributes)
     addresses = set(re.findall(r"https?://[^\s\"'<>)]+", text)) - {"http://www.w3.org/2000/svg"}
     assert addresses == set()
-    assert not re.search(
-        r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|\bfetch\(|XMLHttpRequest", text
-    )
+    assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|\bfetch\(|XMLHttpRequest", text)
     assert "@import" not in text
     assert "url(" not in text
 
 
 def test_the_policy_admits_exactly_the_script_and_the_style(page):
-    policy = next(
-        a["content"] for a, _ in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"
-    )
+    policy = next(a["content"] for a, _ in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
     script = next(text for attributes, text in page.all("script") if attributes.get("type") == "module")
     (_, style), *_ = page.all("style")
 
@@ -164,9 +160,7 @@ def test_a_small_budget_leaves_steps_out_and_says_so(run):
     with pytest.raises(UserError, match="too small for one step of maps: give at least") as caught:
         write_report(run.directory, budget=1000)
     # What it asks for is enough.
-    assert write_report(
-        run.directory, budget=int(re.search(r"at least (\d+)", str(caught.value))[1])
-    ).exists()
+    assert write_report(run.directory, budget=int(re.search(r"at least (\d+)", str(caught.value))[1])).exists()
 
 
 def test_the_same_run_gives_the_same_page(run):
@@ -194,3 +188,14 @@ def test_samples_and_environment_may_be_absent(run, tmp_path):
     data = Page(write_report(directory).read_text()).data()
     assert data["samples"] == []
     assert data["title"] == "demo"
+
+
+def test_another_store_can_be_shown_on_another_page(run, tmp_path):
+    store = MapStore.open(tmp_path / "maps", run.sites[:1], Labels({"source": (("a", "b"),)}, ("one",)), "abc")
+    store.write(7, {"encoder/self": np.full((3, 1, 4, 2, 2), 0.5, np.float32)})
+    before = write_report(run.directory).read_bytes()
+    path = write_report(run.directory, maps=tmp_path / "maps", page=tmp_path / "other.html")
+    data = Page(path.read_text()).data()
+    assert path == tmp_path / "other.html"
+    assert (data["steps"], data["titles"], data["title"]) == ([7], ["one"], "demo")
+    assert (run.directory / "report.html").read_bytes() == before

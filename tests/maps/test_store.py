@@ -35,10 +35,7 @@ def softmax_rows(rng, rows: int, keys: int, spread: float) -> np.ndarray:
 def some_maps(seed: int) -> dict[str, np.ndarray]:
     """[layer, example, head, query, key], padded to five; padding holds what a model may leave there."""
     rng = np.random.default_rng(seed)
-    return {
-        site.name: rng.dirichlet(np.ones(5), size=(len(site.layers), 2, 2, 5)).astype(np.float32)
-        for site in SITES
-    }
+    return {site.name: rng.dirichlet(np.ones(5), size=(len(site.layers), 2, 2, 5)).astype(np.float32) for site in SITES}
 
 
 def open_store(path, **changes) -> MapStore:
@@ -244,9 +241,7 @@ def test_mistakes_in_writing_are_refused(tmp_path):
         store.write(5, {name: values[..., :2] for name, values in some_maps(5).items()})
     assert MapStore.existing(tmp_path / "maps").steps == (4,)
     with pytest.raises(ValueError, match="lacks the axis 'source'"):
-        open_store(
-            tmp_path / "other", labels=dataclasses.replace(LABELS, tokens={"target": LABELS.tokens["target"]})
-        )
+        open_store(tmp_path / "other", labels=dataclasses.replace(LABELS, tokens={"target": LABELS.tokens["target"]}))
 
 
 def test_labels_must_agree_on_the_examples():

@@ -129,7 +129,7 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
     assert validation.split()[3:5] == ["loss", "nan"]
     for label in ("loss", "lr", "tokens/s", "util"):
         assert train.index(label) == validation.index(label)
-    assert samples == ["step 1000  validation", "  source: [red]one[/red]  output: eins"]
+    assert samples == ["  source: [red]one[/red]  output: eins"]
     assert "\x1b" not in shown
 
 

@@ -63,9 +63,7 @@ class TokenBatches:
         rows_multiple: int = 1,
     ):
         self._pairs, self._seed = pairs, seed
-        longest = np.array(
-            [max(len(s), len(t)) for s, t in zip(pairs.sources, pairs.targets, strict=True)], int
-        )
+        longest = np.array([max(len(s), len(t)) for s, t in zip(pairs.sources, pairs.targets, strict=True)], int)
         bucket_of = np.searchsorted(np.array(sorted(lengths)), longest)
         self.left_out = int(np.sum(bucket_of == len(lengths)))
         self.buckets = [
@@ -78,9 +76,7 @@ class TokenBatches:
         ]
         self.batches_per_epoch = sum(bucket.batches for bucket in self.buckets)
         if not self.batches_per_epoch:
-            raise ValueError(
-                f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens"
-            )
+            raise ValueError(f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens")
         self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
 
     def __getitem__(self, step: int) -> Batch:
@@ -96,9 +92,7 @@ class TokenBatches:
         plan = []
         for bucket in self.buckets:
             order = bucket.examples if random is None else random.permutation(bucket.examples)
-            plan += [
-                (bucket, order[start : start + bucket.rows]) for start in range(0, len(order), bucket.rows)
-            ]
+            plan += [(bucket, order[start : start + bucket.rows]) for start in range(0, len(order), bucket.rows)]
         return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
 
     def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:

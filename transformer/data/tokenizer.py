@@ -13,9 +13,7 @@ PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<begin>", "<end>", "<unknown>")
 WORD_START = "▁"
 # A run of letters and digits, or one other character, with the space before it.
-_PIECE = (
-    rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\p{{N}}{WORD_START}]|{WORD_START}"
-)
+_PIECE = rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\p{{N}}{WORD_START}]|{WORD_START}"
 
 
 def tag(language: str) -> str:
@@ -49,7 +47,7 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens as they are written in the vocabulary."""
-        return [self.backend.id_to_token(int(number)) for number in ids]
+        return [self.backend.id_to_token(int(number)) or SPECIAL[UNKNOWN] for number in ids]
 
     @property
     def languages(self) -> list[str]:
@@ -100,8 +98,6 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
         ]
     )
     backend.decoder = decoders.Metaspace(replacement=WORD_START)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[*SPECIAL, *map(tag, languages)], show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*SPECIAL, *map(tag, languages)], show_progress=False)
     backend.train_from_iterator(texts, trainer)
     return Tokenizer(backend)

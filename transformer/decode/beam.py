@@ -39,17 +39,13 @@ class Beam:
         self, state: _State, log_probability_RxV: Array, step: Array, tokens: Tokens
     ) -> tuple[_State, Array, Array]:
         """Extend every live hypothesis by every token; keep the best that go on and the best that end."""
-        examples, beams, length = state.tokens.shape
+        examples, beams, _ = state.tokens.shape
         vocabulary = log_probability_RxV.shape[-1]
-        total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(
-            examples, beams, vocabulary
-        )
+        total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, beams, vocabulary)
 
         ending_BxN = total_BxNxV[:, :, tokens.end] / self.penalty(step + 1)
         pool_scores = jnp.concatenate([state.ended_scores, ending_BxN], axis=1)
-        pool_tokens = jnp.concatenate(
-            [state.ended_tokens, state.tokens.at[:, :, step].set(tokens.end)], axis=1
-        )
+        pool_tokens = jnp.concatenate([state.ended_tokens, state.tokens.at[:, :, step].set(tokens.end)], axis=1)
         ended_scores, ended_index = jax.lax.top_k(pool_scores, beams)
         ended_tokens = jnp.take_along_axis(pool_tokens, ended_index[:, :, None], axis=1)
 
@@ -83,10 +79,8 @@ class Beam:
         scores = jnp.where(missing, jnp.take_along_axis(live_scores, filler, axis=1), state.ended_scores)
         fill_tokens = jnp.take_along_axis(state.tokens, filler[:, :, None], axis=1)
         best = jnp.where(missing[:, :, None], fill_tokens, state.ended_tokens)
-        return Rollout(
-            jnp.take_along_axis(best, order[:, :, None], axis=1), jnp.take_along_axis(scores, order, axis=1)
-        )
+        return Rollout(jnp.take_along_axis(best, order[:, :, None], axis=1), jnp.take_along_axis(scores, order, axis=1))
 
     def penalty(self, length: Array | int) -> Array:
-        """lp at a length."""
+        """The penalty lp at a length."""
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.length_penalty

@@ -35,9 +35,7 @@ class Linear(Module):
         output_names, output_sizes = zip(*outputs, strict=True)
         fan_in, fan_out = math.prod(size for _, size in inputs), math.prod(output_sizes)
         self.kernel = parameter(keys, xavier_uniform(fan_in, fan_out), sizes, names)
-        self.bias = (
-            parameter(keys, jax.nn.initializers.zeros, output_sizes, output_names) if bias else None
-        )
+        self.bias = parameter(keys, jax.nn.initializers.zeros, output_sizes, output_names) if bias else None
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Contract the last axes of x with the kernel's first ones."""

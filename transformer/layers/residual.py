@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jaxtyping import Array, Float, Key
@@ -18,7 +19,7 @@ class NormPlacement(enum.Enum):
     PRE = "pre"
 
 
-class Residual[Extra](Module):
+class Residual(Module):
     """One sub-layer F with its residual connection, its norm and its dropout.
 
     post: x = norm(x + dropout(F(x))) (Vaswani et al. 2017, sections 3.1 and 5.4).
@@ -32,10 +33,10 @@ class Residual[Extra](Module):
     def __call__(
         self,
         x: Float[Array, "*B E"],
-        function: Callable[[jax.Array], tuple[jax.Array, Extra]],
+        function: Callable[[jax.Array], tuple[jax.Array, Any]],
         rate: float,
         key: Key[Array, ""] | None,
-    ) -> tuple[Float[Array, "*B E"], Extra]:
+    ) -> tuple[Float[Array, "*B E"], Any]:
         """Apply the sub-layer `function`, which returns its output and whatever else it has to say."""
         match self.placement:
             case NormPlacement.POST:

@@ -14,8 +14,8 @@ def first_view(store: MapStore) -> dict[str, Any]:
     """Indices of the site, example, layer and head to open with, at the store's last step.
 
     The site is the first with gold links, else the first between two sequences. Its head is the one with the
-    most weight on gold links, else with the sharpest rows; its example the one whose links, or whose
-    strongest weights, cross most often.
+    most weight on gold links, else with the sharpest rows; its example the one in which the strongest weights of that
+    head, those on gold links where there are any, cross most often.
     """
     linked = [site for site in store.sites if site.name in (store.labels.links or {})]
     between = [site for site in store.sites if site.query.name != site.key.name and not site.causal]
@@ -38,9 +38,7 @@ def first_view(store: MapStore) -> dict[str, Any]:
     }
 
 
-def linked_mass(
-    weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels
-) -> Float[np.ndarray, "L H"]:
+def linked_mass(weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels) -> Float[np.ndarray, "L H"]:
     """The weight that a head puts on gold links, averaged over all query positions that have one."""
     assert labels.links is not None
     total, rows = np.zeros(weights.shape[1:3]), 0
@@ -50,9 +48,7 @@ def linked_mass(
     return total / max(rows, 1)
 
 
-def sharpness(
-    weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels
-) -> Float[np.ndarray, "L H"]:
+def sharpness(weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels) -> Float[np.ndarray, "L H"]:
     """The largest weight of a row, averaged over the rows of all examples."""
     rows = sum(len(tokens) for tokens in labels.tokens[site.query.name])
     return weights.max(axis=-1, initial=0.0).sum(axis=(0, 3)) / max(rows, 1)
@@ -64,7 +60,11 @@ def count_crossings(pairs: list[tuple[int, int]]) -> int:
 
 
 def _pairs(weights_QxK: np.ndarray, site: Site, labels: Labels, example: int) -> list[tuple[int, int]]:
-    if labels.links and site.name in labels.links:
-        return [(query, key) for query, key, _ in labels.links[site.name][example]]
+    """Each query with its strongest key, without pairs that are no gold link where links are known."""
     queries = len(labels.tokens[site.query.name][example])
-    return [(query, int(weights_QxK[query].argmax())) for query in range(queries)]
+    strongest = [(query, int(weights_QxK[query].argmax())) for query in range(queries)]
+    if not labels.links or site.name not in labels.links:
+        return strongest
+    # Possible links may fill a whole phrase and cross by themselves: only what the head really picks re-orders.
+    linked = {(query, key) for query, key, _ in labels.links[site.name][example]}
+    return [pair for pair in strongest if pair in linked]

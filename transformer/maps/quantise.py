@@ -20,17 +20,13 @@ def quantise(
     Errors: ValueError if a weight is negative or not finite.
     """
     if not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(
-            "attention weights must be finite and not negative: a map here holds NaN, inf or < 0"
-        )
+        raise ValueError("attention weights must be finite and not negative: a map here holds NaN, inf or < 0")
     scale = weights.max(axis=-1, initial=0.0).astype(np.float32)
     # A row that attends to nothing has scale 0 and stays exactly zero.
     ratio = weights / np.where(scale > 0, scale, 1.0)[..., None]
     return np.rint(LEVELS * np.sqrt(ratio)).astype(np.uint8), scale
 
 
-def dequantise(
-    codes: UInt8[np.ndarray, "*rows K"], scale: Float[np.ndarray, "*rows"]
-) -> Float[np.ndarray, "*rows K"]:
+def dequantise(codes: UInt8[np.ndarray, "*rows K"], scale: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*rows K"]:
     """The weights that codes and scales stand for: w = scale (code / 255)^2, in float32."""
     return scale.astype(np.float32)[..., None] * np.square(codes.astype(np.float32) / LEVELS)

@@ -62,8 +62,7 @@ def read_curves(run_directory: Path) -> dict[str, dict[str, Curve]]:
     if not curves:
         raise UserError(f"{path} holds no metrics yet: let the run log its first step, then ask again")
     return {
-        name: {split: sorted(points.items()) for split, points in splits.items()}
-        for name, splits in curves.items()
+        name: {split: sorted(points.items()) for split, points in splits.items()} for name, splits in curves.items()
     }
 
 

@@ -27,6 +27,7 @@ from transformer.maps.record import (
 from transformer.maps.store import MapStore, SiteMaps
 
 DEFAULT_BUDGET = 25_000_000  # bytes
+STYLES = ("report.css", "figures.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = ("data.js", "colour.js", "curves.js", "wall.js", "detail.js", "samples.js", "report.js")
 
@@ -36,8 +37,8 @@ def write_report(
 ) -> Path:
     """Write the page of a run and return its path: curves, samples and every stored map.
 
-    `maps` is the store that is shown, the run's own by default; `page` is where the page goes, `report.html` of
-    the run by default.
+    `maps` is the store that is shown, the run's own by default; `page` is where the page goes, `report.html`
+    of the run by default.
 
     Where not all steps of the maps fit into `budget` bytes, evenly spaced ones stay, the first and the last
     among them, and the page says which are left out.
@@ -49,13 +50,9 @@ def write_report(
     config, curves = read_config(run_directory), read_curves(run_directory)
     store = MapStore.existing(run_directory / "maps" if maps is None else maps)
     if not store.steps:
-        raise UserError(
-            f"the map store {store.path} has no complete step yet: let the run reach one, then ask again"
-        )
+        raise UserError(f"the map store {store.path} has no complete step yet: let the run reach one, then ask again")
     facts = _facts(run_directory, config, curves, store)
-    encoded = [
-        [encode(store.read_quantised(site.name, step)) for site in store.sites] for step in store.steps
-    ]
+    encoded = [[encode(store.read_quantised(site.name, step)) for site in store.sites] for step in store.steps]
     fixed = len(_page(facts, []).encode())
     kept = _fit([sum(map(len, step)) + 64 * len(step) for step in encoded], budget - fixed)
     if not kept:
@@ -101,9 +98,7 @@ def _facts(
         "started": environment.get("started"),
         "configHash": store.config_hash,
         "config": flatten(config),
-        "curves": {
-            name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()
-        },
+        "curves": {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()},
         "samples": read_samples(run_directory),
         "titles": labels.titles,
         "tokens": labels.tokens,
@@ -127,7 +122,7 @@ def _facts(
 
 
 def _page(facts: Mapping[str, Any], maps: list[list[str]]) -> str:
-    style = _read("report.css")
+    style = "\n".join(_read(name) for name in STYLES)
     script = "\n".join(_read(name) for name in SCRIPTS)
     blocks = [
         f'<script type="text/plain" id="maps-{step}-{site}">{block}</script>'

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import tensorstore
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Float, UInt8
 
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
@@ -46,9 +46,7 @@ class MapStore:
     `MapStore.open` creates or continues a store for writing, `MapStore.existing` opens one to read.
     """
 
-    def __init__(
-        self, path: Path, sites: tuple[Site, ...], labels: Labels, config_hash: str, steps: list[int]
-    ):
+    def __init__(self, path: Path, sites: tuple[Site, ...], labels: Labels, config_hash: str, steps: list[int]):
         self.path = path
         self.sites = sites
         self.labels = labels
@@ -102,11 +100,9 @@ class MapStore:
         for site in self.sites:
             if site.name == name:
                 return site
-        raise UserError(
-            f"site={name!r} is not in the map store: it has {', '.join(s.name for s in self.sites)}"
-        )
+        raise UserError(f"site={name!r} is not in the map store: it has {', '.join(s.name for s in self.sites)}")
 
-    def write(self, step: int, maps: Mapping[str, Float[Array, "L B H Q K"]]) -> None:
+    def write(self, step: int, maps: Mapping[str, Float[np.ndarray, "L B H Q K"]]) -> None:
         """Append the maps of every site at `step`; returns once they are on disk and listed.
 
         Each array is [layer, example, head, query, key], padded to any fixed query and key length.
@@ -165,9 +161,7 @@ class MapStore:
     def _resize(self, site: Site, name: str, steps: int) -> None:
         array = self._array(site, name)
         bounds = [steps] + [None] * (array.rank - 1)
-        self._arrays[site.name, name] = array.resize(
-            exclusive_max=bounds, resize_metadata_only=False
-        ).result()
+        self._arrays[site.name, name] = array.resize(exclusive_max=bounds, resize_metadata_only=False).result()
 
     def _array(self, site: Site, name: str) -> Any:
         if (site.name, name) not in self._arrays:
@@ -185,9 +179,7 @@ class MapStore:
             for depth in range(1, len(parts)):
                 _write_group(self.path.joinpath(*parts[:depth]), {})
             about = {**_describe((site,), self.labels)["sites"][0], "config_hash": self.config_hash}
-            about["tokens"] = {
-                axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}
-            }
+            about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
             about["titles"] = list(self.labels.titles)
             about["links"] = (self.labels.links or {}).get(site.name)
             about["quantisation"] = "weight = scale * (weights / 255) ** 2"
@@ -248,8 +240,7 @@ def _check_axes(sites: tuple[Site, ...], labels: Labels) -> None:
         for axis in (site.query, site.key):
             if axis.name not in labels.tokens:
                 raise ValueError(
-                    f"labels.tokens lacks the axis {axis.name!r} of site {site.name!r}: "
-                    f"it has {sorted(labels.tokens)}"
+                    f"labels.tokens lacks the axis {axis.name!r} of site {site.name!r}: it has {sorted(labels.tokens)}"
                 )
 
 
@@ -280,15 +271,12 @@ def _site(entry: Mapping[str, Any]) -> Site:
 def _labels(entry: Mapping[str, Any]) -> Labels:
     links = entry["links"]
     return Labels(
-        tokens={
-            axis: tuple(tuple(words) for words in examples) for axis, examples in entry["tokens"].items()
-        },
+        tokens={axis: tuple(tuple(words) for words in examples) for axis, examples in entry["tokens"].items()},
         titles=tuple(entry["titles"]),
         links=None
         if links is None
         else {
-            site: tuple(tuple(Link(*link) for link in each) for each in examples)
-            for site, examples in links.items()
+            site: tuple(tuple(Link(*link) for link in each) for each in examples) for site, examples in links.items()
         },
     )
 
@@ -297,9 +285,7 @@ def _read_attributes(path: Path) -> dict[str, Any]:
     try:
         attributes = json.loads((path / "zarr.json").read_text())["attributes"]
     except (json.JSONDecodeError, KeyError):
-        raise UserError(
-            f"{path}/zarr.json is not the group of a map store: move that directory away"
-        ) from None
+        raise UserError(f"{path}/zarr.json is not the group of a map store: move that directory away") from None
     if attributes.get("format") != FORMAT or attributes.get("version") != VERSION:
         raise UserError(
             f"the map store {path} is {attributes.get('format')!r} version {attributes.get('version')!r}; "

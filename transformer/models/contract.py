@@ -19,7 +19,7 @@ class Variables(NamedTuple):
     """What a model is made of: `params` are trained; `state` (batch statistics and the like) is carried."""
 
     params: PyTree
-    state: PyTree = {}
+    state: PyTree
 
 
 class Aux(NamedTuple):
@@ -114,9 +114,7 @@ class Model:
         """The prefill: a cache for `beams` rows an example and `length` steps, and the first step's tokens."""
         return self.functional.bind(variables.params).init_cache(inputs, beams=beams, length=length)
 
-    def step(
-        self, variables: Variables, cache: Cache, tokens_R: Int[Array, " R"]
-    ) -> tuple[Float[Array, "R V"], Cache]:
+    def step(self, variables: Variables, cache: Cache, tokens_R: Int[Array, " R"]) -> tuple[Float[Array, "R V"], Cache]:
         """One step of decoding: the next token's logits and the cache that has seen `tokens_R`."""
         return self.functional.bind(variables.params).step(cache, tokens_R)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from transformer.layers.module import Functional, Keys, Module, Parameter, scan,
 from transformer.layers.norm import LayerNorm
 from transformer.layers.residual import NormPlacement, Residual
 from transformer.models.contract import Aux, Cache, Interface, Model, Precision
+
+Normaliser = Callable[[Array], Array]
 
 ENCODER_SELF, DECODER_SELF, DECODER_CROSS = "encoder/self", "decoder/self", "decoder/cross"
 
@@ -57,7 +59,15 @@ class EncoderDecoderConfig:
     unroll: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("encoder_layers", "decoder_layers", "width", "heads", "feed_forward", "longest", "unroll"):
+        for name in (
+            "encoder_layers",
+            "decoder_layers",
+            "width",
+            "heads",
+            "feed_forward",
+            "longest",
+            "unroll",
+        ):
             if getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
         if self.width % self.heads:
@@ -96,18 +106,12 @@ class EncoderBlock(Module):
         x_BxSxE, captured = self.attention_residual(
             x_BxSxE, lambda x: self.attention(x, x, mask=mask, capture=capture), self.rate, first
         )
-        x_BxSxE, _ = self.feed_forward_residual(
-            x_BxSxE, lambda x: (self.feed_forward(x), None), self.rate, second
-        )
+        x_BxSxE, _ = self.feed_forward_residual(x_BxSxE, lambda x: (self.feed_forward(x), None), self.rate, second)
         return x_BxSxE, captured
 
 
 class DecoderBlock(Module):
-    """Causal self-attention, attention over the encoder's output, and feed-forward.
-
-    Self-attention reads the keys and values that `keys_of` gives: the block's own projections in training,
-    a cache that they were added to in decoding.
-    """
+    """Causal self-attention, attention over the encoder's output, and feed-forward."""
 
     def __init__(self, config: EncoderDecoderConfig, *, parameter: Parameter, keys: Keys):
         width = config.width
@@ -142,9 +146,7 @@ class DecoderBlock(Module):
             self.rate,
             second,
         )
-        x_BxTxE, _ = self.feed_forward_residual(
-            x_BxTxE, lambda x: (self.feed_forward(x), None), self.rate, third
-        )
+        x_BxTxE, _ = self.feed_forward_residual(x_BxTxE, lambda x: (self.feed_forward(x), None), self.rate, third)
         return x_BxTxE, {DECODER_SELF: of_self, DECODER_CROSS: of_cross}
 
     def step(
@@ -158,8 +160,8 @@ class DecoderBlock(Module):
         """One layer of the decoder over one new position of every row: the output and the grown cache."""
 
         def attend_to_cache(x_Rx1xE: Array) -> tuple[Array, tuple[Array, Array]]:
-            new = self.attention.keys_and_values(x_Rx1xE)
-            grown = tuple(write_cache(old, one, position_R) for old, one in zip(own, new, strict=True))
+            keys, values = self.attention.keys_and_values(x_Rx1xE)
+            grown = (write_cache(own[0], keys, position_R), write_cache(own[1], values, position_R))
             mask = Mask(causal=True, query_offset=position_R)
             return self.attention.read(x_Rx1xE, *grown, mask=mask)[0], grown
 
@@ -171,9 +173,7 @@ class DecoderBlock(Module):
         x_Rx1xE = x_RxE[:, None]
         x_Rx1xE, grown = self.attention_residual(x_Rx1xE, attend_to_cache, self.rate, None)
         x_Rx1xE, _ = self.cross_residual(x_Rx1xE, attend_to_memory, self.rate, None)
-        x_Rx1xE, _ = self.feed_forward_residual(
-            x_Rx1xE, lambda x: (self.feed_forward(x), None), self.rate, None
-        )
+        x_Rx1xE, _ = self.feed_forward_residual(x_Rx1xE, lambda x: (self.feed_forward(x), None), self.rate, None)
         return x_Rx1xE[:, 0], grown
 
 
@@ -184,9 +184,7 @@ class EncoderDecoder(Module):
     is the token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
-    def __init__(
-        self, config: EncoderDecoderConfig, interface: Interface, precision: Precision, keys: Keys
-    ):
+    def __init__(self, config: EncoderDecoderConfig, interface: Interface, precision: Precision, keys: Keys):
         parameter = Parameter(jnp.dtype(precision.parameters))
         self.dtype = jnp.dtype(precision.compute)
         self.config, self.pad, self.begin = config, interface.pad, interface.begin
@@ -196,9 +194,7 @@ class EncoderDecoder(Module):
             case Positions.SINUSOIDAL:
                 self.positions = lambda positions: sinusoidal(positions, config.width)
             case Positions.LEARNED:
-                self.positions = LearnedPositions(
-                    config.longest, config.width, parameter=parameter, keys=keys
-                )
+                self.positions = LearnedPositions(config.longest, config.width, parameter=parameter, keys=keys)
         self.encoder = stack(
             lambda keys: EncoderBlock(config, parameter=parameter, keys=keys), config.encoder_layers, keys
         )
@@ -207,8 +203,8 @@ class EncoderDecoder(Module):
         )
         match config.norm_placement:
             case NormPlacement.PRE:
-                self.encoder_norm = LayerNorm(config.width, parameter=parameter, keys=keys)
-                self.decoder_norm = LayerNorm(config.width, parameter=parameter, keys=keys)
+                self.encoder_norm: Normaliser = LayerNorm(config.width, parameter=parameter, keys=keys)
+                self.decoder_norm: Normaliser = LayerNorm(config.width, parameter=parameter, keys=keys)
             case NormPlacement.POST:
                 self.encoder_norm = self.decoder_norm = _identity
 
@@ -263,13 +259,14 @@ class EncoderDecoder(Module):
         sum_BxTxE = self.embedding(tokens, self.dtype) + self.positions(positions).astype(self.dtype)
         return dropout(sum_BxTxE, self.config.dropout, None if key is None else jax.random.fold_in(key, 0))
 
-    def init_cache(
-        self, inputs: Mapping[str, Array], *, beams: int, length: int
-    ) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, inputs: Mapping[str, Array], *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
         memory_BxSxE, mask, _ = self.encode(inputs["source"], None, None)
         _, memory = scan(
-            lambda block, carry, _: (carry, block.cross.keys_and_values(memory_BxSxE)), self.decoder, None, None
+            lambda block, carry, _: (carry, block.cross.keys_and_values(memory_BxSxE)),
+            self.decoder,
+            None,
+            None,
         )
         rows = memory_BxSxE.shape[0] * beams
         layers, _, _, heads, depth = memory[0].shape
@@ -306,7 +303,7 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
         if shape.shape[1] > config.longest:
             raise UserError(
                 f"the task's longest {name} has {shape.shape[1]} positions, more than "
-                f"config.model.longest={config.longest}; shorten config.task.shapes or raise config.model.longest"
+                f"config.model.longest={config.longest}; shorten config.task.lengths or raise config.model.longest"
             )
     # A target position reads one token and predicts the next: as a query it is known by the one that it
     # predicts, as a key by the one that it has read.

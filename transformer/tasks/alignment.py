@@ -9,9 +9,7 @@ from transformer.data.datasets.slots import Links
 Link = tuple[int, int]  # (source word, target word)
 
 
-def word_weights(
-    weights_TxS: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]
-) -> np.ndarray:
+def word_weights(weights_TxS: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]) -> np.ndarray:
     """Attention between words: pieces of a source word summed, of a target word averaged (Zenkel et al. 2019).
 
     `source_words` and `target_words` give each piece's word, or -1 for a piece that is no word's.

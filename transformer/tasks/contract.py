@@ -58,19 +58,23 @@ class Report(NamedTuple):
     note: str = ""
 
 
+EvaluationStep = Callable[[View, Batch, Key[Array, ""]], tuple[PyTree, PyTree]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Something measured over a set of batches.
 
     `step` is compiled; it returns sums, added over batches, and rows, joined over batches along their first
     axis. `finish` makes the report from both on the host. `at_end` evaluations run once, when training is over;
-    the others at the run's cadence as well. `parameters` names what is evaluated: "raw", or an average.
+    the others at the run's cadence as well. Evaluations that share `step` share its compilation. `parameters`
+    names what is evaluated: "raw", or an average.
     """
 
     name: str
     split: str
     batches: Sequence[Batch]
-    step: Callable[[View, Batch, Key[Array, ""]], tuple[PyTree, PyTree]]
+    step: EvaluationStep
     finish: Callable[[PyTree, PyTree], Report]
     at_end: bool = False
     parameters: str = "raw"

@@ -18,9 +18,7 @@ from transformer.tasks.translation_data import describe, encode
 from transformer.tasks.translation_metrics import SPECIAL_TOKENS, chooser
 
 
-def translate(
-    task: Translation, view: View, texts: Sequence[str], language: str | None, longest: int
-) -> list[Pair]:
+def translate(task: Translation, view: View, texts: Sequence[str], language: str | None, longest: int) -> list[Pair]:
     """The sentences with their translations into `language`, which may be left out where there is only one.
 
     `longest` is the model's number of positions.
@@ -48,14 +46,12 @@ def translate(
             variables,
             {"source": source},
             chooser=chooser(task.config),
-            length=min(widest + task.config.extra_length, longest),
+            length=longest,
             tokens=SPECIAL_TOKENS,
         )
     )
     best_BxT = np.asarray(run(view.variables, jnp.asarray(batch["source"])).tokens[:, 0])
-    return [
-        pair._replace(target=task.tokenizer.decode(tokens)) for pair, tokens in zip(source, best_BxT, strict=True)
-    ]
+    return [pair._replace(target=task.tokenizer.decode(tokens)) for pair, tokens in zip(source, best_BxT, strict=True)]
 
 
 def map_pairs(

@@ -8,14 +8,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import Capture
-from transformer.data.batches import OneEpoch, Source, TokenBatches
+from transformer.data.batches import Source, TokenBatches
 from transformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from transformer.models.contract import Aux, Interface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import token_loss
 from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, various
-from transformer.tasks.translation_metrics import alignment_evaluation, translation_evaluation
+from transformer.tasks.translation_metrics import (
+    alignment_evaluation,
+    decoding_step,
+    evaluation_batches,
+    translation_evaluation,
+)
 
 
 class Translation:
@@ -43,9 +48,9 @@ class Translation:
         validation, test = splits[config.validation], splits[config.test]
         self.evaluations = self._evaluations(validation, test)
         self.probed = validation.part(various(validation.pairs, config.probed))
-        self._probe = TokenBatches(
-            self.probed.encoded, lengths=(longest,), tokens=longest * config.probed, seed=None
-        )[0]
+        self._probe = TokenBatches(self.probed.encoded, lengths=(longest,), tokens=longest * config.probed, seed=None)[
+            0
+        ]
 
     def _evaluations(self, validation: Split, test: Split) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
@@ -53,29 +58,24 @@ class Translation:
         loss = Evaluation(
             name="loss",
             split=config.validation,
-            batches=OneEpoch(self.batches(validation, None)),
+            batches=evaluation_batches(config, validation.encoded),
             step=self._loss_sums,
             finish=_means,
             parameters=config.evaluated_parameters,
         )
-        translate = [
-            translation_evaluation(config, tokenizer, few, OneEpoch(self.batches(few, None)), shown=3),
-            translation_evaluation(
-                config, tokenizer, test, OneEpoch(self.batches(test, None)), shown=20, at_end=True
-            ),
-        ]
+        decode = decoding_step(config)
+        translations = (
+            translation_evaluation(config, tokenizer, few, decode, shown=3),
+            translation_evaluation(config, tokenizer, test, decode, shown=20, at_end=True),
+        )
         linked = any(pair.links is not None for pair in test.pairs)
-        aligned = [alignment_evaluation(config, tokenizer, validation, test)] if linked else []
-        return (loss, *translate, *aligned)
+        aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
+        return (loss, *translations, *aligned)
 
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
-        return self.batches(self._train, seed)
-
-    def batches(self, split: Split, seed: int | None) -> TokenBatches:
-        """A split's batches, shuffled by a seed or in the data's order."""
         return TokenBatches(
-            split.encoded,
+            self._train.encoded,
             lengths=self.config.lengths,
             tokens=self.config.tokens_per_batch,
             seed=seed,

@@ -8,21 +8,24 @@ import numpy as np
 
 from transformer.config import UserError
 from transformer.data.batches import EncodedPairs
+from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
 from transformer.data.tokenizer import BEGIN, END, SPECIAL, Tokenizer, train_bpe, word_indices
-from transformer.tasks.labels import Labels
+from transformer.tasks.labels import Labels, Link
+
+CROSS = "decoder/cross"  # the site whose maps show which source token a target token comes from
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationConfig:
     """A translation problem.
 
-    `dataset`: "phrases", "multi30k/<raw|tokenised>/<source>-<target>", the name of a TFDS translation set, or the
-    folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here. `languages` is
-    (source, target) for sets that could be read both ways; empty takes the set's own direction.
+    `dataset`: "phrases", "multi30k/<raw|tokenised>/<source>-<target>", the name of a TFDS translation set, or
+    the folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here.
+    `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
-    batch, on each side. `beams` = 1 decodes greedily. A translation has at most `extra_length` tokens more than
-    the padded source. `shown` sentences of the validation split are translated during training, `probed` are mapped.
+    batch, on each side. `beams` = 1 decodes greedily. `shown` sentences of the validation split are translated
+    during training, `probed` are mapped.
     """
 
     dataset: str = "phrases"
@@ -52,9 +55,7 @@ class TranslationConfig:
         if not self.lengths or min(self.lengths) < 2:
             raise UserError(f"config.task.lengths={self.lengths} must hold lengths of at least 2 tokens")
         if not 0 <= self.label_smoothing < 1:
-            raise UserError(
-                f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1"
-            )
+            raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
         if self.tokens_per_batch < max(self.lengths):
             raise UserError(
                 f"config.task.tokens_per_batch={self.tokens_per_batch} does not hold one sentence of "
@@ -113,10 +114,7 @@ def encode(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
     targets = tokenizer.encode([pair.target for pair in pairs])
     tags = {language: tokenizer.tags(language) for language in {pair.language for pair in pairs}}
     return EncodedPairs(
-        [
-            np.array([*tags[pair.language], *ids, END], np.int32)
-            for pair, ids in zip(pairs, sources, strict=True)
-        ],
+        [np.array([*tags[pair.language], *ids, END], np.int32) for pair, ids in zip(pairs, sources, strict=True)],
         [np.array([*ids, END], np.int32) for ids in targets],
     )
 
@@ -126,19 +124,10 @@ def describe(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Labels:
     encoded = encode(tokenizer, pairs)
     sources = [tokenizer.pieces(ids) for ids in encoded.sources]
     targets = [tokenizer.pieces(ids) for ids in encoded.targets]
+    known = [pair.links for pair in pairs if pair.links is not None]
     links = None
-    if all(pair.links is not None for pair in pairs):
-        links = {
-            "decoder/cross": tuple(
-                tuple(
-                    (query, key, (key_word, query_word) in pair.links.sure)
-                    for query, query_word in enumerate(words_of(target))
-                    for key, key_word in enumerate(words_of(source))
-                    if (key_word, query_word) in pair.links.possible
-                )
-                for pair, source, target in zip(pairs, sources, targets, strict=True)
-            )
-        }
+    if len(known) == len(pairs):
+        links = {CROSS: tuple(map(_token_links, known, sources, targets))}
     titles = tuple(f"{pair.kind or 'sentence'} → {pair.language}" for pair in pairs)
     tokens = {
         "source": tuple(map(tuple, sources)),
@@ -146,6 +135,16 @@ def describe(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Labels:
         "target_input": tuple((SPECIAL[BEGIN], *target[:-1]) for target in targets),
     }
     return Labels(tokens=tokens, links=links, titles=titles)
+
+
+def _token_links(links: Links, source: Sequence[str], target: Sequence[str]) -> tuple[Link, ...]:
+    """Links between words as links between their pieces."""
+    return tuple(
+        Link(query, key, (key_word, query_word) in links.sure)
+        for query, query_word in enumerate(words_of(target))
+        for key, key_word in enumerate(words_of(source))
+        if (key_word, query_word) in links.possible
+    )
 
 
 def words_of(pieces: Sequence[str]) -> list[int]:

@@ -1,6 +1,6 @@
 """What is measured of translations: BLEU, exact match, and the alignment that cross-attention shows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,11 +20,10 @@ from transformer.tasks.alignment import (
     diagonal_links,
     word_weights,
 )
-from transformer.tasks.contract import Batch, Evaluation, Report, View
-from transformer.tasks.translation_data import Split, TranslationConfig, words_of
+from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
+from transformer.tasks.translation_data import CROSS, Split, TranslationConfig, words_of
 
 SPECIAL_TOKENS = Tokens(pad=PAD, begin=BEGIN, end=END)
-CROSS = "decoder/cross"
 
 
 def chooser(config: TranslationConfig) -> Chooser:
@@ -32,9 +31,7 @@ def chooser(config: TranslationConfig) -> Chooser:
     return Greedy() if config.beams == 1 else Beam(config.beams, config.length_penalty)
 
 
-def bleu(
-    outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool
-) -> tuple[float, str]:
+def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:
     """Corpus BLEU by sacreBLEU (Post 2018), and its signature."""
     # force: text that is tokenised already is scored as such on purpose, and the signature says it.
     metric = sacrebleu.metrics.BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
@@ -45,21 +42,17 @@ def bleu(
 def translation_report(
     config: TranslationConfig, pairs: Sequence[Pair], outputs: Sequence[str], *, shown: int
 ) -> Report:
-    """BLEU and exact match of all pairs, of each language and of each kind; the first `shown` as samples."""
-    groups: dict[str, list[int]] = {"": list(range(len(pairs)))}
-    for index, pair in enumerate(pairs):
-        groups.setdefault(f"_{pair.language}", []).append(index)
-        if pair.kind is not None:
-            groups.setdefault(f"_{pair.language}_{pair.kind}", []).append(index)
-    if len({pair.language for pair in pairs}) == 1 and len(groups) == 2:
-        groups = {"": groups[""]}
-    scalars, signature = {}, ""
-    for suffix, members in groups.items():
-        found = [outputs[i] for i in members]
-        truth = [pairs[i].target for i in members]
-        score, signature = bleu(found, truth, config.bleu_tokenizer, config.bleu_lowercase)
-        scalars[f"bleu{suffix}"] = score
-        scalars[f"exact_match{suffix}"] = float(np.mean([a == b for a, b in zip(found, truth, strict=True)]))
+    """BLEU and exact match of all pairs and of each language, exact match of each kind; `shown` samples."""
+    whole = tuple(range(len(pairs)))
+    score, signature = _bleu_of(config, pairs, outputs, whole)
+    scalars = {"bleu": score, "exact_match": _exact(pairs, outputs, whole)}
+    languages = _groups(pairs, lambda pair: pair.language)
+    if len(languages) > 1:
+        for language, members in languages.items():
+            scalars[f"bleu/{language}"], _ = _bleu_of(config, pairs, outputs, members)
+            scalars[f"exact_match/{language}"] = _exact(pairs, outputs, members)
+    for kind, members in _groups(pairs, lambda pair: pair.kind and f"{pair.language}/{pair.kind}").items():
+        scalars[f"exact_match/{kind}"] = _exact(pairs, outputs, members)
     samples = [
         {
             "source": pairs[i].source,
@@ -72,31 +65,42 @@ def translation_report(
     return Report(scalars, samples, note=f"{len(pairs)} sentences, BLEU {signature}")
 
 
-def translation_evaluation(
-    config: TranslationConfig,
-    tokenizer: Tokenizer,
-    split: Split,
-    batches: OneEpoch,
-    *,
-    shown: int,
-    at_end: bool = False,
-) -> Evaluation:
-    """Translate a split and compare with its references; a source too long for every batch counts as empty."""
-    chosen, longest = chooser(config), max(config.lengths)
+def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpoch:
+    """Batches of one shape, so that an evaluation compiles once; without gradients, four times the rows fit."""
+    longest = max(config.lengths)
+    batches = TokenBatches(pairs, lengths=(longest,), tokens=4 * config.tokens_per_batch, seed=None)
+    return OneEpoch(batches)
+
+
+def decoding_step(config: TranslationConfig) -> EvaluationStep:
+    """The step that decodes a batch: rows of the best tokens, and of the pairs that they belong to."""
+    chosen = chooser(config)
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
         source = jnp.asarray(batch["source"])
-        length = min(source.shape[1] + config.extra_length, longest)
         rollout = generate(
             view.model,
             view.variables,
             {"source": source},
             chooser=chosen,
-            length=length,
+            length=source.shape[1],
             tokens=SPECIAL_TOKENS,
         )
-        best_BxT = jnp.pad(rollout.tokens[:, 0], ((0, 0), (0, longest - length)), constant_values=PAD)
-        return {}, {"index": batch["index"], "tokens": best_BxT}
+        return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
+
+    return step
+
+
+def translation_evaluation(
+    config: TranslationConfig,
+    tokenizer: Tokenizer,
+    split: Split,
+    step: EvaluationStep,
+    *,
+    shown: int,
+    at_end: bool = False,
+) -> Evaluation:
+    """Translate a split and compare with its references; a source too long for every batch counts as empty."""
 
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
         outputs = [""] * len(split.pairs)
@@ -105,12 +109,11 @@ def translation_evaluation(
                 outputs[index] = tokenizer.decode(tokens)
         return translation_report(config, split.pairs, outputs, shown=shown)
 
+    batches = evaluation_batches(config, split.encoded)
     return Evaluation("translation", split.name, batches, step, finish, at_end, config.evaluated_parameters)
 
 
-def alignment_evaluation(
-    config: TranslationConfig, tokenizer: Tokenizer, validation: Split, test: Split
-) -> Evaluation:
+def alignment_evaluation(config: TranslationConfig, tokenizer: Tokenizer, validation: Split, test: Split) -> Evaluation:
     """The error rate of the alignment that one head of cross-attention shows, references given.
 
     The head is the best on the validation pairs; its error is reported on the test pairs, beside the diagonal's.
@@ -122,7 +125,6 @@ def alignment_evaluation(
     encoded = EncodedPairs(
         [*kept.encoded.sources, *also.encoded.sources], [*kept.encoded.targets, *also.encoded.targets]
     )
-    batches = TokenBatches(encoded, lengths=(longest,), tokens=config.tokens_per_batch, seed=None)
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
@@ -137,15 +139,13 @@ def alignment_evaluation(
         ]
         diagonal = [diagonal_links(max(s) + 1, max(t) + 1) for s, t in words]
         _, layers, heads = rows["weights"].shape[:3]
-        found: dict[tuple[int, int], list] = {
-            (x, y): [set()] * len(pairs) for x in range(layers) for y in range(heads)
-        }
+        found: dict[tuple[int, int], list] = {(x, y): [set()] * len(pairs) for x in range(layers) for y in range(heads)}
         for index, weights_LxHxTxS in zip(rows["index"], rows["weights"], strict=True):
             if index >= 0:
                 for layer, head in found:
                     linked = attention_links(word_weights(weights_LxHxTxS[layer, head], *words[index]))
                     found[layer, head][index] = linked
-        known = [pair.links for pair in pairs]
+        known = [pair.links for pair in pairs if pair.links is not None]
         cut = len(kept.pairs)
         errors = {head: alignment_error_rate(links[:cut], known[:cut]) for head, links in found.items()}
         best = min(errors, key=errors.__getitem__)
@@ -161,7 +161,13 @@ def alignment_evaluation(
         )
 
     return Evaluation(
-        "alignment", test.name, OneEpoch(batches), step, finish, True, config.evaluated_parameters
+        "alignment",
+        test.name,
+        evaluation_batches(config, encoded),
+        step,
+        finish,
+        True,
+        config.evaluated_parameters,
     )
 
 
@@ -170,3 +176,24 @@ def _linked(split: Split, longest: int) -> Split:
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
     fits = [pair.links is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
     return split.part([i for i, kept in enumerate(fits) if kept])
+
+
+def _groups(pairs: Sequence[Pair], name: Callable[[Pair], str | None]) -> dict[str, tuple[int, ...]]:
+    """The indices of the pairs by their name, in the order of the names' first pairs; None is left out."""
+    groups: dict[str, tuple[int, ...]] = {}
+    for index, pair in enumerate(pairs):
+        key = name(pair)
+        if key is not None:
+            groups[key] = (*groups.get(key, ()), index)
+    return groups
+
+
+def _bleu_of(
+    config: TranslationConfig, pairs: Sequence[Pair], outputs: Sequence[str], members: Sequence[int]
+) -> tuple[float, str]:
+    found, truth = [outputs[i] for i in members], [pairs[i].target for i in members]
+    return bleu(found, truth, config.bleu_tokenizer, config.bleu_lowercase)
+
+
+def _exact(pairs: Sequence[Pair], outputs: Sequence[str], members: Sequence[int]) -> float:
+    return float(np.mean([outputs[i] == pairs[i].target for i in members]))

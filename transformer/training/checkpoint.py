@@ -51,9 +51,7 @@ def _describe(leaf: Any) -> _Leaf:
     if type(leaf) in _SCALARS:
         return _Leaf((), _SCALARS[type(leaf)])
     if not hasattr(leaf, "dtype"):
-        raise TypeError(
-            f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number"
-        )
+        raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
     return _Leaf(tuple(leaf.shape), str(leaf.dtype))
 
 
@@ -76,9 +74,7 @@ def _storable(name: str, leaf: Any) -> Any:
         return jax.random.key_data(leaf)
     if isinstance(leaf, jax.Array):
         if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-            raise ValueError(
-                f"leaf {name!r} has shards on other processes; one process must hold the whole state"
-            )
+            raise ValueError(f"leaf {name!r} has shards on other processes; one process must hold the whole state")
         return leaf
     return np.asarray(leaf)
 
@@ -92,9 +88,7 @@ def _digest(leaves: Any, metadata: Any) -> str:
     return hashlib.sha256(json.dumps([leaves, metadata], sort_keys=True).encode()).hexdigest()
 
 
-def _manifest(
-    state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> dict[str, Any]:
+def _manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     with concurrent.futures.ThreadPoolExecutor() as pool:  # hashlib lets go of the interpreter lock
         digests = dict(zip(stored, pool.map(_sha256, stored.values()), strict=True))
     leaves: dict[str, Any] = {}
@@ -112,9 +106,7 @@ def _restore_arguments(leaf: Any) -> ocp.RestoreArgs:
         return ocp.RestoreArgs(restore_type=np.ndarray)
     sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
     # The shapes are known to be equal; strict makes orbax refuse instead of padding should they ever differ.
-    return ocp.ArrayRestoreArgs(
-        sharding=sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype, strict=True
-    )
+    return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype, strict=True)
 
 
 def _as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
@@ -155,9 +147,7 @@ class Checkpoints:
         self._directory = Path(directory)
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
         # Orbax refuses relative paths.
-        self._manager = ocp.CheckpointManager(
-            self._directory.absolute(), options=options, item_handlers=handlers
-        )
+        self._manager = ocp.CheckpointManager(self._directory.absolute(), options=options, item_handlers=handlers)
 
     def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
         """Save the whole state and a JSON-able mapping beside it as the checkpoint of `step`.
@@ -230,9 +220,7 @@ class Checkpoints:
         if step not in steps:
             raise UserError(f"no checkpoint of step {step} in {self._directory}: there are {steps or 'none'}")
         try:
-            manifest = self._manager.restore(
-                step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())
-            ).manifest
+            manifest = self._manager.restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
             sound = manifest["sha256"] == _digest(manifest["leaves"], manifest["metadata"])
         except Exception as error:  # a flipped byte can surface as any error of any parser
             raise self._damaged(step, "manifest/metadata cannot be read") from error
@@ -240,15 +228,11 @@ class Checkpoints:
             raise self._damaged(step, "manifest/metadata is not what was saved")
         return manifest
 
-    def _restore(
-        self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]
-    ) -> PyTree:
+    def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
         expected = _named_leaves(abstract, prefix)
         self._check_leaves(step, manifest["leaves"], expected, "/".join(prefix))
         entries = {name: manifest["leaves"][name] for name in expected}
-        empty = {
-            name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]
-        }
+        empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
         stored = self._read(step, filled)
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -262,9 +246,7 @@ class Checkpoints:
         restored = [_as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()]
         return jax.tree.unflatten(jax.tree.structure(abstract), restored)
 
-    def _check_leaves(
-        self, step: int, leaves: Mapping[str, Any], expected: Mapping[str, Any], prefix: str
-    ) -> None:
+    def _check_leaves(self, step: int, leaves: Mapping[str, Any], expected: Mapping[str, Any], prefix: str) -> None:
         inside = f"{prefix}/" if prefix else ""
         there = {
             name: _Leaf(tuple(entry["shape"]), entry["dtype"])

@@ -1,47 +1,55 @@
 """Evaluations, compiled once and run over all their batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from transformer.models.contract import Model
-from transformer.tasks.contract import Evaluation, Report, View
+from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.training.averages import with_average
 from transformer.training.state import TrainState, stream
 
 Evaluate = Callable[[TrainState], Report]
+CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
 
 
-def compile_evaluation(model: Model, evaluation: Evaluation) -> Evaluate:
-    """A function from the training state to the evaluation's report; each batch shape is compiled once.
+def compile_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[Evaluate]:
+    """For each evaluation a function from the training state to its report.
 
-    Errors: ValueError when the evaluation wants an average that the run does not keep.
+    Each batch shape is compiled once, for all evaluations that share a step.
+
+    Errors: ValueError when an evaluation wants an average that the run does not keep.
     """
+    compiled: dict[tuple, CompiledStep] = {}
+    for evaluation in evaluations:
+        key = (evaluation.step, evaluation.parameters)
+        compiled[key] = compiled.get(key) or _compile(model, *key)
+    return [_evaluate(evaluation, compiled[evaluation.step, evaluation.parameters]) for evaluation in evaluations]
 
+
+def _compile(model: Model, step: EvaluationStep, parameters: str) -> CompiledStep:
     def view_of(state: TrainState) -> View:
         variables = state.variables
-        if evaluation.parameters != "raw":
-            if evaluation.parameters not in state.averages:
+        if parameters != "raw":
+            if parameters not in state.averages:
                 raise ValueError(
-                    f"evaluation {evaluation.name!r} wants the average {evaluation.parameters!r}; "
-                    f"the run keeps {sorted(state.averages) or 'none'}"
+                    f"an evaluation wants the average {parameters!r}; the run keeps {sorted(state.averages) or 'none'}"
                 )
-            average = state.averages[evaluation.parameters]
-            variables = variables._replace(params=with_average(variables.params, average))
+            variables = variables._replace(params=with_average(variables.params, state.averages[parameters]))
         return View(model, variables, state.averages, state.extra, state.step, train=False)
 
-    @jax.jit
-    def step(state: TrainState, batch: Any, number: int) -> tuple[Any, Any]:
-        key = jax.random.fold_in(stream(state.key, state.step, evaluation.name), number)
-        return evaluation.step(view_of(state), batch, key)
+    return jax.jit(lambda state, batch, key: step(view_of(state), batch, key))
 
+
+def _evaluate(evaluation: Evaluation, step: CompiledStep) -> Evaluate:
     def evaluate(state: TrainState) -> Report:
         # Optimisers stay out of the compiled program's arguments.
         state = state._replace(optimisers={})
+        key = stream(state.key, state.step, evaluation.name)
         results = [
-            jax.device_get(step(state, evaluation.batches[number], number))
+            jax.device_get(step(state, evaluation.batches[number], jax.random.fold_in(key, number)))
             for number in range(len(evaluation.batches))
         ]
         sums = jax.tree.map(

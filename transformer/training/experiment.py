@@ -26,7 +26,7 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View
 from transformer.training.averages import Average
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.evaluate import compile_evaluation
+from transformer.training.evaluate import compile_evaluations
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, make_optimizer
 from transformer.training.profile import Profiled
@@ -112,7 +112,9 @@ def assemble(experiment: Experiment, directory: Path, mesh: Mesh | None = None) 
     abstract = jax.eval_shape(make, jax.random.key(0))
     shardings = state_shardings(model, abstract, mesh)
     placed = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        shardings,
     )
     return Setting(task, model, optimisers, mesh, jax.jit(make, out_shardings=shardings), placed)
 
@@ -215,9 +217,7 @@ def _train(
 ) -> None:
     config, start = experiment.run, int(state.step)
     metrics, samples = MetricsFile(directory.metrics_file), SamplesFile(directory.samples_file)
-    maps = MapStore.open(
-        directory.maps, setting.model.sites, setting.task.labels(), config_hash(experiment)
-    )
+    maps = MapStore.open(directory.maps, setting.model.sites, setting.task.labels(), config_hash(experiment))
     for kept in (metrics, samples, maps):
         # What a run that was cut off saw after its last checkpoint will be seen again.
         kept.truncate(after_step=start or -1)
@@ -241,8 +241,12 @@ def _train(
             steps=config.steps,
             cadence=Cadence(config.log_every, config.eval_every, config.maps_every, config.checkpoint_every),
             evaluations=[
-                Measured(e.name, e.split, e.at_end, compile_evaluation(setting.model, e))
-                for e in setting.task.evaluations
+                Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
+                for evaluation, evaluate in zip(
+                    setting.task.evaluations,
+                    compile_evaluations(setting.model, setting.task.evaluations),
+                    strict=True,
+                )
             ],
             probe=compile_probe(setting),
             save=lambda state: checkpoints.save(int(state.step), state, {}),

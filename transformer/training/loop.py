@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import numpy as np
@@ -53,9 +52,10 @@ def run(
 ) -> TrainState:
     """Train from the state's step to `steps`, feeding everything that is seen to `sink`.
 
-    `flops` counts a step's floating-point operations by formula and `peak_flops` is what the devices could do in a
-    second: their ratio over time is logged as utilisation. The metrics of step N - 1 are read after step N is dispatched, so that the device never waits for the host.
-    The last checkpoint is saved after the last evaluations: a run that has it is complete.
+    `flops` counts a step's floating-point operations by formula and `peak_flops` is what the devices could do
+    in a second: their ratio over time is logged as utilisation. The metrics of step N - 1 are read after step N
+    is dispatched, so that the device never waits for the host. The last checkpoint is saved after the last
+    evaluations: a run that has it is complete.
 
     Errors: FloatingPointError at the first loss that is not finite.
     """

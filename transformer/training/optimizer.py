@@ -101,7 +101,12 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
             rule = optax.adam(rate, config.beta1, config.beta2, config.epsilon)
         case Algorithm.ADAMW:
             rule = optax.adamw(
-                rate, config.beta1, config.beta2, config.epsilon, weight_decay=config.weight_decay, mask=_decayed
+                rate,
+                config.beta1,
+                config.beta2,
+                config.epsilon,
+                weight_decay=config.weight_decay,
+                mask=_decayed,
             )
         case Algorithm.SGD:
             rule = optax.sgd(rate, momentum=config.beta1 or None)

@@ -31,8 +31,7 @@ def state_shardings(model: Model, abstract: TrainState, mesh: Mesh, rules: Rules
     }
 
     def of_dict_by_path(path: Any, leaf: Any) -> NamedSharding:
-        key = getattr(path[-1], "key", None)
-        return NamedSharding(mesh, specs.get(key, PartitionSpec()))
+        return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), PartitionSpec()))
 
     shardings = jax.tree_util.tree_map_with_path(of_dict_by_path, abstract)
     placed = jax.tree.map(lambda spec: NamedSharding(mesh, spec), params, is_leaf=_is_spec)

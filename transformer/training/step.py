@@ -73,7 +73,8 @@ def make_step(
         batch, extra = task.prepare(view, batch, key("prepare"))
         totals = task.totals(batch)
         view = view._replace(extra=extra)
-        new_optimisers, values = {}, {}
+        new_optimisers: dict[str, Any] = {}
+        values: dict[str, Array] = {}
         for objective in task.objectives:
             gradients, aux = _accumulated(view, objective, batch, totals, key(objective.name), accumulate)
             trained = _trained(objective, view.variables.params)
@@ -134,21 +135,19 @@ def _accumulated(
     if accumulate == 1:
         return gradient(batch, key)
 
-    def add(carry: Any, micro: Any) -> tuple[Any, tuple[Any, Any]]:
-        gradients, aux = gradient(*micro)
-        return jax.tree.map(jnp.add, carry, (gradients, aux.metrics)), (aux.state, aux.extra)
+    def sums(batch: Batch, key: Key[Array, ""]) -> tuple[Any, Any]:
+        gradients, aux = gradient(batch, key)
+        return (gradients, aux.metrics), (aux.state, aux.extra)
+
+    def add(carry: Any, micro: Any) -> tuple[Any, Any]:
+        added, kept = sums(*micro)
+        return jax.tree.map(jnp.add, carry, added), kept
 
     micro_batches = jax.tree.map(lambda x: _cut(x, accumulate), dict(batch))
     keys = jax.random.split(key, accumulate)
-    zero = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-        jax.eval_shape(
-            lambda *micro: (lambda gradients, aux: (gradients, aux.metrics))(*gradient(*micro)),
-            jax.tree.map(lambda x: x[0], micro_batches),
-            keys[0],
-        ),
-    )
-    (gradients, metrics), (states, extras) = jax.lax.scan(add, zero, (micro_batches, keys))
+    shapes, _ = jax.eval_shape(sums, jax.tree.map(lambda x: x[0], micro_batches), keys[0])
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    (gradients, metrics), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
     # Every micro-batch started from the same state, so their mean is the large batch's.
     state, extra = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), (states, extras))
     return gradients, LossAux(state, extra, metrics)

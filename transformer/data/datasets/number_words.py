@@ -106,9 +106,7 @@ def _french(number: int, slot: str, gender: str) -> list[Span]:
     return spans
 
 
-def number(
-    value: int, language: str, *, gender: str = "m", slot: str = "number-"
-) -> tuple[list[Span], list[Span]]:
+def number(value: int, language: str, *, gender: str = "m", slot: str = "number-") -> tuple[list[Span], list[Span]]:
     """The spans of a number from 0 to 999,999 in English and in `language` ("de" or "fr").
 
     French parts correspond one by one ("hundred" and "cent"); a German number is one word, so that all its

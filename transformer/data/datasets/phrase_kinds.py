@@ -189,9 +189,7 @@ def _draw_amount(generator: random.Random) -> tuple[Value, int]:
     code = generator.choice(tuple(lexicon.CURRENCIES))
     divided = lexicon.CURRENCIES[code][2] is not None and generator.random() < 0.5
     major = _counted(generator, 3 if divided else len(str(LARGEST)))
-    return (code, major, generator.randint(1, 99) if divided else 0), generator.randrange(
-        len(FRAMES["amount"])
-    )
+    return (code, major, generator.randint(1, 99) if divided else 0), generator.randrange(len(FRAMES["amount"]))
 
 
 def _currency_spans(code: str, language: str, count: int, noun_first: bool, whole: bool) -> list[Span]:
@@ -283,9 +281,7 @@ def _write_quantity(value: Value, frame: int, language: str) -> Phrase:
         (thing.en[count > 1], "thing"),
     ]
     if language == "de":
-        target = {
-            case: _german_things(count, sizes + colours, thing, counted, case) for case in lexicon.ARTICLES
-        }
+        target = {case: _german_things(count, sizes + colours, thing, counted, case) for case in lexicon.ARTICLES}
     else:
         agree = functools.partial(lexicon.Adjective.french, gender=gender, plural=count > 1)
         target = {

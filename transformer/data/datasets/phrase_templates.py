@@ -63,9 +63,7 @@ FRAMES: dict[str, tuple[Frame, ...]] = {
     "amount": (
         Frame("{amount}", "{nominative}", "{amount}"),
         Frame("for/for {amount}", "für/for {accusative}", "pour/for {amount}"),
-        Frame(
-            "it/it costs/costs {amount}", "es/it kostet/costs {accusative}", "cela/it coûte/costs {amount}"
-        ),
+        Frame("it/it costs/costs {amount}", "es/it kostet/costs {accusative}", "cela/it coûte/costs {amount}"),
     ),
     "quantity": (
         Frame("{things}", "{nominative}", "{things}"),

@@ -29,9 +29,7 @@ def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
     return versions[max(versions)] if versions else None
 
 
-def prepare_phrases(
-    name: str, options: str, prepared_dir: str, languages: tuple[str, str] | None
-) -> pathlib.Path:
+def prepare_phrases(name: str, options: str, prepared_dir: str, languages: tuple[str, str] | None) -> pathlib.Path:
     """The folder of the embedded phrases; `options` are sizes and seed, as in "train=2000,test=200".
 
     Errors: UserError for an unknown option, a value that is no whole number, or an unknown language.

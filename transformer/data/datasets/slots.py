@@ -102,6 +102,4 @@ def align(source: Sequence[Span], target: Sequence[Span]) -> Phrase:
         possible += links
         if len(links) == 1:
             sure += links
-    return Phrase(
-        " ".join(source_words), " ".join(target_words), Links(tuple(sorted(sure)), tuple(sorted(possible)))
-    )
+    return Phrase(" ".join(source_words), " ".join(target_words), Links(tuple(sorted(sure)), tuple(sorted(possible))))

@@ -117,9 +117,7 @@ def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | N
 
     found = prepared_under(folder)
     if found is None:
-        raise UserError(
-            f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0"
-        )
+        raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
     with quiet():
         try:
             builder = tfds.builder_from_directory(found)
@@ -129,9 +127,7 @@ def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | N
     if set(builder.info.features) >= set(_PHRASE_FEATURES):
         targets = _phrase_targets(name, builder)
         if languages not in (None, ("en", *targets)):
-            raise UserError(
-                f"languages={languages}: {name} goes from en to {', '.join(targets)}: leave it out"
-            )
+            raise UserError(f"languages={languages}: {name} goes from en to {', '.join(targets)}: leave it out")
         return TranslationSet(name, ("en", *targets), splits, builder, _read_phrase)
     direction = direction_of(name, builder, languages)
     return TranslationSet(name, direction, splits, builder, _TranslationReader(*direction))

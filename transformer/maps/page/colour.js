@@ -3,7 +3,7 @@
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let ramp = buildRamp();
 
-/** The colour of a weight as [red, green, blue]; sqrt(weight) runs evenly along the ramp, so that faint ones show. */
+/** A weight as [red, green, blue]; sqrt(weight) runs evenly along the ramp, so that faint ones show. */
 function colourOf(weight) {
   return ramp[Math.round(255 * Math.sqrt(Math.min(1, Math.max(0, weight))))];
 }
@@ -24,7 +24,9 @@ function buildRamp() {
   return Array.from({ length: 256 }, (_, index) => {
     const place = (index / 255) * (stops.length - 1);
     const left = Math.min(stops.length - 2, Math.floor(place));
-    return fromLab(stops[left].map((value, axis) => value + (stops[left + 1][axis] - value) * (place - left)));
+    return fromLab(
+      stops[left].map((value, axis) => value + (stops[left + 1][axis] - value) * (place - left)),
+    );
   });
 }
 

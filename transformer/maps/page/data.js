@@ -24,7 +24,7 @@ function furnish(element, attributes, children) {
   return element;
 }
 
-/** A number as a person reads it: four digits that count, thousands apart, powers of ten where they are far. */
+/** A number as a person reads it: few digits, thousands apart, powers of ten where it is far from one. */
 function readable(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size >= 1e7 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
@@ -36,7 +36,9 @@ function readable(value) {
 function visible(token) {
   if (token === "") return "∅";
   if (/^ +$/.test(token)) return "␣".repeat(token.length);
-  return token.replace(/[\u0000-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0))).replace(/\u007f/g, "␡");
+  return token
+    .replace(/[\u0000-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
+    .replace(/\u007f/g, "␡");
 }
 
 /** The first `length` characters (not code units) of a text, with an ellipsis where there were more. */
@@ -45,13 +47,14 @@ function shorten(text, length) {
   return characters.length > length ? characters.slice(0, length - 1).join("") + "…" : text;
 }
 
-/** A text whose mark of a word's beginning, where it has one, is its own element: it should not be louder than the word. */
+/** A text as nodes, the mark of a word's beginning apart: it should not be louder than the word. */
 function quieted(text, wrap) {
   return /^[▁Ġ]./su.test(text) ? [wrap(text[0]), text.slice(1)] : [text];
 }
 
 /** A token as nodes of running text. */
-const written = (token, length) => quieted(shorten(visible(token), length), (start) => make("span", { class: "word-start" }, start));
+const written = (token, length) =>
+  quieted(shorten(visible(token), length), (start) => make("span", { class: "word-start" }, start));
 
 /** The text that tokens were cut from, as near as their own marks tell. */
 function sentence(tokens) {
@@ -108,7 +111,7 @@ function tokensOf(site, example) {
   return { queries: data.tokens[site.query][example], keys: data.tokens[site.key][example] };
 }
 
-/** The share of its weight that a head puts on gold links, over the queries that have one; null without links. */
+/** The share of its weight that a head puts on gold links, over queries that have one; null without links. */
 function linkedShare(site, example, weight) {
   const links = site.links?.[example];
   if (!links?.length) return null;

@@ -11,7 +11,7 @@ const FONT = "12.5px";
 /**
  * Draw the head that `state` names into `place`.
  *
- * `look(query, key)` is called when the pointer moves to a cell or a token (nulls when it leaves) and `hold(query)` on
+ * `look(query, key)` is called when the pointer moves to a cell or a token (nulls when it leaves), `hold(query)` on
  * a click. Returns the function that highlights a cell: (query, key) => nothing.
  */
 function drawDetail(place, maps, state, look, hold) {
@@ -20,7 +20,12 @@ function drawDetail(place, maps, state, look, hold) {
   const weight = maps.head(state.example, state.layer, state.head);
   const box = layout(place, queries, keys);
   const canvas = paintCells(weight, queries.length, keys.length, site.causal, box);
-  const svg = draw("svg", { width: box.width, height: box.height, role: "img", "aria-label": "attention weights" });
+  const svg = draw("svg", {
+    width: box.width,
+    height: box.height,
+    role: "img",
+    "aria-label": "attention weights",
+  });
   const labels = {
     queries: queries.map((token, query) => queryLabel(token, query, box)),
     keys: keys.map((token, key) => keyLabel(token, key, box)),
@@ -54,7 +59,8 @@ function drawDetail(place, maps, state, look, hold) {
     labels.queries.forEach((label, at) => label.classList.toggle("lit", at === query));
     labels.keys.forEach((label, at) => {
       label.classList.toggle("lit", at === key);
-      label.style.opacity = query === null || at === key ? "" : 0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(weight(query, at)));
+      label.style.opacity =
+        query === null || at === key ? "" : 0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(weight(query, at)));
     });
     profile.replaceChildren(...bars(weight, query, queries, keys, box));
   };
@@ -63,20 +69,36 @@ function drawDetail(place, maps, state, look, hold) {
 function layout(place, queries, keys) {
   const measure = make("canvas").getContext("2d");
   measure.font = `${FONT} ${getComputedStyle(document.body).fontFamily}`;
-  const longest = (tokens) => Math.max(20, ...tokens.map((token) => measure.measureText(shorten(visible(token), LABEL_LENGTH)).width));
+  const longest = (tokens) =>
+    Math.max(20, ...tokens.map((token) => measure.measureText(shorten(visible(token), LABEL_LENGTH)).width));
   const angle = (SLANT * Math.PI) / 180;
   const left = Math.ceil(Math.max(92, longest(queries) + 16));
   const top = Math.ceil(longest(keys) * Math.sin(angle) + 18);
   const overhang = Math.ceil(longest(keys) * Math.cos(angle) + 4);
-  const room = Math.min((place.clientWidth - left - overhang) / Math.max(1, keys.length), 620 / Math.max(1, queries.length));
+  const room = Math.min(
+    (place.clientWidth - left - overhang) / Math.max(1, keys.length),
+    620 / Math.max(1, queries.length),
+  );
   const cell = Math.max(SMALLEST_CELL, Math.min(LARGEST_CELL, Math.floor(room)));
   const [across, down] = [cell * keys.length, cell * queries.length];
-  return { left, top, cell, across, down, width: left + across + overhang, height: top + down + PROFILE + 18, every: Math.ceil(LABEL_ROOM / cell) };
+  return {
+    left,
+    top,
+    cell,
+    across,
+    down,
+    width: left + across + overhang,
+    height: top + down + PROFILE + 18,
+    every: Math.ceil(LABEL_ROOM / cell),
+  };
 }
 
 function paintCells(weight, queries, keys, causal, box) {
   const scale = Math.max(1, window.devicePixelRatio || 1);
-  const canvas = make("canvas", { width: Math.round(box.across * scale), height: Math.round(box.down * scale) });
+  const canvas = make("canvas", {
+    width: Math.round(box.across * scale),
+    height: Math.round(box.down * scale),
+  });
   canvas.style.cssText = `left:${box.left}px;top:${box.top}px;width:${box.across}px;height:${box.down}px`;
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
@@ -112,8 +134,16 @@ function axisNames(site, box) {
   return draw(
     "g",
     { class: "axis-name" },
-    draw("text", { x: box.left - 8, y: box.top - 24, "text-anchor": "end" }, `${site.key.replaceAll("_", " ")} →`),
-    draw("text", { x: box.left - 8, y: box.top - 9, "text-anchor": "end" }, `${site.query.replaceAll("_", " ")} ↓`),
+    draw(
+      "text",
+      { x: box.left - 8, y: box.top - 24, "text-anchor": "end" },
+      `${site.key.replaceAll("_", " ")} →`,
+    ),
+    draw(
+      "text",
+      { x: box.left - 8, y: box.top - 9, "text-anchor": "end" },
+      `${site.query.replaceAll("_", " ")} ↓`,
+    ),
   );
 }
 
@@ -121,9 +151,16 @@ function goldLinks(links, box) {
   const inset = box.cell >= 12 ? 2.5 : 0.5;
   const size = Math.max(1, box.cell - 2 * inset - (box.cell >= 12 ? 1 : 0));
   const rings = links.flatMap(([query, key, sure]) => {
-    const place = { x: box.left + key * box.cell + inset, y: box.top + query * box.cell + inset, width: size, height: size, rx: 2 };
-    // The halo keeps the ring visible on any colour beneath it.
-    return [draw("rect", { class: "halo", ...place }), draw("rect", { class: sure ? "link sure" : "link possible", ...place })];
+    const place = {
+      x: box.left + key * box.cell + inset,
+      y: box.top + query * box.cell + inset,
+      width: size,
+      height: size,
+      rx: 2,
+    };
+    // Many possible links stay in the background; the halo keeps a sure one visible on any colour beneath it.
+    if (!sure) return [draw("rect", { class: "link possible", ...place })];
+    return [draw("rect", { class: "halo", ...place }), draw("rect", { class: "link sure", ...place })];
   });
   return draw("g", { class: "links" }, ...rings);
 }
@@ -135,10 +172,33 @@ function focus(query, key, box, queries) {
   const gap = cell >= 12 ? 1 : 0;
   const parts = [
     draw("rect", { class: "veil", x: left, y: top, width: across, height: query * cell }),
-    draw("rect", { class: "veil", x: left, y: top + (query + 1) * cell, width: across, height: (queries - query - 1) * cell }),
-    draw("rect", { class: "frame", x: left - 1, y: top + query * cell - 1, width: across - gap + 2, height: cell - gap + 2, rx: 2 }),
+    draw("rect", {
+      class: "veil",
+      x: left,
+      y: top + (query + 1) * cell,
+      width: across,
+      height: (queries - query - 1) * cell,
+    }),
+    draw("rect", {
+      class: "frame",
+      x: left - 1,
+      y: top + query * cell - 1,
+      width: across - gap + 2,
+      height: cell - gap + 2,
+      rx: 2,
+    }),
   ];
-  if (key !== null) parts.push(draw("rect", { class: "frame column", x: left + key * cell - 1, y: top - 1, width: cell - gap + 2, height: down - gap + 2, rx: 2 }));
+  if (key !== null)
+    parts.push(
+      draw("rect", {
+        class: "frame column",
+        x: left + key * cell - 1,
+        y: top - 1,
+        width: cell - gap + 2,
+        height: down - gap + 2,
+        rx: 2,
+      }),
+    );
   return parts;
 }
 
@@ -146,7 +206,8 @@ function focus(query, key, box, queries) {
 function bars(weight, query, queries, keys, box) {
   const base = box.top + box.down + PROFILE;
   const depth = PROFILE - 10;
-  const mean = (key) => queries.reduce((sum, _, at) => sum + weight(at, key), 0) / Math.max(1, queries.length);
+  const mean = (key) =>
+    queries.reduce((sum, _, at) => sum + weight(at, key), 0) / Math.max(1, queries.length);
   const parts = [0, 0.5, 1].flatMap((value) => {
     const y = base - depth * value;
     return [
@@ -158,10 +219,30 @@ function bars(weight, query, queries, keys, box) {
     const value = query === null ? mean(key) : weight(query, key);
     const height = depth * Math.min(1, value);
     const width = Math.max(1, box.cell - (box.cell >= 12 ? 5 : 1));
-    parts.push(draw("rect", { class: "bar", x: box.left + key * box.cell + (box.cell - width) / 2 - 0.5, y: base - height, width, height, rx: Math.min(1.5, height / 2) }));
+    parts.push(
+      draw("rect", {
+        class: "bar",
+        x: box.left + key * box.cell + (box.cell - width) / 2 - 0.5,
+        y: base - height,
+        width,
+        height,
+        rx: Math.min(1.5, height / 2),
+      }),
+    );
   });
   const name = query === null ? "mean of rows" : shorten(visible(queries[query]), LABEL_LENGTH);
-  parts.push(draw("text", { class: query === null ? "axis-name" : "token lit", x: box.left - 8, y: base - depth / 2 + 4, "text-anchor": "end" }, name));
+  parts.push(
+    draw(
+      "text",
+      {
+        class: query === null ? "axis-name" : "token lit",
+        x: box.left - 8,
+        y: base - depth / 2 + 4,
+        "text-anchor": "end",
+      },
+      name,
+    ),
+  );
   return parts;
 }
 
@@ -170,8 +251,18 @@ function drawSentence(place, maps, state, look, hold) {
   const { queries, keys } = tokensOf(maps.site, state.example);
   const weight = maps.head(state.example, state.layer, state.head);
   const line = (name, tokens, className) => {
-    const chips = tokens.map((token) => make("span", { class: `chip ${className}`, dir: "auto" }, ...written(token, 40)));
-    return [make("div", { class: "line-of-tokens" }, make("span", { class: "axis" }, name), make("div", {}, ...chips)), chips];
+    const chips = tokens.map((token) =>
+      make("span", { class: `chip ${className}`, dir: "auto" }, ...written(token, 40)),
+    );
+    return [
+      make(
+        "div",
+        { class: "line-of-tokens" },
+        make("span", { class: "axis" }, name),
+        make("div", {}, ...chips),
+      ),
+      chips,
+    ];
   };
   const [asking, askers] = line(maps.site.query.replaceAll("_", " "), queries, "query");
   const [asked, chips] = line(maps.site.key.replaceAll("_", " "), keys, "key");
@@ -189,7 +280,8 @@ function drawSentence(place, maps, state, look, hold) {
       chip.classList.toggle("lit", at === key);
       chip.style.backgroundColor = share === null ? "" : css(share);
       // The text takes the side of the ramp that is far from its ground.
-      chip.style.color = share === null ? "" : 0.2126 * r + 0.7152 * g + 0.0722 * b > 140 ? "#14161c" : "#ffffff";
+      chip.style.color =
+        share === null ? "" : 0.2126 * r + 0.7152 * g + 0.0722 * b > 140 ? "#14161c" : "#ffffff";
     });
   };
 }

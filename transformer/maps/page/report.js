@@ -2,7 +2,15 @@
 
 const FRAME = 650; // milliseconds a step while playing
 const first = data.first;
-const state = { site: first.site, example: first.example, layer: first.layer, head: first.head, step: data.steps.length - 1, row: null, links: true };
+const state = {
+  site: first.site,
+  example: first.example,
+  layer: first.layer,
+  head: first.head,
+  step: data.steps.length - 1,
+  row: null,
+  links: true,
+};
 let pointed = [null, null];
 let highlight = () => {};
 let markStep = () => {};
@@ -32,7 +40,13 @@ function bound() {
 
 function writeAddress() {
   const site = data.sites[state.site];
-  const parts = new URLSearchParams({ site: site.name, example: state.example + 1, layer: site.layers[state.layer], head: site.heads[state.head], step: data.steps[state.step] });
+  const parts = new URLSearchParams({
+    site: site.name,
+    example: state.example + 1,
+    layer: site.layers[state.layer],
+    head: site.heads[state.head],
+    step: data.steps[state.step],
+  });
   if (state.row !== null) parts.set("row", state.row + 1);
   if (!state.links) parts.set("links", "0");
   const address = `#${parts}`;
@@ -42,7 +56,11 @@ function writeAddress() {
 function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
   const place = (list, name, other) => (list.indexOf(name) < 0 ? other : list.indexOf(name));
-  state.site = place(data.sites.map((site) => site.name), parts.get("site"), state.site);
+  state.site = place(
+    data.sites.map((site) => site.name),
+    parts.get("site"),
+    state.site,
+  );
   const site = data.sites[state.site];
   state.layer = place(site.layers, parts.get("layer"), state.layer);
   state.head = place(site.heads, parts.get("head"), state.head);
@@ -53,7 +71,13 @@ function readAddress() {
   bound();
 }
 
-const nearestStep = (step) => data.steps.indexOf(nearest(data.steps.map((each) => [each]), step)[0]);
+const nearestStep = (step) =>
+  data.steps.indexOf(
+    nearest(
+      data.steps.map((each) => [each]),
+      step,
+    )[0],
+  );
 
 async function show() {
   showControls();
@@ -63,7 +87,8 @@ async function show() {
   try {
     maps = await mapsAt(state.step, state.site);
   } catch (error) {
-    byId("problem").textContent = `The maps of this page cannot be unpacked here (${error.message}): open it in a current browser.`;
+    byId("problem").textContent =
+      `The maps of this page cannot be unpacked here (${error.message}): open it in a current browser.`;
     byId("problem").hidden = false;
     return;
   }
@@ -77,7 +102,9 @@ function showMaps(maps) {
   byId("detail-title").textContent = `${layer} · ${head}`;
   byId("links-toggle").hidden = !site.links;
   byId("links").checked = state.links;
-  byId("wall-note").textContent = site.links ? `${site.name}; the bar is the share of weight on gold links` : site.name;
+  byId("wall-note").textContent = site.links
+    ? `${site.name}; the bar is the share of weight on gold links`
+    : site.name;
   drawWall(byId("wall"), maps, state, (l, h) => change({ layer: l, head: h }));
   const parts = [
     drawDetail(byId("detail"), maps, state, look, hold),
@@ -96,7 +123,10 @@ function look(query, key, event) {
   tip.hidden = query === null || key === null || !event;
   if (tip.hidden) return;
   // Against the far edge the tip stands on the other side of the pointer.
-  const left = event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;
+  const left =
+    event.clientX + 16 + tip.offsetWidth > innerWidth
+      ? event.clientX - tip.offsetWidth - 12
+      : event.clientX + 16;
   tip.style.transform = `translate(${left}px, ${Math.max(4, event.clientY - tip.offsetHeight - 16)}px)`;
 }
 
@@ -114,15 +144,23 @@ function read(maps, query, key) {
     reading.textContent = `${measured}Point at a cell or a token; click to hold a row.`;
     return;
   }
-  const strongest = keys.map((token, at) => [token, weight(query, at)]).sort((a, b) => b[1] - a[1]).slice(0, 3);
-  const words = strongest.filter(([, value]) => value > 0.005).map(([token, value]) => `${quoted(token)} ${value.toFixed(2)}`);
+  const strongest = keys
+    .map((token, at) => [token, weight(query, at)])
+    .sort((a, b) => b[1] - a[1])
+    .slice(0, 3);
+  const words = strongest
+    .filter(([, value]) => value > 0.005)
+    .map(([token, value]) => `${quoted(token)} ${value.toFixed(2)}`);
   reading.textContent = `${quoted(queries[query])} attends to ${words.join(", ") || "nothing"}`;
   if (key === null) return;
   const future = maps.site.causal && key > query;
   const value = make("b", {}, future ? "masked" : weight(query, key).toFixed(3));
   byId("tip").replaceChildren(
-    make("span", { dir: "auto" }, ...written(queries[query], 60)), make("i", {}, " → "),
-    make("span", { dir: "auto" }, ...written(keys[key], 60)), " ", value,
+    make("span", { dir: "auto" }, ...written(queries[query], 60)),
+    make("i", {}, " → "),
+    make("span", { dir: "auto" }, ...written(keys[key], 60)),
+    " ",
+    value,
   );
 }
 
@@ -131,7 +169,9 @@ function showControls() {
   byId("step-shown").textContent = `step ${readable(data.steps[state.step])}`;
   byId("step").setAttribute("aria-valuetext", `step ${data.steps[state.step]}`);
   byId("example").value = state.example;
-  [...byId("sites").children].forEach((button, index) => button.setAttribute("aria-pressed", index === state.site));
+  [...byId("sites").children].forEach((button, index) =>
+    button.setAttribute("aria-pressed", index === state.site),
+  );
   markStep(data.steps[state.step]);
   if (sampleSplit === undefined) return;
   byId("samples-panel").hidden = false;
@@ -147,7 +187,13 @@ function play(on) {
 
 function turn(name, by) {
   const site = data.sites[state.site];
-  const size = { site: data.sites.length, example: data.titles.length, layer: site.layers.length, head: site.heads.length, step: data.steps.length }[name];
+  const size = {
+    site: data.sites.length,
+    example: data.titles.length,
+    layer: site.layers.length,
+    head: site.heads.length,
+    step: data.steps.length,
+  }[name];
   change({ [name]: name === "step" ? state.step + by : (state[name] + by + size) % size });
 }
 
@@ -167,7 +213,10 @@ const KEYS = {
 };
 
 function listen() {
-  byId("step").addEventListener("input", (event) => (play(false), change({ step: Number(event.target.value) })));
+  byId("step").addEventListener(
+    "input",
+    (event) => (play(false), change({ step: Number(event.target.value) })),
+  );
   byId("play").addEventListener("click", () => play(!playing));
   byId("example").addEventListener("change", (event) => change({ example: Number(event.target.value) }));
   byId("example-before").addEventListener("click", () => turn("example", -1));
@@ -175,7 +224,8 @@ function listen() {
   byId("links").addEventListener("change", (event) => change({ links: event.target.checked }));
   document.addEventListener("keydown", (event) => {
     const act = KEYS[event.key];
-    const busy = event.target.closest("select") || (event.key === " " && event.target.closest("button, input, summary"));
+    const busy =
+      event.target.closest("select") || (event.key === " " && event.target.closest("button, input, summary"));
     if (!act || busy || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     act();
@@ -209,18 +259,31 @@ function build() {
     byId("sites").append(button);
   });
   const words = Object.values(data.tokens)[0];
-  data.titles.forEach((title, example) => byId("example").append(make("option", { value: example }, shorten(`${example + 1}. ${visible(title)}: ${visible(sentence(words[example]))}`, 72))));
+  data.titles.forEach((title, example) =>
+    byId("example").append(
+      make(
+        "option",
+        { value: example },
+        shorten(`${example + 1}. ${visible(title)}: ${visible(sentence(words[example]))}`, 72),
+      ),
+    ),
+  );
   byId("step").max = data.steps.length - 1;
   byId("ticks").append(...data.steps.slice(0, 120).map(() => make("i")));
   const count = data.leftOut.length;
   if (count) {
     byId("left-out").hidden = false;
-    byId("left-out").textContent = `To keep this file small, ${count} of ${count + data.steps.length} stored steps of maps are left out: ${shorten(data.leftOut.map(readable).join(", "), 160)}. The run's own store has them all.`;
+    const [all, steps] = [count + data.steps.length, shorten(data.leftOut.map(readable).join(", "), 160)];
+    byId("left-out").textContent =
+      `To keep this file small, ${count} of ${all} stored steps of maps are left out: ${steps}. ` +
+      "The run's own store has them all.";
   }
   byId("how").textContent =
     "A row is a query, a column a key, and a cell the weight with which the query reads the key, before dropout; " +
-    "colour follows the square root of the weight. Weights are stored in eight bits a cell, scaled by the largest of their row.";
-  for (const [key, value] of data.config) byId("config").append(make("tr", {}, make("th", {}, key), make("td", {}, value)));
+    "colour follows the square root of the weight. Weights are stored in eight bits a cell, scaled by the " +
+    "largest of their row.";
+  for (const [key, value] of data.config)
+    byId("config").append(make("tr", {}, make("th", {}, key), make("td", {}, value)));
   drawLegend(byId("legend"));
   drawSampleSplits(sampleSplit, chooseSplit);
   buildCurves();
@@ -234,7 +297,11 @@ function chooseSplit(split) {
 
 function facts() {
   const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
-  const said = [`${heads} heads at ${data.sites.length} sites`, `maps at ${data.steps.length} steps`, `${data.titles.length} examples`];
+  const said = [
+    `${heads} heads at ${data.sites.length} sites`,
+    `maps at ${data.steps.length} steps`,
+    `${data.titles.length} examples`,
+  ];
   if (data.parameters) said.unshift(`${readable(data.parameters)} parameters`);
   if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
   if (data.started) said.push(data.started.slice(0, 10));

@@ -6,11 +6,15 @@ function drawSamples(split, step) {
   const group = taken.findLast((each) => each.step <= step) ?? taken[0];
   byId("samples-title").textContent = `Samples at step ${readable(group.step)}`;
   const right = group.rows.filter((row) => row.output === row.target).length;
-  const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
+  const shown =
+    group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
   byId("samples-note").textContent =
     `${shown} samples, ${right} exactly as the reference; words that differ from it are underlined.`;
   const fields = ["source", "target", "output"];
-  const others = (row) => Object.keys(row).filter((field) => !fields.includes(field)).map((field) => row[field]);
+  const others = (row) =>
+    Object.keys(row)
+      .filter((field) => !fields.includes(field))
+      .map((field) => row[field]);
   const head = make("tr", {}, make("th", { "aria-label": "exact" }), make("th", { "aria-label": "kind" }));
   for (const name of ["source", "reference", "output"]) head.append(make("th", {}, name));
   const rows = group.rows.map((row) => {
@@ -18,7 +22,13 @@ function drawSamples(split, step) {
     const mark = make("td", { class: "mark", "aria-label": same ? "exact" : "different" }, same ? "✓" : "≠");
     const texts = fields.map((field) => make("td", { dir: "auto" }, row[field] ?? ""));
     if (!same) texts[2].replaceChildren(...marked(row.output ?? "", row.target ?? ""));
-    return make("tr", { class: same ? "same" : "other" }, mark, make("td", { class: "kind" }, others(row).join(" ")), ...texts);
+    return make(
+      "tr",
+      { class: same ? "same" : "other" },
+      mark,
+      make("td", { class: "kind" }, others(row).join(" ")),
+      ...texts,
+    );
   });
   byId("samples").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
 }

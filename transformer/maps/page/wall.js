@@ -1,6 +1,6 @@
 // The wall: every head of one site on one example, a row of thumbnails a layer.
 
-const THUMBNAIL = 132; // pixels of the screen, at most
+const THUMBNAIL = { width: 150, height: 180 }; // pixels of the screen, at most
 
 /** Draw the wall into `place`; `choose(layer, head)` is called when a thumbnail is picked. */
 function drawWall(place, maps, state, choose) {
@@ -8,7 +8,7 @@ function drawWall(place, maps, state, choose) {
   const { queries, keys } = tokensOf(site, state.example);
   place.style.setProperty("--heads", site.heads.length);
   const room = (place.clientWidth - 34) / site.heads.length - 8;
-  const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL), queries.length, keys.length);
+  const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL.width), queries.length, keys.length);
   const cells = [make("span")];
   for (const head of site.heads) cells.push(make("span", { class: "column-name" }, named("head", head)));
   site.layers.forEach((layer, l) => {
@@ -17,8 +17,15 @@ function drawWall(place, maps, state, choose) {
       const chosen = l === state.layer && h === state.head;
       const weight = maps.head(state.example, l, h);
       const share = linkedShare(site, state.example, weight);
-      const label = `layer ${layer}, head ${head}` + (share === null ? "" : `, ${percent(share)} on gold links`);
-      const button = make("button", { type: "button", class: "thumbnail", "aria-label": label, "aria-pressed": chosen, title: label });
+      const label =
+        `layer ${layer}, head ${head}` + (share === null ? "" : `, ${percent(share)} on gold links`);
+      const button = make("button", {
+        type: "button",
+        class: "thumbnail",
+        "aria-label": label,
+        "aria-pressed": chosen,
+        title: label,
+      });
       const canvas = paint(weight, queries.length, keys.length, site.causal);
       canvas.style.width = `${width}px`;
       canvas.style.height = `${height}px`;
@@ -34,9 +41,9 @@ function drawWall(place, maps, state, choose) {
   if (focused >= 0) place.children[focused]?.focus({ preventScroll: true });
 }
 
-/** Whole pixels of the screen for each cell where there is room for them, so that no row looks thicker than another. */
+/** Whole pixels of the screen a cell where there is room: no row looks thicker than another. */
 function thumbnailSize(room, queries, keys) {
-  const cell = room / Math.max(queries, keys, 1);
+  const cell = Math.min(room / Math.max(keys, 1), THUMBNAIL.height / Math.max(queries, 1));
   const whole = cell >= 2 ? Math.floor(cell) : cell;
   return [Math.max(8, whole * keys), Math.max(8, whole * queries)];
 }

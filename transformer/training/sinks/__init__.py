@@ -7,4 +7,13 @@ from transformer.training.sinks.log import Log
 from transformer.training.sinks.samples import SamplesFile
 from transformer.training.sinks.tensorboard import TensorBoard
 
-__all__ = ["Console", "Log", "MetricsFile", "Sink", "Sinks", "TensorBoard", "read_metrics"]
+__all__ = [
+    "Console",
+    "Log",
+    "MetricsFile",
+    "SamplesFile",
+    "Sink",
+    "Sinks",
+    "TensorBoard",
+    "read_metrics",
+]

@@ -18,6 +18,8 @@ _LABELS = {
     "utilisation": "util",
     "exact_match": "exact",
 }
+_TRAINING = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second", "utilisation")
+_SAMPLES = 3
 
 
 def _label(name: str) -> str:
@@ -47,6 +49,13 @@ def _fields(values: Mapping[str, Number]) -> list[str]:
     return [f"{_label(name)} {_number(name, float(value))}" for name, value in values.items()]
 
 
+def _main(values: Mapping[str, Number]) -> dict[str, Number]:
+    """The numbers worth a look while waiting: of a training step the familiar ones, else all but details."""
+    if "learning_rate" in values:
+        return {name: values[name] for name in _TRAINING if name in values}
+    return {name: value for name, value in values.items() if name.count("/") < 2}
+
+
 def format_line(step: int, total: int, split: str, values: Mapping[str, Number]) -> str:
     """One aligned line, such as `step  400/3000  train       loss 2.134   lr 3.1e-04`."""
     head = f"step {step:>{len(str(total))}}/{total}  {split:<10}"
@@ -57,8 +66,14 @@ def format_line(step: int, total: int, split: str, values: Mapping[str, Number])
 
 
 def format_sample(sample: Sample) -> str:
-    """One line, such as `source: one  target: eins`."""
-    return "  ".join(f"{name}: {text}" for name, text in sample.items())
+    """One line: what went in, what came out and, where that is wrong, what should have.
+
+    A sample with other fields shows all of them, as in `prompt: one  rule: upper`.
+    """
+    if not {"source", "output", "target"} <= set(sample):
+        return "  ".join(f"{name}: {text}" for name, text in sample.items())
+    wrong = f"   (reference: {sample['target']})" if sample["output"] != sample["target"] else ""
+    return f"{sample['source']}  ->  {sample['output']}{wrong}"
 
 
 class Console:
@@ -86,7 +101,7 @@ class Console:
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
         """Show the numbers: of the training split beside the bar where there is one, else as a line."""
         if self._bar is None or split != "train":
-            self._print(format_line(step, self._total, split, values))
+            self._print(format_line(step, self._total, split, _main(values)))
             return
         shown = ("loss", "learning_rate", "tokens_per_second")
         self._latest = "  ".join(_fields({name: values[name] for name in shown if name in values}))
@@ -94,10 +109,9 @@ class Console:
             self._bar.update(self._task, description=self._latest)
 
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Print one line a sample, indented under the step and the split."""
-        self._print(
-            "\n".join([f"step {step}  {split}", *(f"  {format_sample(sample)}" for sample in samples)])
-        )
+        """Print one line for each of the first few samples; samples.jsonl has them all."""
+        for sample in samples[:_SAMPLES]:
+            self._print(f"  {format_sample(sample)}")
 
     def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
         """Nothing: maps are for the page."""

@@ -80,9 +80,7 @@ class JsonLines:
         content = self._path.read_bytes()
         lines = content.splitlines(keepends=True)
         records = _parse(content, self._path)
-        kept = b"".join(
-            line for line, record in zip(lines, records, strict=True) if record["step"] <= after_step
-        )
+        kept = b"".join(line for line, record in zip(lines, records, strict=True) if record["step"] <= after_step)
         if kept != content:
             self._file.close()
             self._replace(kept)
@@ -113,9 +111,7 @@ class MetricsFile(JsonLines):
         taken = {"step", "split"} & set(values)
         if taken:
             raise ValueError(f"a metric cannot be called {taken.pop()!r}: every line already has one")
-        self.append(
-            {"step": int(step), "split": split, **{name: _plain(value) for name, value in values.items()}}
-        )
+        self.append({"step": int(step), "split": split, **{name: _plain(value) for name, value in values.items()}})
 
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         """Nothing: the file holds plain numbers."""

@@ -51,12 +51,7 @@ def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
 
     rows = np.pad(picture, ((0, 0), (1, 0))).tobytes()  # each row starts with the number of its filter
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 class TensorBoard:

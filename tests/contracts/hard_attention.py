@@ -1,0 +1,62 @@
+"""Hard attention by REINFORCE: one sampled glimpse, rewarded, against a moving-average baseline."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
+from transformer.attention.attend import read
+from transformer.attention.capture import capture_weights
+from transformer.attention.sites import Axis, Site
+from transformer.layers.linear import Linear
+from transformer.layers.module import Functional, Parameter
+from transformer.models.contract import Aux, Model
+from transformer.tasks.contract import LossAux, Objective
+
+PLACES, FEATURES, DECAY = 6, 4, 0.9
+
+
+class Glimpse(Stateless):
+    def __init__(self, keys):
+        axes = (("embed", FEATURES),), (("heads", 1),)
+        self.score = Linear(*axes, bias=False, parameter=Parameter(), keys=keys)
+
+    def forward(self, state, inputs, *, train, key=None, capture=None):
+        logits = self.score(inputs["scene"])[..., 0]
+        chosen = jax.random.categorical(key, logits) if train else jnp.argmax(logits, axis=-1)
+        where = jax.nn.one_hot(chosen, PLACES)
+        log_probability = jnp.sum(jax.nn.log_softmax(logits) * where, axis=-1)
+        seen = read(where[:, None, None], inputs["scene"][:, :, None])[:, 0, 0]
+        maps = captured_at("glimpse", capture_weights(jax.nn.softmax(logits)[:, None, None]), capture)
+        return seen, Aux(maps, {"log_probability": log_probability}, state)
+
+
+class FindTheMark(Defaults):
+    """One place of a noisy scene is marked in its first feature; the reward is 1 for looking there."""
+
+    objectives = property(lambda self: (Objective("glimpse", self.loss),))
+
+    def draw(self, random):
+        scene = random.normal(size=(32, PLACES, FEATURES)).astype(np.float32)
+        scene[..., 0] = np.eye(PLACES)[random.integers(0, PLACES, 32)]
+        return {"scene": scene}
+
+    def init_extra(self, view, key):
+        return {"baseline": jnp.float32(0)}
+
+    def loss(self, view, batch, totals, key):
+        seen, aux = view.model.apply(view.variables, batch, train=view.train, key=key)
+        reward, baseline = seen[:, 0], view.extra["baseline"]
+        loss = -jnp.sum((reward - baseline) * aux.extras["log_probability"]) / totals["examples"]
+        extra = {"baseline": DECAY * baseline + (1 - DECAY) * jnp.mean(reward)}
+        metrics = {"loss": loss, "reward": jnp.sum(reward) / totals["examples"]}
+        return loss, LossAux(aux.state, extra, metrics)
+
+    def labels(self):
+        marked = self.probed()["scene"][..., :1].argmax(axis=1)
+        axes = {"look": np.ones_like(marked), "place": np.arange(1, PLACES + 1)[None].repeat(len(marked), 0)}
+        return labelled(axes, "glimpse", marked)
+
+
+def model():
+    return Model(Functional(Glimpse), (Site("glimpse", Axis("look"), Axis("place"), ("0",), ("0",)),))

@@ -1,0 +1,61 @@
+"""A pointer network: the output IS an attention, over as many classes as the source has positions."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
+from transformer.attention.capture import capture_weights
+from transformer.attention.masks import Mask, dense
+from transformer.attention.normalise import softmax
+from transformer.attention.scores import Score, score
+from transformer.attention.sites import Axis, Site
+from transformer.layers.embedding import Embedding
+from transformer.layers.module import Functional, Parameter
+from transformer.models.contract import Aux, Model
+from transformer.tasks.contract import LossAux, Objective
+from transformer.tasks.losses import token_loss
+
+SYMBOLS, LENGTH, WIDTH, PAD = 9, 8, 16, 0
+
+
+class Pointer(Stateless):
+    def __init__(self, keys):
+        self.query = Embedding(SYMBOLS, WIDTH, parameter=Parameter(), keys=keys)
+        self.key = Embedding(SYMBOLS, WIDTH, parameter=Parameter(), keys=keys)
+
+    def forward(self, state, inputs, *, train, key=None, capture=None):
+        q, k = self.query(inputs["asked"], jnp.float32), self.key(inputs["given"], jnp.float32)
+        logits = score(q[:, :, None], k[:, :, None], Score.SCALED_DOT)
+        allowed = dense(Mask(key_lengths=jnp.sum(inputs["given"] != PAD, axis=1)), LENGTH, LENGTH)
+        maps = captured_at("pointer", capture_weights(softmax(logits, allowed)), capture)
+        return jnp.where(allowed, logits, -1e9)[:, 0], Aux(maps, {}, state)
+
+
+class WhereIsIt(Defaults):
+    """Point at where each asked symbol stands; lengths are uneven, so that the denominator matters."""
+
+    objectives = property(lambda self: (Objective("pointer", self.loss),))
+
+    def draw(self, random):
+        given = random.permuted(np.tile(np.arange(1, SYMBOLS), (32, 1)), axis=1)
+        real = np.arange(LENGTH) < random.integers(2, LENGTH + 1, (32, 1))
+        place = random.integers(0, real.sum(axis=1, keepdims=True), given.shape)
+        asked = np.where(real, np.take_along_axis(given, place, axis=1), PAD)
+        return {"given": np.where(real, given, PAD), "asked": asked, "place": place}
+
+    def totals(self, batch):
+        return {"tokens": jnp.sum(batch["asked"] != PAD).astype(jnp.float32)}
+
+    def loss(self, view, batch, totals, key):
+        logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key)
+        sums = token_loss(logits, batch["place"], batch["asked"] != PAD, label_smoothing=0.0)
+        means = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        return means["loss"], LossAux(aux.state, view.extra, means)
+
+    def labels(self):
+        probed = self.probed()
+        return labelled({"asked": probed["asked"], "given": probed["given"]}, "pointer", probed["place"])
+
+
+def model():
+    return Model(Functional(Pointer), (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),))

@@ -1,0 +1,315 @@
+"""Every toy, and every registered task on every registered model, through the real step and the real loop.
+
+One table: each case runs plain, accumulated, resumed and mapped. A family that needs the step, the loop or the
+store to know about it fails here.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.contracts import hard_attention, players, pointer, two_players
+from transformer.maps.store import MapStore
+from transformer.models.registry import FAMILIES
+from transformer.tasks.registry import TASKS
+from transformer.training.averages import Average, AverageKind
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.evaluate import compile_evaluation
+from transformer.training.experiment import Setting, assemble, compile_probe, resolve
+from transformer.training.loop import Cadence, Measured, run
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.sharding import make_mesh
+from transformer.training.sinks import Sinks
+from transformer.training.sinks.maps import Maps
+from transformer.training.state import TrainState, by_path
+from transformer.training.step import init_state, make_step
+
+Record = tuple[int, str, Mapping[str, float]]
+MICRO_BATCHES = 4
+
+TRANSLATION = {
+    "name": "contract",
+    "steps": 1,
+    "accumulate": MICRO_BATCHES,
+    "task": {
+        "name": "translation",
+        "dataset": "phrases/train=64,validation=16,test=16",
+        "vocabulary": 200,
+        "lengths": (48,),
+        "tokens_per_batch": 16 * 48,
+        "probed": 3,
+    },
+    "model": {
+        "family": "encoder_decoder",
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "dropout": 0.0,
+        "longest": 48,
+    },
+    "optimizer": {},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One row of the table.
+
+    `metric` is (split, name, the least improvement from the first report to the last). `attends`: the share of
+    queries that look where they should by the end. `sampled` says why accumulation cannot equal the large batch.
+    """
+
+    name: str
+    assemble: Callable[[Path, Mapping[str, Average]], Setting]
+    steps: int
+    learning_rate: float
+    metric: tuple[str, str, Callable[[float, float], bool]]
+    averages: Mapping[str, Average] = dataclasses.field(default_factory=dict)
+    attends: float = 0.0
+    sampled: str = ""
+
+
+def toy(task: Any, model: Any) -> Callable[[Path, Mapping[str, Average]], Setting]:
+    return lambda folder, averages: Setting(task(), model(), {}, make_mesh(1), None, None)  # type: ignore[arg-type]
+
+
+def registered(config: Mapping[str, Any]) -> Callable[[Path, Mapping[str, Average]], Setting]:
+    return lambda folder, averages: assemble(resolve(config), folder, make_mesh(1))
+
+
+CASES = (
+    Case(
+        "pointer",
+        toy(pointer.WhereIsIt, pointer.model),
+        steps=120,
+        learning_rate=0.03,
+        metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.7),
+        attends=0.95,
+    ),
+    Case(
+        "hard_attention",
+        toy(hard_attention.FindTheMark, hard_attention.model),
+        steps=200,
+        learning_rate=0.03,
+        metric=("train", "reward", lambda first, last: last > 0.8 and first < 0.5),
+        attends=0.95,
+        sampled="every micro-batch draws its own glimpses: equal in expectation alone",
+    ),
+    Case(
+        "two_players",
+        toy(two_players.Duel, players.model),
+        steps=200,
+        learning_rate=0.01,
+        metric=("validation", "distance", lambda first, last: last < 0.4 and first > 1),
+        averages={"target": Average(AverageKind.EXPONENTIAL, decay=0.9, patterns=("generator/*",))},
+    ),
+    Case(
+        "translation x encoder_decoder",
+        registered(TRANSLATION),
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+        averages={"mean": Average(AverageKind.MEAN, start=16, every=4)},
+    ),
+)
+
+
+class Recorder:
+    """A sink that keeps the numbers."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        self.records.append((step, split, dict(values)))
+
+    def samples(self, step: int, split: str, samples: Sequence[Any]) -> None: ...
+    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None: ...
+    def progress(self, step: int, total: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Trial:
+    """A case set up once: its compiled step, and one uninterrupted run that is saved half-way and mapped."""
+
+    def __init__(self, case: Case, folder: Path):
+        self.case, self.folder = case, folder
+        (folder / "task").mkdir()
+        self.setting = case.assemble(folder / "task", case.averages)
+        self.probe = compile_probe(self.setting)
+        self.evaluations = [
+            Measured(e.name, e.split, e.at_end, compile_evaluation(self.setting.model, e))
+            for e in self.setting.task.evaluations[:1]
+        ]
+        self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
+        self.adam = Algorithm.ADAM, case.learning_rate
+        self.step = self.compiled(*self.adam)
+        self.first = self.initial(*self.adam)
+        labels, sites = self.setting.task.labels(), self.setting.model.sites
+        self.store = MapStore.open(folder / "maps", sites, labels, "")
+        half = case.steps // 2
+        self.final, self.records = self.train(
+            self.step, self.initial(*self.adam), case.steps, half=half, maps=Maps(self.store), save=self.save
+        )
+
+    def optimisers(self, algorithm: Algorithm, rate: float) -> dict[str, Any]:
+        config = OptimizerConfig(algorithm, rate, Schedule.CONSTANT, warmup=0, beta1=0.5)
+        if algorithm is Algorithm.SGD:
+            config = dataclasses.replace(config, beta1=0.0)
+        return {o.name: make_optimizer(config, self.case.steps) for o in self.setting.task.objectives}
+
+    def compiled(self, algorithm: Algorithm, rate: float, accumulate: int = 1) -> Any:
+        optimisers = self.optimisers(algorithm, rate)
+        step = make_step(self.setting.model, self.setting.task, optimisers, self.case.averages, accumulate=accumulate)
+        return jax.jit(step, donate_argnums=0)
+
+    def initial(self, algorithm: Algorithm, rate: float) -> TrainState:
+        optimisers = self.optimisers(algorithm, rate)
+        make = functools.partial(init_state, self.setting.model, self.setting.task, optimisers, self.case.averages)
+        return jax.jit(make)(jax.random.key(7))
+
+    def save(self, state: TrainState) -> None:
+        self.checkpoints.save(int(state.step), state, {})
+
+    def train(
+        self, step: Any, state: TrainState, steps: int, *, half: int = 0, maps: Any = None, save: Any = None
+    ) -> tuple[TrainState, list[Record]]:
+        recorder = Recorder()
+        state = run(
+            state,
+            step,
+            self.setting.task.source(seed=5),
+            steps=steps,
+            cadence=Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),
+            evaluations=self.evaluations,
+            probe=self.probe,
+            save=save or (lambda state: None),
+            sink=Sinks(recorder, *([maps] if maps else [])),
+        )
+        return state, recorder.records
+
+
+def learned(case: Case, records: Sequence[Record]) -> None:
+    split, name, better = case.metric
+    curve = [values[name] for _, where, values in records if where == split and name in values]
+    assert better(curve[0], curve[-1]), f"{name}: {curve}"
+
+
+def plain(trial: Trial) -> None:
+    """What it should learn it learns."""
+    learned(trial.case, trial.records)
+    assert int(trial.final.step) == trial.case.steps
+
+
+def accumulated(trial: Trial) -> None:
+    """Four micro-batches make the step of the large batch, where the loss is linear in the batch."""
+    if trial.case.sampled:
+        step = trial.compiled(*trial.adam, accumulate=MICRO_BATCHES)
+        _, records = trial.train(step, trial.initial(*trial.adam), trial.case.steps)
+        learned(trial.case, records)
+        return
+    # Plain gradient descent, whose update is linear in the gradient: Adam would blow rounding up.
+    descent = Algorithm.SGD, 0.1
+    (large, of_large), (cut, of_cut) = (
+        trial.train(trial.compiled(*descent, accumulate=parts), trial.initial(*descent), steps=2)
+        for parts in (1, MICRO_BATCHES)
+    )
+    for path, leaf in by_path((large.variables, large.averages, large.extra)).items():
+        other = by_path((cut.variables, cut.averages, cut.extra))[path]
+        np.testing.assert_allclose(other, leaf, rtol=0, atol=1e-6 * max(1, np.abs(leaf).max()), err_msg=path)
+    for (_, _, values), (_, _, others) in zip(of_large, of_cut, strict=True):
+        means = {name: value for name, value in values.items() if not name.endswith("_per_second")}
+        assert {name: others[name] for name in means} == pytest.approx(means, rel=1e-5, abs=1e-6)
+
+
+def resumed(trial: Trial) -> None:
+    """Stopped half-way, restored and continued, it ends on the very bits of the run that was not."""
+    half = trial.case.steps // 2
+    assert trial.checkpoints.steps() == [half, trial.case.steps]
+    abstract = jax.eval_shape(lambda state: state, trial.first)
+    state, _ = trial.checkpoints.restore(half, abstract)
+    state, records = trial.train(trial.step, state, trial.case.steps)
+    assert_same_bits(state, trial.final)
+    assert state_differs(trial.first, trial.final)
+    last = [values for _, split, values in (trial.records[-1], records[-1])]
+    assert last[0].keys() == last[1].keys()
+
+
+def mapped(trial: Trial) -> None:
+    """The maps of every site are probabilities, are stored at their steps, and come back."""
+    half, labels = trial.case.steps // 2, trial.setting.task.labels()
+    store = MapStore.existing(trial.folder / "maps")
+    assert store.steps == (0, half, trial.case.steps)
+    for step, state in ((0, trial.first), (trial.case.steps, trial.final)):
+        for name, weights_LxBxHxQxK in trial.probe(state).items():
+            site, stored = store.site(name), store.read(name, step)
+            for example, (queries, keys) in enumerate(
+                zip(labels.tokens[site.query.name], labels.tokens[site.key.name], strict=True)
+            ):
+                seen = weights_LxBxHxQxK[:, example, :, : len(queries)]
+                np.testing.assert_allclose(seen.sum(-1), 1, atol=1e-5, err_msg=name)
+                kept = stored[example, :, :, : len(queries), : len(keys)]
+                np.testing.assert_allclose(kept, seen[..., : len(keys)], atol=1 / 255, err_msg=name)
+    if trial.case.attends:
+        (name,) = labels.links or {}
+        assert looks_right(store, name, trial.case.steps) >= trial.case.attends
+        assert looks_right(store, name, 0) < trial.case.attends
+
+
+def looks_right(store: MapStore, site: str, step: int) -> float:
+    """The share of queries whose largest weight lies on their link."""
+    weights_BxLxHxQxK = store.read(site, step)
+    assert store.labels.links is not None
+    return float(
+        np.mean(
+            [
+                weights_BxLxHxQxK[example, 0, 0, link.query].argmax() == link.key
+                for example, links in enumerate(store.labels.links[site])
+                for link in links
+            ]
+        )
+    )
+
+
+def raw(leaf: Any) -> bytes:
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes()
+
+
+def assert_same_bits(state: TrainState, other: TrainState) -> None:
+    here, there = by_path(state), by_path(other)
+    assert here.keys() == there.keys()
+    assert [path for path in here if raw(here[path]) != raw(there[path])] == []
+
+
+def state_differs(state: TrainState, other: TrainState) -> bool:
+    here, there = by_path(state.variables.params), by_path(other.variables.params)
+    return all(raw(here[path]) != raw(there[path]) for path in here)
+
+
+MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped)}
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return Trial(request.param, tmp_path_factory.mktemp("contract"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_contract(trial: Trial, mode: str) -> None:
+    MODES[mode](trial)
+
+
+def test_every_registered_pair_is_in_the_table() -> None:
+    pairs = {f"{task} x {family}" for task, family in itertools.product(TASKS, FAMILIES)}
+    assert pairs <= {case.name for case in CASES}

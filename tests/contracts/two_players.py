@@ -1,0 +1,54 @@
+"""Two players with an objective each; the generator is judged by its target average."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.contracts.defaults import Defaults, labelled
+from tests.contracts.players import SITE, WIDTH
+from transformer.tasks.contract import Evaluation, LossAux, Objective, Report
+
+SHAPE, CENTRE = (32, 5, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
+
+
+class Duel(Defaults):
+    """Make points like the real ones; noise is prepared for the whole batch, so that cutting it changes nothing."""
+
+    def __init__(self):
+        critic = Objective("critic", self.critic_loss, trains=("critic/*",))
+        self.objectives = (critic, Objective("generator", self.generator_loss, trains=("generator/*",)))
+        measured = {"parameters": "target", "batches": [self.source(1)[0]], "finish": self.distance}
+        self.evaluations = (Evaluation("distance", "validation", step=self.middle, **measured),)
+
+    def draw(self, random):
+        return {"real": (CENTRE + 0.3 * random.normal(size=SHAPE)).astype(np.float32)}
+
+    def prepare(self, view, batch, key):
+        return {**batch, "noise": jax.random.normal(key, batch["real"].shape)}, view.extra
+
+    def judge(self, view, points):
+        return view.model.apply(view.variables, {"points": points}, method="judge", train=view.train)
+
+    def critic_loss(self, view, batch, totals, key):
+        fake, _ = view.model.apply(view.variables, batch, train=view.train)
+        (of_real, aux), (of_fake, _) = self.judge(view, batch["real"]), self.judge(view, fake)
+        loss = jnp.sum(jax.nn.relu(1 - of_real) + jax.nn.relu(1 + of_fake)) / totals["examples"]
+        return loss, LossAux(aux.state, view.extra, {"loss": loss})
+
+    def generator_loss(self, view, batch, totals, key):
+        fake, _ = view.model.apply(view.variables, batch, train=view.train)
+        loss = -jnp.sum(self.judge(view, fake)[0]) / totals["examples"]
+        return loss, LossAux(view.variables.state, view.extra, {"loss": loss})
+
+    def middle(self, view, batch, key):
+        points, _ = view.model.apply(view.variables, self.prepare(view, batch, key)[0], train=False)
+        return {"middle": jnp.mean(points, axis=(0, 1))}, {}
+
+    def distance(self, sums, rows):
+        return Report({"distance": float(np.abs(sums["middle"] - CENTRE).max())})
+
+    def probed(self):
+        return {"noise": np.random.default_rng(0).normal(size=(4, *SHAPE[1:])).astype(np.float32)}
+
+    def labels(self):
+        return labelled({"points": np.arange(1, SHAPE[1] + 1)[None].repeat(4, axis=0)}, SITE)

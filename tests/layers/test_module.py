@@ -1,0 +1,125 @@
+"""The fence around Flax NNX: modules as pure functions of nested dicts."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.axes import DATA_PARALLEL, LOGICAL_AXES, resolve
+from transformer.layers.feed_forward import FeedForward
+from transformer.layers.linear import Linear
+from transformer.layers.module import Functional, Keys, Module, Parameter, scan, stack
+
+WIDTH, LAYERS = 8, 3
+
+
+class Tower(Module):
+    """A stack of feed-forward layers, scanned, behind one linear map."""
+
+    def __init__(self, keys: Keys, unroll: int | bool = 1, dtype: Any = jnp.float32):
+        parameter = Parameter(dtype)
+        self.first = Linear((("embed", WIDTH),), (("embed", WIDTH),), bias=True, parameter=parameter, keys=keys)
+        self.layers = stack(lambda keys: FeedForward(WIDTH, 12, parameter=parameter, keys=keys), LAYERS, keys)
+        self.unroll = unroll
+
+    def __call__(self, x: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def layer(block: Any, x: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return x + block(x) * one, jnp.sum(x)
+
+        return scan(layer, self.layers, self.first(x), inputs, unroll=self.unroll)
+
+
+@pytest.fixture(scope="module")
+def tower() -> Functional:
+    return Functional(Tower)
+
+
+@pytest.fixture(scope="module")
+def params(tower: Functional) -> dict[str, Any]:
+    return tower.init(jax.random.key(0))
+
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(2, WIDTH)), jnp.float32)
+INPUTS = jnp.array([1.0, -2.0, 0.5])
+
+
+def test_a_scanned_stack_is_a_loop_over_its_layers(tower: Functional, params: dict[str, Any]) -> None:
+    ours, sums = tower.bind(params)(X, INPUTS)
+    one_layer = Functional(lambda keys: FeedForward(WIDTH, 12, parameter=Parameter(), keys=keys))
+    x, expected_sums = X @ params["first"]["kernel"] + params["first"]["bias"], []
+    for index in range(LAYERS):
+        expected_sums.append(jnp.sum(x))
+        layer = jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
+        x = x + one_layer.bind(layer)(x) * INPUTS[index]
+    np.testing.assert_allclose(ours, x, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(sums, jnp.stack(expected_sums), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("unroll", [2, True])
+def test_unrolling_changes_nothing_but_the_program(params: dict[str, Any], unroll: int | bool) -> None:
+    unrolled = Functional(lambda keys: Tower(keys, unroll))
+    plain = Functional(Tower)
+    assert jax.tree.structure(unrolled.shapes()) == jax.tree.structure(params)
+    results = [jax.jit(lambda params, one=one: one.bind(params)(X, INPUTS))(params) for one in (plain, unrolled)]
+    for ours, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+
+
+def test_stacked_layers_start_differently(params: dict[str, Any]) -> None:
+    kernel = np.asarray(params["layers"]["expand"]["kernel"])
+    assert kernel.shape == (LAYERS, WIDTH, 12)
+    assert all(not np.array_equal(kernel[i], kernel[j]) for i in range(LAYERS) for j in range(i))
+    # The bound of one layer, not of all of them stacked.
+    bound = np.sqrt(6 / (WIDTH + 12))
+    assert 0.9 * bound < np.abs(kernel).max() <= bound
+
+
+def test_init_agrees_with_shapes_and_axes(tower: Functional, params: dict[str, Any]) -> None:
+    shapes, axes = tower.shapes(), tower.axes()
+    assert isinstance(params, dict)
+    assert jax.tree.structure(params) == jax.tree.structure(shapes)
+    is_axes = {"is_leaf": lambda leaf: isinstance(leaf, tuple)}
+    assert jax.tree.structure(axes, **is_axes) == jax.tree.structure(shapes)
+    for leaf, shape, names in zip(
+        jax.tree.leaves(params), jax.tree.leaves(shapes), jax.tree.leaves(axes, **is_axes), strict=True
+    ):
+        assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
+        assert len(names) == leaf.ndim
+        assert set(names) <= LOGICAL_AXES
+        resolve(names, DATA_PARALLEL)
+    assert axes["layers"]["expand"]["kernel"] == ("layers", "embed", "feed_forward")
+    assert axes["layers"]["contract"]["bias"] == ("layers", "embed")
+
+
+def test_init_is_a_pure_function_of_its_key(tower: Functional, params: dict[str, Any]) -> None:
+    jax.tree.map(np.testing.assert_array_equal, tower.init(jax.random.key(0)), params)
+    compiled = jax.jit(tower.init)(jax.random.key(0))
+    jax.tree.map(lambda ours, leaf: np.testing.assert_allclose(ours, leaf, rtol=1e-6), compiled, params)
+    other = tower.init(jax.random.key(1))
+    assert not np.array_equal(other["first"]["kernel"], params["first"]["kernel"])
+    assert not np.array_equal(params["first"]["kernel"][:, 0], params["layers"]["expand"]["kernel"][0, :, 0])
+
+
+def test_bound_parameters_are_the_ones_that_are_differentiated(tower: Functional, params: dict[str, Any]) -> None:
+    gradient = jax.grad(lambda params: jnp.sum(tower.bind(params)(X, INPUTS)[0]))(params)
+    assert jax.tree.structure(gradient) == jax.tree.structure(params)
+    assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient))
+
+
+def test_parameters_have_the_type_that_was_asked_for() -> None:
+    half = Functional(lambda keys: Tower(keys, dtype=jnp.bfloat16))
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.shapes())} == {"bfloat16"}
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.init(jax.random.key(0)))} == {"bfloat16"}
+
+
+def test_a_parameter_names_every_dimension() -> None:
+    with pytest.raises(ValueError, match="differ in length"):
+        Parameter()(Keys(jax.random.key(0)), jax.nn.initializers.zeros, (2, 3), ("embed",))
+
+
+def test_a_stream_of_keys_never_repeats() -> None:
+    keys = Keys(jax.random.key(0))
+    drawn = [tuple(np.asarray(jax.random.key_data(keys())).tolist()) for _ in range(10)]
+    assert len(set(drawn)) == 10

@@ -1,0 +1,70 @@
+"""What a map's axes are called: tokens, titles and known links of sentence pairs."""
+
+import pytest
+
+from transformer.data.datasets.slots import Links
+from transformer.data.datasets.translation import Pair
+from transformer.data.tokenizer import Tokenizer, train_bpe
+from transformer.tasks.labels import Labels
+from transformer.tasks.translation_data import describe, encode, various, words_of
+
+PAIRS = [
+    Pair("half past nine", "halb zehn", "de", "time", Links(((0, 0),), ((0, 0), (1, 1), (2, 1)))),
+    Pair("nine", "neuf", "fr", "number", Links(((0, 0),), ((0, 0),))),
+]
+TEXTS = [text for pair in PAIRS for text in (pair.source, pair.target)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Whole words are merged, but for those of `zehn`, which is in pieces."""
+    return train_bpe(20 * [text for text in TEXTS if "zehn" not in text] + ["halb zehn", "halb"], 60, ["de", "fr"])
+
+
+def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
+    labels = describe(tokenizer, PAIRS)
+    encoded = encode(tokenizer, PAIRS)
+    assert labels.tokens["source"][0] == ("<2de>", "▁half", "▁past", "▁nine", "<end>")
+    assert labels.tokens["source"][1][0] == "<2fr>"
+    target = labels.tokens["target"][0]
+    assert "".join(target) == "▁halb▁zehn<end>"
+    assert labels.tokens["target_input"][0] == ("<begin>", *target[:-1])
+    for axis, numbers in (("source", encoded.sources), ("target", encoded.targets), ("target_input", encoded.targets)):
+        assert [len(tokens) for tokens in labels.tokens[axis]] == [len(ids) for ids in numbers]
+    assert labels.titles == ("time → de", "number → fr")
+
+
+def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> None:
+    labels = describe(tokenizer, PAIRS)
+    assert labels.links is not None
+    source, target = labels.tokens["source"][0], labels.tokens["target"][0]
+    pieces_of_zehn = range(target.index("<end>"))[1:]
+    assert len(pieces_of_zehn) > 1
+    sure = {(target.index("▁halb"), source.index("▁half"), True)}
+    possible = {(query, source.index(word), False) for query in pieces_of_zehn for word in ("▁past", "▁nine")}
+    assert {tuple(link) for link in labels.links["decoder/cross"][0]} == sure | possible
+    assert [tuple(link) for link in labels.links["decoder/cross"][1]] == [(0, 1, True)]
+
+
+def test_without_known_links_there_are_none(tokenizer: Tokenizer) -> None:
+    pairs = [pair._replace(links=None, kind=None) for pair in PAIRS]
+    labels = describe(tokenizer, pairs)
+    assert labels.links is None
+    assert labels.titles == ("sentence → de", "sentence → fr")
+
+
+def test_tags_and_ends_belong_to_no_word() -> None:
+    assert words_of(["<2de>", "▁a", "b", "▁c", "<end>"]) == [-1, 0, 0, 1, -1]
+
+
+def test_a_probe_batch_takes_turns_among_languages_and_kinds() -> None:
+    pairs = [Pair("", "", language, kind) for language, kind in 3 * [("de", "time")] + [("fr", "time"), ("de", "date")]]
+    assert various(pairs, 4) == [0, 3, 4, 1]
+    assert various(pairs, 50) == [0, 3, 4, 1, 2]
+
+
+def test_parts_that_disagree_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"tokens\['source'\] has 2 examples but titles has 1"):
+        Labels(tokens={"source": (("a",), ("b",))}, titles=("one",))
+    with pytest.raises(ValueError, match=r"links\['site'\] has 0 examples but titles has 1"):
+        Labels(tokens={"source": (("a",),)}, titles=("one",), links={"site": ()})

@@ -1,0 +1,76 @@
+"""Losses of token predictions against NumPy in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.tasks.losses import token_loss
+
+BATCH, LENGTH, VOCABULARY = 3, 5, 7
+
+
+def drawn(scale: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    logits = (scale * random.normal(size=(BATCH, LENGTH, VOCABULARY))).astype(np.float32)
+    labels = random.integers(0, VOCABULARY, (BATCH, LENGTH)).astype(np.int32)
+    return logits, labels, np.arange(LENGTH) < np.array([5, 2, 0])[:, None]
+
+
+def by_hand(logits: np.ndarray, labels: np.ndarray, counts: np.ndarray, smoothing: float) -> tuple[float, float, int]:
+    """One token after the other: the target is (1 - e) one_hot(label) + e / V, the label's own share included."""
+    smoothed = plain = 0.0
+    correct = 0
+    for row, column in zip(*np.nonzero(counts), strict=True):
+        z = logits[row, column].astype(np.float64)
+        log_probability = z - z.max() - np.log(np.exp(z - z.max()).sum())
+        target = np.full(VOCABULARY, smoothing / VOCABULARY)
+        target[labels[row, column]] += 1 - smoothing
+        smoothed -= float(target @ log_probability)
+        plain -= float(log_probability[labels[row, column]])
+        correct += int(z.argmax() == labels[row, column])
+    return smoothed, plain, correct
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_token_loss_is_numpys(smoothing: float) -> None:
+    logits, labels, counts = drawn()
+    found = token_loss(jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(counts), smoothing)
+    smoothed, plain, correct = by_hand(logits, labels, counts, smoothing)
+    assert float(found.smoothed) == pytest.approx(smoothed, rel=1e-6)
+    assert float(found.cross_entropy) == pytest.approx(plain, rel=1e-6)
+    assert float(found.correct) == correct
+
+
+def test_correct_counts_every_right_token_and_no_padding() -> None:
+    logits, _, counts = drawn()
+    labels = logits.argmax(-1).astype(np.int32)
+    found = token_loss(jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(counts), 0.0)
+    assert float(found.correct) == counts.sum() == 7
+
+
+def test_the_gradient_is_numpys_and_zero_on_padding() -> None:
+    logits, labels, counts = drawn()
+    loss = lambda z: token_loss(z, jnp.asarray(labels), jnp.asarray(counts), 0.1).smoothed  # noqa: E731
+    found = np.asarray(jax.grad(loss)(jnp.asarray(logits)))
+    wide = logits.astype(np.float64)
+    probability = np.exp(wide) / np.exp(wide).sum(-1, keepdims=True)
+    target = 0.1 / VOCABULARY + 0.9 * np.eye(VOCABULARY)[labels]
+    np.testing.assert_allclose(found, (probability - target) * counts[..., None], atol=1e-6)
+    assert not found[~counts].any()
+
+
+def test_large_logits_do_not_overflow() -> None:
+    logits, labels, counts = drawn(scale=1e4)
+    found = token_loss(jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(counts), 0.1)
+    smoothed, plain, _ = by_hand(logits, labels, counts, 0.1)
+    assert [float(found.smoothed), float(found.cross_entropy)] == pytest.approx([smoothed, plain], rel=1e-6)
+
+
+def test_half_precision_logits_are_summed_in_float32() -> None:
+    logits, labels, counts = drawn()
+    half = jnp.asarray(logits, jnp.bfloat16)
+    found = token_loss(half, jnp.asarray(labels), jnp.asarray(counts), 0.1)
+    assert found.smoothed.dtype == jnp.float32
+    smoothed, _, _ = by_hand(np.asarray(half, np.float32), labels, counts, 0.1)
+    assert float(found.smoothed) == pytest.approx(smoothed, rel=1e-5)

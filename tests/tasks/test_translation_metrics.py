@@ -1,0 +1,207 @@
+"""What is measured of translations: scores, their groups, and which output belongs to which pair."""
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
+from transformer.data.datasets.slots import Links
+from transformer.data.datasets.translation import Pair
+from transformer.data.tokenizer import END, PAD, Tokenizer, train_bpe
+from transformer.tasks.contract import Evaluation
+from transformer.tasks.translation_data import Split, TranslationConfig, encode, words_of
+from transformer.tasks.translation_metrics import (
+    alignment_evaluation,
+    bleu,
+    chooser,
+    translation_evaluation,
+    translation_report,
+)
+
+OUTPUTS = ["Der Hund läuft schnell nach Haus .", "eine rote Katze sitzt auf der Matte", "Guten Morgen , Welt !"]
+REFERENCES = ["der Hund läuft schnell nach Hause .", "eine rote Katze saß auf der Matte", "Guten Morgen, Welt!"]
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "none"])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_bleu_is_sacrebleus_and_says_how(tokenizer: str, lowercase: bool) -> None:
+    score, signature = bleu(OUTPUTS, REFERENCES, tokenizer, lowercase)
+    direct = sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES], tokenize=tokenizer, lowercase=lowercase, force=True)
+    assert score == direct.score
+    assert 0 < score < 100
+    parts = dict(part.split(":", 1) for part in signature.split("|"))
+    assert parts["tok"] == tokenizer
+    assert parts["case"] == ("lc" if lowercase else "mixed")
+    assert parts["nrefs"] == "1"
+    assert parts["version"] == sacrebleu.__version__
+
+
+def test_bleu_by_hand() -> None:
+    # Matches of 1- to 4-grams: 4 / 5, 3 / 4, 2 / 3, 1 / 2; no brevity penalty: (1 / 5)^(1 / 4).
+    score, _ = bleu(["a b c d x"], ["a b c d e"], "none", False)
+    assert score == pytest.approx(100 * 0.2**0.25)
+
+
+def pair(source: str, target: str, language: str, kind: str | None = None, links: Links | None = None) -> Pair:
+    return Pair(source, target, language, kind, links)
+
+
+GROUPED = [
+    pair("one", "eins", "de", "number"),
+    pair("two", "zwei", "de", "number"),
+    pair("at one", "um eins", "de", "time"),
+    pair("one", "un", "fr", "number"),
+]
+
+
+def test_exact_match_of_all_of_languages_and_of_kinds() -> None:
+    outputs = ["eins", "drei", "um eins", "deux"]
+    report = translation_report(TranslationConfig(), GROUPED, outputs, shown=2)
+    exact = {name: value for name, value in report.scalars.items() if name.startswith("exact_match")}
+    assert exact == {
+        "exact_match": 0.5,
+        "exact_match_de": pytest.approx(2 / 3),
+        "exact_match_de_number": 0.5,
+        "exact_match_de_time": 1.0,
+        "exact_match_fr": 0.0,
+        "exact_match_fr_number": 0.0,
+    }
+    assert {name.replace("bleu", "exact_match") for name in report.scalars if name.startswith("bleu")} == set(exact)
+    direct = sacrebleu.corpus_bleu(outputs[:3], [[p.target for p in GROUPED[:3]]], force=True).score
+    assert report.scalars["bleu_de"] == direct
+    assert report.samples == [
+        {"source": "one", "target": "eins", "output": "eins", "language": "de"},
+        {"source": "two", "target": "zwei", "output": "drei", "language": "de"},
+    ]
+    assert report.note.startswith("4 sentences, BLEU nrefs:1|case:mixed")
+
+
+def test_one_language_without_kinds_is_one_group() -> None:
+    pairs = [pair("a", "b", "de"), pair("c", "d", "de")]
+    report = translation_report(TranslationConfig(), pairs, ["b", "x"], shown=0)
+    assert set(report.scalars) == {"bleu", "exact_match"}
+    assert report.samples == []
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_bpe(10 * [text for length in range(1, 9) for text in sentences(length)], 100)
+
+
+def sentences(words: int) -> tuple[str, str]:
+    return " ".join(f"s{n}" for n in range(words)), " ".join(f"t{n}" for n in range(words))
+
+
+@pytest.fixture(scope="module")
+def mixed(tokenizer: Tokenizer) -> Split:
+    """Pairs of many lengths, so that they fall into several buckets; the last fits none."""
+    random = np.random.default_rng(0)
+    pairs = [pair(*sentences(int(n)), "de") for n in random.integers(1, 6, 21)]
+    pairs.append(pair(*sentences(40), "de"))
+    return Split("validation", pairs, encode(tokenizer, pairs))
+
+
+CONFIG = TranslationConfig(lengths=(4, 8, 16), tokens_per_batch=32, beams=1)
+
+
+def finish(evaluation: Evaluation, rows: list[dict[str, np.ndarray]]) -> dict[str, float]:
+    joined = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    return dict(evaluation.finish({}, joined).scalars)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_outputs_find_their_pairs_in_whatever_order_they_come(
+    tokenizer: Tokenizer, mixed: Split, seed: int | None
+) -> None:
+    batches = OneEpoch(TokenBatches(mixed.encoded, lengths=CONFIG.lengths, tokens=32, seed=seed))
+    evaluation = translation_evaluation(CONFIG, tokenizer, mixed, batches, shown=0)
+    longest = max(CONFIG.lengths)
+    rows, order = [], []
+    for batch in batches:
+        order += [index for index in batch["index"] if index >= 0]
+        # What a perfect model would say: the labels. In padding rows it talks nonsense, which must not count.
+        tokens = np.full((len(batch["index"]), longest), 5, np.int32)
+        tokens[:, : batch["labels"].shape[1]] = batch["labels"]
+        tokens[batch["index"] < 0] = 5
+        rows.append({"index": batch["index"], "tokens": np.where(batch["index"][:, None] < 0, 5, tokens)})
+    assert order != sorted(order)
+    assert any((batch["index"] < 0).any() for batch in batches)
+    scalars = finish(evaluation, rows)
+    assert scalars["exact_match"] == pytest.approx(21 / 22)  # the pair that fits no batch counts as empty
+    wrong = [{**row, "index": np.roll(row["index"], 1)} for row in rows]
+    assert finish(evaluation, wrong)["exact_match"] < 0.9
+
+
+def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
+    split = Split("test", [pair("s0", "t0 t1", "de")], encode(tokenizer, [pair("s0", "t0 t1", "de")]))
+    evaluation = translation_evaluation(
+        CONFIG,
+        tokenizer,
+        split,
+        OneEpoch(TokenBatches(split.encoded, lengths=(16,), tokens=16, seed=None)),
+        shown=1,
+        at_end=True,
+    )
+    ids = [*split.encoded.targets[0], *split.encoded.targets[0]]
+    tokens = np.full((1, 16), PAD, np.int32)
+    tokens[0, : len(ids)] = ids
+    assert ids.count(END) == 2
+    report = evaluation.finish({}, {"index": np.array([0]), "tokens": tokens})
+    assert report.samples[0]["output"] == "t0 t1"
+    assert (evaluation.at_end, evaluation.split) == (True, "test")
+
+
+def test_one_beam_is_greedy() -> None:
+    assert type(chooser(TranslationConfig(beams=1))).__name__ == "Greedy"
+    assert chooser(TranslationConfig(beams=3, length_penalty=0.2)).beams == 3
+
+
+def linked(words: int) -> Pair:
+    """Words in reverse order: what the diagonal cannot find."""
+    known = tuple((words - 1 - n, n) for n in range(words))
+    return pair(*sentences(words), "de", "number", Links(known, known))
+
+
+def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenizer: Tokenizer) -> None:
+    validation, test = (
+        Split(name, pairs, encode(tokenizer, pairs))
+        for name, pairs in (("validation", [linked(3), linked(4)]), ("test", [linked(5), linked(30), linked(2)]))
+    )
+    evaluation = alignment_evaluation(CONFIG, tokenizer, validation, test)
+    assert evaluation.at_end
+    rows, layers, heads = [], 2, 2
+    for batch in evaluation.batches:
+        count, length = batch["source"].shape
+        weights = np.full((count, layers, heads, length, length), 0.01)
+        for row, index in enumerate(batch["index"]):
+            if index < 0:
+                continue
+            source, target = (
+                words_of(tokenizer.pieces(x[row][x[row] != PAD])) for x in (batch["source"], batch["labels"])
+            )
+            for query, word in enumerate(target):
+                for key, of_source in enumerate(source):
+                    reverse = word >= 0 and of_source == max(source) - word
+                    weights[row, 1, 0, query, key] += reverse  # right on every pair
+                    weights[row, 0, 1, query, key] += reverse if index >= 2 else word == of_source  # on test alone
+        rows.append({"index": batch["index"], "weights": weights})
+    scalars = finish(evaluation, rows)
+    assert (scalars["alignment_layer"], scalars["alignment_head"]) == (1, 0)
+    assert scalars["alignment_error_rate"] == scalars["alignment_error_rate_validation"] == 0
+    # Of the pairs of 5 and 2 words (that of 30 fits no batch) the diagonal finds the middle word alone.
+    assert scalars["alignment_error_rate_diagonal"] == pytest.approx(1 - 2 / 14)
+
+
+def test_pairs_of_unknown_links_are_left_out_of_the_alignment(tokenizer: Tokenizer) -> None:
+    pairs = [linked(3), pair("s0", "t0", "de"), linked(2)]
+    split = Split("test", pairs, encode(tokenizer, pairs))
+    evaluation = alignment_evaluation(CONFIG, tokenizer, split, split)
+    indices = [int(index) for batch in evaluation.batches for index in batch["index"] if index >= 0]
+    assert sorted(indices) == [0, 1, 2, 3]
+
+
+def test_encoded_pairs_keep_their_order(mixed: Split) -> None:
+    part = mixed.part([3, 0])
+    assert part.pairs == [mixed.pairs[3], mixed.pairs[0]]
+    assert isinstance(part.encoded, EncodedPairs)
+    np.testing.assert_array_equal(part.encoded.sources[0], mixed.encoded.sources[3])

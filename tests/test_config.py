@@ -1,0 +1,182 @@
+"""Configs: what they refuse, what they say then, and that they come back from JSON as they were."""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from transformer.config import RunConfig, UserError, choice, from_config, nearest, to_config
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    rate: float
+    colour: Colour = Colour.RED
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    count: int
+    inner: Inner
+    name: str = "plain"
+    on: bool = False
+    sizes: tuple[int, ...] = (1, 2)
+    inners: tuple[Inner, ...] = ()
+    limit: float | None = None
+    table: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise UserError(f"count={self.count} is negative")
+
+
+FULL = {
+    "count": 3,
+    "inner": {"rate": 0.5, "colour": "green"},
+    "name": "other",
+    "on": True,
+    "sizes": [4, 5, 6],
+    "inners": [{"rate": 1.0, "colour": "red"}],
+    "limit": 2.5,
+    "table": {"any": [1, {"thing": None}]},
+}
+
+
+def test_a_nested_mapping_becomes_frozen_dataclasses() -> None:
+    built = from_config(Outer, FULL)
+    assert built == Outer(
+        count=3,
+        inner=Inner(0.5, Colour.GREEN),
+        name="other",
+        on=True,
+        sizes=(4, 5, 6),
+        inners=(Inner(1.0),),
+        limit=2.5,
+        table={"any": [1, {"thing": None}]},
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        built.count = 4  # type: ignore[misc]
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    assert from_config(Outer, {"count": 0, "inner": {"rate": 1}}) == Outer(0, Inner(1.0))
+
+
+def test_integers_serve_as_floats_and_become_them() -> None:
+    built = from_config(Outer, {"count": 0, "inner": {"rate": 1}, "limit": 2})
+    assert (type(built.inner.rate), type(built.limit)) == (float, float)
+
+
+def test_what_is_already_built_is_taken_as_it_is() -> None:
+    built = from_config(Outer, {"count": 1, "inner": Inner(0.5, Colour.GREEN), "sizes": (7,), "limit": None})
+    assert (built.inner, built.sizes, built.limit) == (Inner(0.5, Colour.GREEN), (7,), None)
+    assert from_config(Inner, {"rate": 1.0, "colour": Colour.GREEN}).colour is Colour.GREEN
+
+
+def test_to_config_is_the_inverse_and_plain_json() -> None:
+    built = from_config(Outer, FULL)
+    assert to_config(built) == FULL
+    assert from_config(Outer, json.loads(json.dumps(to_config(built)))) == built
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"cuont": 3}, r"unknown key config\.cuont: did you mean 'count'\?"),
+        ({"zzz": 3}, r"unknown key config\.zzz: known: count, inner, inners, .*table"),
+        ({7: 3}, r"unknown key config\.7: known: count"),
+        ({"inner": {"rate": 1.0, "color": "red"}}, r"unknown key config\.inner\.color: did you mean 'colour'\?"),
+        ({"inner": {}}, r"config\.inner\.rate is missing: it has no default"),
+        ({"inner": 3}, r"config\.inner=3 is a int; it must be a Inner"),
+        ({"inner": {"rate": "fast"}}, r"config\.inner\.rate='fast' is a str; it must be a float"),
+        ({"inner": {"rate": True}}, r"config\.inner\.rate=True is a bool; it must be a float"),
+        ({"inner": {"rate": None}}, r"config\.inner\.rate=None is a NoneType; it must be a float"),
+        (
+            {"inner": {"rate": 1.0, "colour": "geen"}},
+            r"config\.inner\.colour='geen' is unknown: did you mean 'green'\?",
+        ),
+        ({"inner": {"rate": 1.0, "colour": "x"}}, r"config\.inner\.colour='x' is unknown: known: green, red"),
+        ({"inner": {"rate": 1.0, "colour": ["red"]}}, r"config\.inner\.colour=\['red'\] is a list; .* Colour"),
+        ({"count": "3"}, r"config\.count='3' is a str; it must be a int"),
+        ({"count": 3.0}, r"config\.count=3\.0 is a float; it must be a int"),
+        ({"count": True}, r"config\.count=True is a bool; it must be a int"),
+        ({"on": 1}, r"config\.on=1 is a int; it must be a bool"),
+        ({"name": 1}, r"config\.name=1 is a int; it must be a str"),
+        ({"name": "a\nb", "on": "c\nd"}, r"config\.on='c\\nd' is a str"),
+        ({"sizes": 3}, r"config\.sizes=3 is a int; it must be a tuple"),
+        ({"sizes": "12"}, r"config\.sizes='12' is a str; it must be a tuple"),
+        ({"sizes": [1, "2"]}, r"config\.sizes\[1\]='2' is a str; it must be a int"),
+        ({"inners": [{"rate": 1.0}, {"rat": 1.0}]}, r"unknown key config\.inners\[1\]\.rat: did you mean 'rate'"),
+        ({"limit": "2"}, r"config\.limit='2' is a str; it must be a float"),
+        ({"table": [1]}, r"config\.table=\[1\] is a list; it must be a Mapping"),
+        ({"count": -1}, r"count=-1 is negative"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_in_one_line(changes: dict, says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        from_config(Outer, {**FULL, **changes})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(UserError, match=r"^config\.model\.count is missing"):
+        from_config(Outer, {"inner": {"rate": 1.0}}, "config.model")
+
+
+def test_a_choice_is_the_entry_of_its_name() -> None:
+    table = {"greedy": 1, "beam": 2}
+    assert choice("beam", table, "config.decoder") == 2
+    with pytest.raises(UserError, match=r"^config\.decoder='bean' is unknown: did you mean 'beam'\?$"):
+        choice("bean", table, "config.decoder")
+
+
+def test_the_nearest_word_or_all_of_them() -> None:
+    assert nearest("warmpu", ["warmup", "steps"]) == "did you mean 'warmup'?"
+    assert nearest("q", ["warmup", "steps"]) == "known: steps, warmup"
+
+
+RUN: dict[str, Any] = {"name": "a", "task": {}, "model": {"family": "x"}, "optimizer": {}, "steps": 10}
+
+
+def test_a_run_needs_its_sections_and_gives_the_rest_defaults() -> None:
+    run = from_config(RunConfig, RUN)
+    assert (run.model, run.accumulate, run.precision) == ({"family": "x"}, 1, {})
+    assert from_config(RunConfig, to_config(run)) == run
+    for name in RUN:
+        with pytest.raises(UserError, match=rf"config\.{name} is missing"):
+            from_config(RunConfig, {key: value for key, value in RUN.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"steps": 0}, r"config\.steps=0 must be at least 1"),
+        ({"accumulate": 0}, r"config\.accumulate=0 must be at least 1"),
+        ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),
+        ({"keep": 0}, r"config\.keep=0 must be at least 1"),
+        ({"eval_every": -1}, r"config\.eval_every=-1 must be at least 0"),
+        ({"maps_every": -1}, r"config\.maps_every=-1 must be at least 0"),
+        ({"checkpoint_every": -50}, r"config\.checkpoint_every=-50 must be at least 0"),
+        ({"log_every": 50, "checkpoint_every": 75}, r"checkpoint_every=75 must be a multiple of config\.log_every=50"),
+        ({"eval_evry": 5}, r"unknown key config\.eval_evry: did you mean 'eval_every'"),
+    ],
+    ids=str,
+)
+def test_an_impossible_run_is_refused_in_one_line(changes: dict, says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        from_config(RunConfig, {**RUN, **changes})
+    assert "\n" not in str(refused.value)
+
+
+def test_never_means_only_at_the_end() -> None:
+    run = from_config(RunConfig, {**RUN, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0})
+    assert (run.eval_every, run.maps_every, run.checkpoint_every) == (0, 0, 0)

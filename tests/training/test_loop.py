@@ -1,0 +1,190 @@
+"""The loop by itself, around a step that only counts: what is called when, and what is reported."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from transformer.tasks.contract import Report
+from transformer.training.loop import Cadence, Measured, run
+from transformer.training.sinks.contract import Sink
+from transformer.training.step import Metrics
+
+
+class Count(NamedTuple):
+    """A state that is nothing but its step."""
+
+    step: int
+
+
+class Numbers:
+    """The batch of step n is the number n, from 0 on."""
+
+    def __getitem__(self, step: int) -> dict[str, np.ndarray]:
+        return {"number": np.array([step])}
+
+
+class Recorder:
+    """A sink that keeps every call, by name, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        self.calls.append(("scalars", step, split, dict(values)))
+
+    def samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
+        self.calls.append(("samples", step, split, list(samples)))
+
+    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+        self.calls.append(("maps", step, dict(maps)))
+
+    def progress(self, step: int, total: int) -> None:
+        self.calls.append(("progress", step, total))
+
+    def close(self) -> None:
+        raise AssertionError("who opened the sink closes it")
+
+    def steps(self, *start: Any) -> list[int]:
+        """The steps of the calls whose name (and split) is this."""
+        return [c[1] for c in self.calls if (c[0], *c[2:3])[: len(start)] == start]
+
+
+class Trial:
+    """One run of the loop, with all that it asked for."""
+
+    def __init__(self, *, losses: Mapping[int, float] | None = None) -> None:
+        self.losses = losses or {}
+        self.sink = Recorder()
+        self.fed: list[int] = []
+
+    def step(self, state: Count, batch: Mapping[str, np.ndarray]) -> tuple[Count, Metrics]:
+        number = state.step + 1
+        self.fed.append(int(batch["number"][0]))
+        values = {"loss": np.float32(self.losses.get(number, number)), "rate": np.float32(1 / number)}
+        totals = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
+        return Count(number), Metrics(totals, values)
+
+    def measured(self, name: str, at_end: bool) -> Measured:
+        sample = {"output": name}
+        return Measured(
+            name, "validation" if not at_end else "test", at_end, lambda s: Report({name: s.step}, [sample])
+        )
+
+    def probe(self, state: Count) -> dict[str, np.ndarray]:
+        self.sink.calls.append(("probe", state.step))
+        return {"site": np.full(1, state.step)}
+
+    def run(self, steps: int, cadence: Cadence, start: int = 0, **options: Any) -> Any:
+        evaluations = [self.measured("bleu", False), self.measured("error_rate", True)]
+        return run(
+            Count(start),  # type: ignore[arg-type]
+            self.step,  # type: ignore[arg-type]
+            Numbers(),
+            steps=steps,
+            cadence=cadence,
+            evaluations=evaluations,
+            probe=self.probe,  # type: ignore[arg-type]
+            save=lambda state: self.sink.calls.append(("save", int(state.step))),
+            sink=self.sink,
+            **options,
+        )
+
+
+def test_each_thing_happens_at_its_cadence_and_at_the_end() -> None:
+    trial = Trial()
+    assert isinstance(trial.sink, Sink)
+    state = trial.run(11, Cadence(log=2, evaluate=3, maps=4, checkpoint=5))
+    assert state == Count(11)
+    assert trial.fed == list(range(11))
+    assert trial.sink.steps("progress") == list(range(1, 12))
+    assert trial.sink.steps("scalars", "train") == [2, 4, 6, 8, 10, 11]
+    assert trial.sink.steps("scalars", "validation") == [3, 6, 9, 11]
+    assert trial.sink.steps("samples", "validation") == [3, 6, 9, 11]
+    assert trial.sink.steps("scalars", "test") == [11]  # an evaluation of the end
+    assert trial.sink.steps("maps") == [0, 4, 8, 11]
+    assert trial.sink.steps("save") == [5, 10, 11]
+    assert [int(c[2]["site"][0]) for c in trial.sink.calls if c[0] == "maps"] == [0, 4, 8, 11]
+    assert trial.sink.calls[-1] == ("save", 11)  # a run that has its last checkpoint is complete
+
+
+def test_zero_means_only_at_the_end() -> None:
+    trial = Trial()
+    trial.run(4, Cadence(log=1, evaluate=0, maps=0, checkpoint=0))
+    for name in (("scalars", "validation"), ("maps",), ("save",)):
+        assert trial.sink.steps(*name) == [4]
+
+
+def test_a_resumed_run_goes_on_where_it_stopped() -> None:
+    trial = Trial()
+    trial.run(9, Cadence(log=3, evaluate=0, maps=3, checkpoint=3), start=6)
+    assert trial.fed == [6, 7, 8]
+    assert trial.sink.steps("scalars", "train") == [9]
+    assert trial.sink.steps("maps") == [9]  # none of step 0: the first run has it
+
+
+def test_a_finished_run_does_nothing() -> None:
+    trial = Trial()
+    assert trial.run(9, Cadence(log=3, evaluate=3, maps=3, checkpoint=3), start=9) == Count(9)
+    assert trial.sink.calls == []
+
+
+def test_the_metrics_of_every_step_count_once() -> None:
+    trial = Trial()
+    trial.run(7, Cadence(log=3, evaluate=0, maps=0, checkpoint=0))
+    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    windows = ([1, 2, 3], [4, 5, 6], [7])
+    assert [r["loss"] for r in reports] == [np.mean(w) for w in windows]
+    assert [r["rate"] for r in reports] == pytest.approx([np.mean([1 / n for n in w]) for w in windows])
+    # Rates share their seconds, so their ratios are free of the clock.
+    a_step = [r["tokens_per_second"] / r["steps_per_second"] for r in reports]
+    assert a_step == pytest.approx([10 * np.mean(w) for w in windows])
+    pairs = [r["pairs_per_second"] / r["steps_per_second"] for r in reports]
+    assert pairs == pytest.approx([2, 2, 2])
+    assert all("utilisation" not in r for r in reports)
+
+
+def test_utilisation_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
+    trial = Trial()
+    flops = {"flops": lambda batch: 1000.0 * float(batch["number"][0] + 1), "peak_flops": 5e6}
+    trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), **flops)
+    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    a_step = [r["utilisation"] / r["steps_per_second"] for r in reports]
+    assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("at", [3, 4, 5])
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(bad: float, at: int) -> None:
+    trial = Trial(losses={at: bad})
+    with pytest.raises(FloatingPointError, match=f"loss is {bad} at step {at}; lower config.optimizer"):
+        trial.run(5, Cadence(log=4, evaluate=0, maps=0, checkpoint=4))
+    # The checkpoint of step 4 comes behind its metrics, so that no bad state is ever saved.
+    assert trial.sink.steps("save") == ([4] if at > 4 else [])
+
+
+def test_the_host_reads_a_step_only_when_the_next_is_under_way() -> None:
+    dispatched: list[int] = []
+    read: list[tuple[int, int]] = []
+
+    class Watched:
+        """A metric that says when it is looked at."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            read.append((self.number, dispatched[-1]))
+            return np.float32(1.0)  # type: ignore[return-value]
+
+    trial = Trial()
+
+    def step(state: Count, batch: Any) -> tuple[Count, Metrics]:
+        dispatched.append(state.step + 1)
+        return Count(state.step + 1), Metrics({}, {"loss": Watched(state.step + 1)})  # type: ignore[dict-item]
+
+    trial.step = step  # type: ignore[method-assign]
+    trial.run(6, Cadence(log=3, evaluate=0, maps=0, checkpoint=0))
+    assert read == [(1, 2), (2, 3), (3, 3), (4, 5), (5, 6), (6, 6)]

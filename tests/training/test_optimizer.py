@@ -1,0 +1,121 @@
+"""Schedules against their formulas, and what weight decay and clipping touch."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, learning_rate, make_optimizer
+
+PEAK, WARMUP, STEPS, FINAL = 0.02, 7, 40, 0.1
+
+
+def warm(after: Callable[[int], float]) -> list[float]:
+    """The rate of updates 1 to STEPS: a straight line to the peak, then `after`."""
+    return [PEAK * (t / WARMUP if t < WARMUP else after(t)) for t in range(1, STEPS + 1)]
+
+
+def progress(t: int) -> float:
+    return (t - WARMUP) / (STEPS - WARMUP)
+
+
+FORMULAS = {
+    Schedule.CONSTANT: warm(lambda t: 1),
+    Schedule.INVERSE_SQUARE_ROOT: warm(lambda t: math.sqrt(WARMUP / t)),
+    Schedule.LINEAR: warm(lambda t: 1 - (1 - FINAL) * progress(t)),
+    Schedule.COSINE: warm(lambda t: FINAL + (1 - FINAL) * (1 + math.cos(math.pi * progress(t))) / 2),
+}
+
+
+def rates(config: OptimizerConfig, steps: int) -> np.ndarray:
+    return np.asarray(jax.vmap(learning_rate(config, steps))(jnp.arange(steps)))
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_a_schedule_is_its_formula(schedule: Schedule) -> None:
+    config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup=WARMUP, final=FINAL)
+    found = rates(config, STEPS)
+    np.testing.assert_allclose(found, FORMULAS[schedule], rtol=1e-5)
+    assert found.max() == pytest.approx(PEAK)
+    assert found.argmax() == WARMUP - 1
+    if schedule in (Schedule.LINEAR, Schedule.COSINE):
+        assert found[-1] == pytest.approx(FINAL * PEAK)
+
+
+def test_equation_3_of_vaswani() -> None:
+    width, warmup = 512, 4000
+    config = OptimizerConfig(learning_rate=(width * warmup) ** -0.5, warmup=warmup)
+    t = np.arange(1, 12_001, dtype=np.float64)
+    equation = width**-0.5 * np.minimum(t**-0.5, t * warmup**-1.5)
+    np.testing.assert_allclose(rates(config, len(t)), equation, rtol=1e-5)
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_without_warm_up_the_first_update_has_the_peak(schedule: Schedule) -> None:
+    config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup=0)
+    assert rates(config, STEPS)[0] == pytest.approx(PEAK)
+
+
+PARAMETERS = {
+    "block/kernel": jnp.full((2, 2), 2.0),
+    "block/bias": jnp.full((2, 2), 2.0),
+    "norm/scale": jnp.full(2, 2.0),
+}
+
+
+def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
+    """The first update, at a learning rate of 0.1."""
+    config = OptimizerConfig(learning_rate=0.1, schedule=Schedule.CONSTANT, warmup=0, **fields)
+    rule = make_optimizer(config, STEPS).transformation
+    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS)
+    return {path: np.asarray(leaf) for path, leaf in updates.items()}
+
+
+def test_weight_decay_leaves_biases_and_norms_alone() -> None:
+    still = jax.tree.map(jnp.zeros_like, PARAMETERS)
+    updates = update(still, algorithm=Algorithm.ADAMW, weight_decay=0.3)
+    np.testing.assert_allclose(updates["block/kernel"], -0.1 * 0.3 * 2.0, rtol=1e-6)
+    assert not updates["block/bias"].any()  # a stack of biases has two dimensions too
+    assert not updates["norm/scale"].any()
+
+
+@pytest.mark.parametrize(("norm", "kept"), [(10.0, 0.5), (0.5, 0.5), (0.2, 0.2)])
+def test_clipping_bounds_the_global_norm(norm: float, kept: float) -> None:
+    random = np.random.default_rng(0)
+    gradients = {path: random.normal(size=leaf.shape) for path, leaf in PARAMETERS.items()}
+    scale = norm / math.sqrt(sum(np.square(leaf).sum() for leaf in gradients.values()))
+    gradients = {path: jnp.float32(scale * leaf) for path, leaf in gradients.items()}
+    updates = update(gradients, algorithm=Algorithm.SGD, beta1=0.0, clip=0.5)
+    for path, leaf in gradients.items():
+        np.testing.assert_allclose(updates[path], -0.1 * leaf * kept / norm, rtol=1e-5)
+
+
+def test_momentum_adds_up() -> None:
+    rule = make_optimizer(
+        OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.5), STEPS
+    ).transformation
+    ones, state = {"x": jnp.ones(1)}, rule.init({"x": jnp.zeros(1)})
+    moved = []
+    for _ in range(3):
+        updates, state = rule.update(ones, state)
+        moved.append(float(updates["x"][0]))
+    assert moved == pytest.approx([-0.1, -0.15, -0.175])
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
+        ({"warmup": -1}, "warmup=-1"),
+        ({"clip": -0.5}, "clip=-0.5"),
+        ({"weight_decay": 0.1}, "weight_decay=0.1 acts with algorithm=adamw alone; algorithm is adam"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        OptimizerConfig(**fields)

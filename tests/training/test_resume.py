@@ -1,0 +1,254 @@
+"""A whole run: stopped and resumed it equals an uninterrupted one, and refuses what is not its own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.maps.store import MapStore
+from transformer.training import experiment
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.sharding import make_mesh
+from transformer.training.sinks import Console
+from transformer.training.sinks.jsonl import read_metrics
+from transformer.training.state import TrainState, by_path
+
+STEPS, SAVED, STOPPED = 8, 4, 7
+CONFIG: dict[str, Any] = {
+    "name": "resume",
+    "steps": STEPS,
+    "seed": 3,
+    "log_every": 2,
+    "eval_every": 4,
+    "maps_every": 2,
+    "checkpoint_every": SAVED,
+    "keep": 2,
+    "task": {
+        "name": "translation",
+        "dataset": "phrases/train=64,validation=16,test=16",
+        "vocabulary": 200,
+        "lengths": (48,),
+        "tokens_per_batch": 16 * 48,
+        "beams": 1,
+        "extra_length": 0,
+        "shown": 4,
+        "probed": 3,
+    },
+    "model": {
+        "family": "encoder_decoder",
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "dropout": 0.1,  # so that the keys matter
+        "longest": 48,
+    },
+    "optimizer": {"learning_rate": 0.01, "warmup": 4},
+    "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
+}
+
+# An uninterrupted run in a process of its own, which also says what it imported.
+ALONE = """
+import json, sys
+from pathlib import Path
+from transformer.training import experiment
+from transformer.training.sharding import make_mesh
+experiment.make_mesh = lambda: make_mesh(1)
+experiment.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
+print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
+"""
+
+
+class Killed(BaseException):
+    """What ends a run between two steps."""
+
+
+class KilledConsole(Console):
+    """The console of a run that does not live to see the end of step STOPPED."""
+
+    def progress(self, step: int, total: int) -> None:
+        if step == STOPPED:
+            raise Killed
+        super().progress(step, total)
+
+
+@pytest.fixture(scope="module")
+def workdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device() -> Iterator[None]:
+    """Sharding has its tests; eight fake devices would make these slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "make_mesh", lambda devices=1: make_mesh(devices))
+        patch.setattr(experiment, "peak_flops", lambda devices: 1e9)
+        yield
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {**CONFIG, **changes}
+
+
+@pytest.fixture(scope="module")
+def alone(workdirs: Path, root: Path) -> tuple[Path, str]:
+    """The directory of an uninterrupted run in its own process, and what that printed."""
+    command = [sys.executable, "-c", ALONE, json.dumps(CONFIG), str(workdirs / "alone")]
+    done = subprocess.run(
+        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return workdirs / "alone", done.stdout
+
+
+@pytest.fixture(scope="module")
+def stopped(workdirs: Path) -> Path:
+    """A run that was killed behind its checkpoint, and resumed: its metrics went further than its checkpoint."""
+    folder = workdirs / "stopped"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "Console", KilledConsole)
+        with pytest.raises(Killed):
+            experiment.train(experiment.resolve(CONFIG), folder)
+    assert read_metrics(folder / "metrics.jsonl")[-1]["step"] > SAVED
+    assert Checkpoints.reading(folder / "checkpoints").latest() == SAVED
+    assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
+    shutil.copytree(folder, workdirs / "half")
+    experiment.train(experiment.resolve(CONFIG), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def half(stopped: Path, workdirs: Path) -> Path:
+    """The run as it was when it was killed."""
+    return workdirs / "half"
+
+
+def final_state(folder: Path) -> TrainState:
+    setting = experiment.assemble(experiment.resolve(CONFIG), folder)
+    checkpoints = Checkpoints.reading(folder / "checkpoints")
+    assert checkpoints.latest() == STEPS
+    return checkpoints.restore(STEPS, setting.abstract)[0]
+
+
+def leaf_bytes(state: Any) -> dict[str, bytes]:
+    leaves = by_path(state._replace(key=jax.random.key_data(state.key)))
+    return {path: np.asarray(leaf).tobytes() for path, leaf in leaves.items()}
+
+
+def without_clock(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run, without what depends on how fast it went."""
+    clocked = re.compile(r".*_per_second|utilisation")
+    records = read_metrics(folder / "metrics.jsonl")
+    return [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in records]
+
+
+def contents(folder: Path, *names: str) -> dict[str, bytes]:
+    files = [path for name in names for path in sorted((folder / name).rglob("*")) or [folder / name]]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
+
+
+def test_stopped_and_resumed_equals_uninterrupted(alone: tuple[Path, str], stopped: Path) -> None:
+    one, other = leaf_bytes(final_state(alone[0])), leaf_bytes(final_state(stopped))
+    assert one.keys() == other.keys()
+    assert {"variables", "optimisers", "averages"} <= {path.split("/")[0] for path in one}
+    assert [path for path in one if one[path] != other[path]] == []
+
+
+def test_the_records_are_those_of_one_run(alone: tuple[Path, str], stopped: Path) -> None:
+    records = without_clock(alone[0])
+    assert [r["step"] for r in records if r["split"] == "train"] == [2, 4, 6, 8]
+    assert records == without_clock(stopped)
+    assert (alone[0] / "samples.jsonl").read_bytes() == (stopped / "samples.jsonl").read_bytes()
+
+
+def test_the_maps_are_those_of_one_run(alone: tuple[Path, str], stopped: Path) -> None:
+    one, other = (MapStore.existing(folder / "maps") for folder in (alone[0], stopped))
+    assert one.steps == other.steps == (0, 2, 4, 6, 8)
+    for site in one.sites:
+        for step in one.steps:
+            np.testing.assert_array_equal(one.read(site.name, step), other.read(site.name, step))
+
+
+def test_neither_tensorflow_nor_torch_is_imported_by_a_run(alone: tuple[Path, str]) -> None:
+    assert alone[1].splitlines()[-1] == "imported: []"
+
+
+def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lasting = ("metrics.jsonl", "samples.jsonl", "maps", "checkpoints", "tensorboard", "tokenizer.json", "config.json")
+    before = contents(stopped, *lasting)
+    assert len(before) > 10
+    experiment.train(experiment.resolve(CONFIG), stopped)
+    assert contents(stopped, *lasting) == before
+    assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
+
+
+def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
+    # Short, without evaluations: the first records must differ already.
+    changes = {"seed": 4, "steps": 2, "log_every": 2, "checkpoint_every": 0, "maps_every": 0}
+    resolved = experiment.resolve(config(**changes))
+    folder = workdirs / "seed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "compile_evaluation", lambda model, evaluation: lambda state: _nothing())
+        experiment.train(resolved, folder)
+    (mine,) = [r for r in without_clock(folder) if r["split"] == "train"]
+    theirs = without_clock(stopped)[0]
+    assert mine["step"] == theirs["step"] == 2
+    assert mine["loss"] != theirs["loss"]
+    assert mine["learning_rate"] == theirs["learning_rate"]
+
+
+def _nothing() -> Any:
+    from transformer.tasks.contract import Report
+
+    return Report({})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": 4}, r"config\.seed=3, not 4"),
+        ({"model": {**CONFIG["model"], "heads": 4}}, r"config\.model\.heads=2, not 4"),
+        ({"optimizer": {"learning_rate": 0.02, "warmup": 4}}, r"config\.optimizer\.learning_rate=0\.01, not 0\.02"),
+    ],
+)
+def test_a_changed_config_is_refused_and_loses_nothing(half: Path, changes: Any, says: str) -> None:
+    before = contents(half, ".")
+    with pytest.raises(UserError, match=says):
+        experiment.train(experiment.resolve(config(**changes)), half)
+    assert contents(half, ".") == before
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, workdirs: Path) -> None:
+    folder = workdirs / "other"
+    shutil.copytree(half, folder)
+    other = experiment.resolve(config(model={**CONFIG["model"], "feed_forward": 64}))
+    # A directory that says it is the other model's, with this one's checkpoints in it.
+    (folder / "config.json").write_text(json.dumps(other.to_config()))
+    kept = contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl")
+    says = (
+        r"checkpoint 4 in .* is of another model: leaf 'variables/params/decoder/feed_forward/contract/kernel' is "
+        r"shape \(1, 32, 16\) of float32 there and shape \(1, 64, 16\) of float32 here"
+    )
+    with pytest.raises(UserError, match=says):
+        experiment.train(other, folder)
+    assert contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl") == kept
+
+
+def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) -> None:
+    allowed = experiment.changeable(experiment.resolve(CONFIG))
+    assert {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir", "steps"} == set(
+        allowed
+    )
+    ending = experiment.resolve(config(optimizer={"schedule": "linear"}))
+    assert "steps" not in experiment.changeable(ending)  # the schedule's end moves with it

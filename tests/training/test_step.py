@@ -1,0 +1,272 @@
+"""The step against NumPy: updates, norms, denominators, who trains what, and the streams of keys."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.models.contract import Aux, Variables
+from transformer.tasks.contract import LossAux, Objective, View
+from transformer.training.averages import Average, AverageKind
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.state import TrainState, by_path, stream
+from transformer.training.step import Metrics, init_state, make_step
+
+ROWS, LENGTH, WIDTH = 8, 6, 3
+
+
+class Line:
+    """y = x . w + b at every position."""
+
+    sites = ()
+
+    def init(self, key: Any) -> Variables:
+        kernel = jax.random.normal(key, (WIDTH,))
+        return Variables({"line": {"kernel": kernel, "bias": jnp.float32(0.5)}, "other": jnp.ones(2)}, {})
+
+    def apply(self, variables: Variables, inputs: Mapping[str, Any], **_: Any) -> tuple[Any, Aux]:
+        line = variables.params["line"]
+        return inputs["x"] @ line["kernel"] + line["bias"], Aux({}, {}, variables.state)
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression:
+    """The mean square over the real tokens of the batch; `own_count` plants the fault of a micro-batch's own mean."""
+
+    trains: tuple[str, ...] = ("line/*",)
+    own_count: bool = False
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return (Objective("fit", self.loss, self.trains),)
+
+    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+        return {"updates": jnp.int32(0)}
+
+    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+        return batch, view.extra
+
+    def totals(self, batch: Any) -> dict[str, Any]:
+        return {"tokens": jnp.sum(batch["real"]).astype(jnp.float32)}
+
+    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        y, aux = view.model.apply(view.variables, batch, train=view.train)
+        count = jnp.sum(batch["real"]) if self.own_count else totals["tokens"]
+        loss = jnp.sum(jnp.where(batch["real"], jnp.square(y - batch["y"]), 0)) / count
+        extra = {"updates": view.extra["updates"] + 1}
+        return loss, LossAux(aux.state, extra, {"loss": loss})
+
+
+def batch_of(seed: int) -> dict[str, np.ndarray]:
+    """Rows of very uneven token counts."""
+    random = np.random.default_rng(seed)
+    lengths = np.array([6, 6, 1, 1, 6, 1, 2, 5])[:, None]
+    return {
+        "x": random.normal(size=(ROWS, LENGTH, WIDTH)).astype(np.float32),
+        "y": random.normal(size=(ROWS, LENGTH)).astype(np.float32),
+        "real": np.arange(LENGTH) < lengths,
+    }
+
+
+def gradient(w: np.ndarray, b: float, batch: Mapping[str, np.ndarray]) -> tuple[np.ndarray, float, float]:
+    """The gradient and the loss in float64, by hand."""
+    x, y, real = (batch[name].astype(np.float64) for name in ("x", "y", "real"))
+    residual = (x @ w + b - y) * real
+    return (
+        2 * np.einsum("bt,bte->e", residual, x) / real.sum(),
+        2 * residual.sum() / real.sum(),
+        np.square(residual).sum() / real.sum(),
+    )
+
+
+def optimisers(task: Any, config: OptimizerConfig) -> dict[str, Any]:
+    return {objective.name: make_optimizer(config, 10) for objective in task.objectives}
+
+
+SGD = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.0)
+
+
+def steps(
+    task: Any,
+    batches: list[Any],
+    config: OptimizerConfig = SGD,
+    accumulate: int = 1,
+    model: Any = None,
+    averages: Mapping[str, Average] | None = None,
+) -> tuple[TrainState, TrainState, list[Metrics]]:
+    """The state before and after a step on each batch, and each step's metrics."""
+    model, averages = model or Line(), averages or {}
+    made = optimisers(task, config)
+    start = init_state(model, task, made, averages, jax.random.key(1))
+    step = jax.jit(make_step(model, task, made, averages, accumulate=accumulate))
+    state, found = start, []
+    for batch in batches:
+        state, metrics = step(state, batch)
+        found.append(metrics)
+    return start, state, found
+
+
+def numpy_line(state: TrainState) -> tuple[np.ndarray, float]:
+    line = state.variables.params["line"]
+    return np.asarray(line["kernel"], np.float64), float(line["bias"])
+
+
+def test_one_step_of_gradient_descent_is_numpys() -> None:
+    batch = batch_of(0)
+    start, state, (metrics,) = steps(Regression(), [batch])
+    (w, b), (new_w, new_b) = numpy_line(start), numpy_line(state)
+    of_w, of_b, loss = gradient(w, b, batch)
+    np.testing.assert_allclose(new_w, w - 0.1 * of_w, atol=1e-6)
+    assert new_b == pytest.approx(b - 0.1 * of_b, abs=1e-6)
+    norm = np.sqrt(np.square(of_w).sum() + of_b**2)
+    expected = {"loss": loss, "gradient_norm": norm, "update_norm": 0.1 * norm, "learning_rate": 0.1}
+    assert {name: float(value) for name, value in metrics.values.items()} == pytest.approx(expected, rel=1e-5)
+    assert metrics.totals == {"tokens": batch["real"].sum()}
+    assert int(state.step) == 1
+
+
+def test_three_steps_of_adam_are_numpys() -> None:
+    beta1, beta2, epsilon, rate = 0.9, 0.98, 1e-9, 0.01
+    config = OptimizerConfig(
+        Algorithm.ADAM, rate, Schedule.CONSTANT, warmup=0, beta1=beta1, beta2=beta2, epsilon=epsilon
+    )
+    batches = [batch_of(seed) for seed in range(3)]
+    start, state, found = steps(Regression(), batches, config)
+    w, b = numpy_line(start)
+    parameters, first, second = np.array([*w, b]), np.zeros(WIDTH + 1), np.zeros(WIDTH + 1)
+    for t, (batch, metrics) in enumerate(zip(batches, found, strict=True), start=1):
+        of_w, of_b, _ = gradient(parameters[:-1], parameters[-1], batch)
+        gradients = np.array([*of_w, of_b])
+        first = beta1 * first + (1 - beta1) * gradients
+        second = beta2 * second + (1 - beta2) * gradients**2
+        update = rate * (first / (1 - beta1**t)) / (np.sqrt(second / (1 - beta2**t)) + epsilon)
+        parameters = parameters - update
+        assert float(metrics.values["update_norm"]) == pytest.approx(np.linalg.norm(update), rel=1e-4)
+    new_w, new_b = numpy_line(state)
+    np.testing.assert_allclose([*new_w, new_b], parameters, atol=2e-6)
+
+
+def test_micro_batches_of_uneven_token_counts_make_the_large_batch() -> None:
+    batches = [batch_of(0), batch_of(1)]
+    _, large, of_large = steps(Regression(), batches)
+    _, cut, of_cut = steps(Regression(), batches, accumulate=4)
+    for one, other in zip(jax.tree.leaves(large.variables), jax.tree.leaves(cut.variables), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    for one, other in zip(of_large, of_cut, strict=True):
+        assert other.values == pytest.approx(one.values, rel=1e-5)
+        assert other.totals == one.totals
+
+
+def test_a_mean_over_each_micro_batch_would_be_seen() -> None:
+    batches = [batch_of(0)]
+    _, large, _ = steps(Regression(), batches)
+    _, cut, _ = steps(Regression(own_count=True), batches, accumulate=4)
+    assert np.abs(numpy_line(large)[0] - numpy_line(cut)[0]).max() > 1e-2
+
+
+def test_every_micro_batch_starts_from_the_steps_extra() -> None:
+    _, state, _ = steps(Regression(), [batch_of(0), batch_of(1)], accumulate=4)
+    assert int(state.extra["updates"]) == 2
+
+
+def test_a_batch_that_cannot_be_cut_says_so() -> None:
+    with pytest.raises(ValueError, match="8 rows cannot be cut into accumulate=3"):
+        steps(Regression(), [batch_of(0)], accumulate=3)
+
+
+def test_what_no_objective_trains_keeps_its_bits() -> None:
+    start, state, _ = steps(
+        Regression(trains=("line/kernel",)), [batch_of(0)], averages={"mean": Average(AverageKind.MEAN)}
+    )
+    before, after = by_path(start.variables.params), by_path(state.variables.params)
+    changed = {path for path in before if np.asarray(before[path]).tobytes() != np.asarray(after[path]).tobytes()}
+    assert changed == {"line/kernel"}
+    assert set(by_path(state.optimisers)) == set(by_path(start.optimisers))
+    assert not any("bias" in path or "other" in path for path in by_path(state.optimisers))
+    assert {path: np.asarray(leaf).tobytes() for path, leaf in state.averages["mean"].items()} == {
+        path: np.asarray(leaf).tobytes() for path, leaf in after.items()
+    }
+
+
+def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'fit' trains=\('lines/\*',\) matches none"):
+        steps(Regression(trains=("lines/*",)), [])
+
+
+class Pair:
+    """Two numbers and a state that counts the losses that were taken."""
+
+    sites = ()
+
+    def init(self, key: Any) -> Variables:
+        return Variables({"a": {"x": jnp.float32(1)}, "b": {"x": jnp.float32(2)}}, {"losses": jnp.int32(0)})
+
+
+class Chase:
+    """The first objective pulls a towards 10, the second b towards a; both read the prepared extra."""
+
+    def __init__(self) -> None:
+        self.objectives = (Objective("first", self.first, ("a/*",)), Objective("second", self.second, ("b/*",)))
+
+    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+        return {"prepared": jnp.int32(0), "losses": jnp.int32(0)}
+
+    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+        extra = {**view.extra, "prepared": view.extra["prepared"] + 1}
+        return {"target": batch["target"] * 10, "draw": jax.random.uniform(key, batch["target"].shape)}, extra
+
+    def totals(self, batch: Any) -> dict[str, Any]:
+        return {"weight": jnp.sum(batch["target"])}
+
+    def first(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        loss = jnp.sum(0.5 * jnp.square(view.variables.params["a"]["x"] - batch["target"])) / len(batch["target"])
+        return loss, self.aux(view, {"loss": loss, "draw": batch["draw"][0]})
+
+    def second(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        a, b = view.variables.params["a"]["x"], view.variables.params["b"]["x"]
+        loss = 0.5 * jnp.square(b - a)
+        return loss, self.aux(view, {"loss": loss, "draw": jax.random.uniform(key)})
+
+    def aux(self, view: View, metrics: Any) -> LossAux:
+        state = {"losses": view.variables.state["losses"] + 1}
+        return LossAux(state, {**view.extra, "losses": view.extra["losses"] + 1}, metrics)
+
+
+def test_objectives_take_turns_each_on_what_the_one_before_left() -> None:
+    _, state, (metrics,) = steps(Chase(), [{"target": jnp.ones(4)}], model=Pair())
+    params = state.variables.params
+    assert float(params["a"]["x"]) == pytest.approx(1 + 0.1 * 9)
+    # b = 2 is pulled towards the new a = 1.9, not the old 1.
+    assert float(params["b"]["x"]) == pytest.approx(2 + 0.1 * (1.9 - 2))
+    assert int(state.variables.state["losses"]) == 2
+    assert {name: int(value) for name, value in state.extra.items()} == {"prepared": 1, "losses": 2}
+    assert float(metrics.totals["weight"]) == 40  # of the prepared batch
+    names = {"loss", "draw", "gradient_norm", "update_norm", "learning_rate"}
+    assert set(metrics.values) == {f"{objective}/{name}" for objective in ("first", "second") for name in names}
+
+
+def test_each_purpose_and_step_has_its_own_key() -> None:
+    key = jax.random.key(3)
+    drawn = {
+        (step, name): jax.random.key_data(stream(key, step, name)).tobytes()
+        for step in (0, 1, 2)
+        for name in ("prepare", "first", "second")
+    }
+    assert len(set(drawn.values())) == 9
+    again = jax.jit(lambda step: stream(key, step, "first"))(1)  # a traced step gives the same key
+    assert jax.random.key_data(again).tobytes() == drawn[1, "first"]
+    assert jax.random.key_data(stream(jax.random.key(4), 1, "first")).tobytes() != drawn[1, "first"]
+
+
+def test_a_steps_draws_depend_on_the_step_and_the_purpose_alone() -> None:
+    batch = {"target": jnp.ones(4)}
+    start, _, found = steps(Chase(), [batch, batch], model=Pair())
+    draws = [float(metrics.values[f"{name}/draw"]) for metrics in found for name in ("first", "second")]
+    assert len(set(draws)) == 4
+    for step, metrics in enumerate(found):
+        key = stream(start.key, step, "second")
+        assert float(metrics.values["second/draw"]) == pytest.approx(float(jax.random.uniform(key)))
