@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
         {
             "name": "demo",
             "seed": 1,
-            "steps": 450,
+            "steps": 600,
             "accumulate": 1,
             "log_every": 25,
             "eval_every": 150,

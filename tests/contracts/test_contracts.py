@@ -22,7 +22,7 @@ from transformer.models.registry import FAMILIES
 from transformer.tasks.registry import TASKS
 from transformer.training.averages import Average, AverageKind
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.evaluate import compile_evaluation
+from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import Setting, assemble, compile_probe, resolve
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
@@ -147,9 +147,10 @@ class Trial:
         (folder / "task").mkdir()
         self.setting = case.assemble(folder / "task", case.averages)
         self.probe = compile_probe(self.setting)
+        measured = self.setting.task.evaluations[:1]
         self.evaluations = [
-            Measured(e.name, e.split, e.at_end, compile_evaluation(self.setting.model, e))
-            for e in self.setting.task.evaluations[:1]
+            Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
+            for evaluation, evaluate in zip(measured, compile_evaluations(self.setting.model, measured), strict=True)
         ]
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
         self.adam = Algorithm.ADAM, case.learning_rate

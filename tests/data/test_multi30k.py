@@ -32,9 +32,7 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("text", ["raw", "tokenised"])
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("fr", "en")])
-def test_pairs_in_the_order_of_their_lines(
-    text: str, source: str, target: str, files: Path, tmp_path: Path
-) -> None:
+def test_pairs_in_the_order_of_their_lines(text: str, source: str, target: str, files: Path, tmp_path: Path) -> None:
     opened = open_translation(
         f"multi30k/{text}/{source}-{target}", data_dir=str(files), prepared_dir=str(tmp_path / "prepared")
     )
@@ -48,9 +46,7 @@ def test_pairs_in_the_order_of_their_lines(
 
 def test_changed_files_are_prepared_anew(files: Path, tmp_path: Path) -> None:
     def count() -> int:
-        opened = open_translation(
-            "multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path / "prepared")
-        )
+        opened = open_translation("multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path / "prepared"))
         return len(opened.split("train"))
 
     assert count() == 3
@@ -107,9 +103,7 @@ def test_unknown_names_are_refused(name: str, nearest: str, files: Path, tmp_pat
 
 def test_the_direction_is_said_once(files: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contradicts"):
-        open_translation(
-            "multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path), languages=("de", "en")
-        )
+        open_translation("multi30k/raw/en-de", data_dir=str(files), prepared_dir=str(tmp_path), languages=("de", "en"))
 
 
 @pytest.mark.parametrize("text", multi30k.TEXTS)

@@ -202,16 +202,12 @@ def test_links_of_numbers() -> None:
     }
     sure, possible = links("number", (421,), 1, "de")
     assert sure == {("exactly", "genau")}
-    assert possible == {
-        (word, "vierhunderteinundzwanzig") for word in ("four", "hundred", "and", "twenty-one")
-    }
+    assert possible == {(word, "vierhunderteinundzwanzig") for word in ("four", "hundred", "and", "twenty-one")}
 
 
 def test_links_follow_from_slots() -> None:
     fields = {"x": [("a b", "one"), ("c", "two"), ("d", None)]}
-    phrase = align(
-        fill("e/three {x} f", fields), [("T", "two"), ("O", "one"), ("none", None), ("E", "three")]
-    )
+    phrase = align(fill("e/three {x} f", fields), [("T", "two"), ("O", "one"), ("none", None), ("E", "three")])
     assert phrase.source == "e a b c d f"
     assert phrase.links == Links(((0, 3), (3, 0)), ((0, 3), (1, 1), (2, 1), (3, 0)))
     assert phrase.links.to_text() == "0-3 1p1 2p1 3-0"
@@ -263,12 +259,8 @@ def test_splits_share_no_value_and_no_text(
     for one, other in itertools.combinations(SPLITS, 2):
         assert not {(i.kind, i.value) for i in drawn[one]} & {(i.kind, i.value) for i in drawn[other]}
         for language in lexicon.LANGUAGES:
-            assert not {p.source for p in written[one, language]} & {
-                p.source for p in written[other, language]
-            }
-            assert not {p.target for p in written[one, language]} & {
-                p.target for p in written[other, language]
-            }
+            assert not {p.source for p in written[one, language]} & {p.source for p in written[other, language]}
+            assert not {p.target for p in written[one, language]} & {p.target for p in written[other, language]}
 
 
 def test_the_split_is_a_function_of_the_value() -> None:

@@ -48,9 +48,7 @@ class MonolingualTranslate(TinyTranslate):
     """A set with one text alone."""
 
     def _info(self) -> tfds.core.DatasetInfo:
-        features = tfds.features.FeaturesDict(
-            {"en": tfds.features.Text(), "label": tfds.features.Scalar(np.int64)}
-        )
+        features = tfds.features.FeaturesDict({"en": tfds.features.Text(), "label": tfds.features.Scalar(np.int64)})
         return tfds.core.DatasetInfo(builder=self, features=features)
 
 
@@ -109,9 +107,7 @@ def test_preparing_happens_once(prepared: Path, phrases: TranslationSet) -> None
 
 
 def test_phrases_in_one_language(tmp_path: Path) -> None:
-    opened = open_translation(
-        "phrases/train=6,validation=5,test=5", prepared_dir=str(tmp_path), languages=("en", "fr")
-    )
+    opened = open_translation("phrases/train=6,validation=5,test=5", prepared_dir=str(tmp_path), languages=("en", "fr"))
     assert opened.languages == ("en", "fr")
     assert {pair.language for pair in opened.split("train")} == {"fr"}
     assert len(opened.split("train")) == 6
@@ -185,9 +181,7 @@ def test_a_damaged_folder_is_refused(prepared: Path, tmp_path: Path) -> None:
     assert "cannot be opened" in fails(str(folder), prepared_dir=str(tmp_path))
     info["fileFormat"] = "tfrecord"
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    (folder / "features.json").write_bytes(
-        (prepared / "tiny_translate" / "1.0.0" / "features.json").read_bytes()
-    )
+    (folder / "features.json").write_bytes((prepared / "tiny_translate" / "1.0.0" / "features.json").read_bytes())
     with pytest.raises(UserError, match="stored as tfrecord, which has no random access"):
         open_translation(str(folder), prepared_dir=str(tmp_path)).split("train")
 

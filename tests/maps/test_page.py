@@ -65,7 +65,6 @@ def visit(browser):
 
         def open_page(path, address="", scheme="light", shown=True):
             page = browser.new_page(viewport={"width": 1360, "height": 1000}, color_scheme=scheme)
-            page.set_default_timeout(10_000)
             requests, complaints = [], []
             page.on("request", lambda request: requests.append(request.url))
             page.on("console", lambda message: complaints.append(message.text))
@@ -96,9 +95,11 @@ def address(page) -> dict[str, str]:
 
 
 def wait_for(page, name: str, value: str) -> None:
-    """Until the maps on the page are those of the address, which has this value."""
+    """Until the address has this value and the maps on the page are those of the address."""
     page.wait_for_function(
-        "([name, value]) => new URLSearchParams(location.hash.slice(1)).get(name) === value",
+        """([name, value]) =>
+            new URLSearchParams(location.hash.slice(1)).get(name) === value &&
+            document.body.dataset.shown === location.hash""",
         arg=[name, value],
     )
 
@@ -147,7 +148,6 @@ def test_the_slider_moves_the_step_and_the_map(run, report, visit):
     before = page.locator(".thumbnail canvas").first.evaluate("canvas => canvas.toDataURL()")
     page.locator("#step").fill("0")
     wait_for(page, "step", "100")
-    page.wait_for_function("document.body.dataset.shown.endsWith(' 0')")
     assert page.locator("#step-shown").inner_text() == "step 100"
     assert page.locator(".thumbnail canvas").first.evaluate("canvas => canvas.toDataURL()") != before
     assert page.locator("#samples-title").inner_text() == "Samples at step 200"
@@ -187,7 +187,7 @@ def test_a_click_holds_a_row_and_a_chip_shows_it(report, visit):
     page.mouse.move(5, 5)
     assert "“tausend” attends to" in page.locator("#reading").inner_text()
     page.keyboard.press("Escape")
-    assert "row" not in address(page)
+    page.wait_for_function("!location.hash.includes('row') && document.body.dataset.shown === location.hash")
     page.locator(".chip.query").nth(1).hover()
     assert "“und” attends to" in page.locator("#reading").inner_text()
 
@@ -229,7 +229,8 @@ def test_the_address_keeps_what_is_seen(report, visit):
     assert page.locator("#step-shown").inner_text() == "step 400"
     assert page.locator("#example").input_value() == "2"
     page.evaluate("location.hash = '#site=encoder/self&step=800'")
-    page.wait_for_function("document.querySelector('#step-shown').textContent === 'step 800'")
+    wait_for(page, "step", "800")
+    assert page.locator("#step-shown").inner_text() == "step 800"
     # An address of another run, or a broken one, opens on something that is there.
     page = visit(report, "#site=nowhere&example=99&layer=x&head=&step=soon&row=7.5")
     assert address(page)["example"] == "8"

@@ -142,25 +142,18 @@ def test_arrays_land_where_the_abstract_state_says(checkpoints: Checkpoints):
     before = {"kernel": placed("data", "model"), "key": placed(), "none": placed()}
     after = {"kernel": placed("model"), "key": placed(), "none": placed(None, "data")}
     checkpoints.save(1, {name: jax.device_put(leaf, before[name]) for name, leaf in values.items()}, {})
-    shapes = {
-        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=after[name])
-        for name, leaf in values.items()
-    }
+    shapes = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=after[name]) for name, leaf in values.items()}
     restored, _ = checkpoints.restore(1, shapes)
     assert_same(restored, values)
     for name, leaf in restored.items():
         assert leaf.sharding.is_equivalent_to(after[name], leaf.ndim), name
     device = SingleDeviceSharding(jax.devices()[5])
-    only = checkpoints.restore_part(
-        1, jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=device), ("kernel",)
-    )
+    only = checkpoints.restore_part(1, jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=device), ("kernel",))
     assert only.devices() == {jax.devices()[5]}
 
 
 def changed(state: State, **params: Any) -> State:
-    return state._replace(
-        params={name: leaf for name, leaf in (state.params | params).items() if leaf is not None}
-    )
+    return state._replace(params={name: leaf for name, leaf in (state.params | params).items() if leaf is not None})
 
 
 @pytest.mark.parametrize(
@@ -283,9 +276,7 @@ def test_exchanged_leaves_and_metadata_are_found(directory: Path):
     for forged in (content.replace('"position": 5', '"position": 6'), content.replace('"a"', '"c"')):
         assert forged != content
         path.write_text(forged)
-        with pytest.raises(
-            DamagedCheckpoint, match=r"manifest/metadata is not what was saved; .* back to the start"
-        ):
+        with pytest.raises(DamagedCheckpoint, match=r"manifest/metadata is not what was saved; .* back to the start"):
             Checkpoints.reading(directory).restore(1, {"a": jnp.ones(3), "b": jnp.zeros(3)})
     manifest = json.loads(content)
     assert list(manifest["leaves"]) == ["a", "b"]
@@ -314,9 +305,7 @@ def test_a_failed_save_raises_and_is_not_the_latest(directory: Path):
     assert sorted(entry.name for entry in directory.iterdir()) == ["1", "3"]
 
 
-def test_a_reader_leaves_an_unfinished_save_alone_and_sees_the_next(
-    directory: Path, checkpoints: Checkpoints
-):
+def test_a_reader_leaves_an_unfinished_save_alone_and_sees_the_next(directory: Path, checkpoints: Checkpoints):
     checkpoints.save(1, {"a": jnp.ones(3)}, {})
     checkpoints.steps()
     unfinished = directory / "2.orbax-checkpoint-tmp"

@@ -16,6 +16,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.tasks.contract import Report
 from transformer.training import experiment
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.sharding import make_mesh
@@ -40,7 +41,6 @@ CONFIG: dict[str, Any] = {
         "lengths": (48,),
         "tokens_per_batch": 16 * 48,
         "beams": 1,
-        "extra_length": 0,
         "shown": 4,
         "probed": 3,
     },
@@ -62,6 +62,7 @@ CONFIG: dict[str, Any] = {
 ALONE = """
 import json, sys
 from pathlib import Path
+from transformer.tasks.contract import Report
 from transformer.training import experiment
 from transformer.training.sharding import make_mesh
 experiment.make_mesh = lambda: make_mesh(1)
@@ -199,7 +200,7 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     resolved = experiment.resolve(config(**changes))
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "compile_evaluation", lambda model, evaluation: lambda state: _nothing())
+        patch.setattr(experiment, "compile_evaluations", lambda model, all_of_them: [_nothing for _ in all_of_them])
         experiment.train(resolved, folder)
     (mine,) = [r for r in without_clock(folder) if r["split"] == "train"]
     theirs = without_clock(stopped)[0]
@@ -208,9 +209,7 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     assert mine["learning_rate"] == theirs["learning_rate"]
 
 
-def _nothing() -> Any:
-    from transformer.tasks.contract import Report
-
+def _nothing(state: TrainState) -> Report:
     return Report({})
 
 

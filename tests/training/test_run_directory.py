@@ -97,9 +97,7 @@ def test_no_git_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_commit_is_that_of_the_checkout(tmp_path: Path, root: Path):
-    asked = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
+    asked = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     if asked.returncode:
         pytest.skip("needs a checkout with a commit")
     with RunDirectory.claim(tmp_path, CONFIG) as directory:

@@ -51,9 +51,7 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path):
     file = MetricsFile(tmp_path / "m")
     file.scalars(1, "train", {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": 1.0})
     file.close()
-    assert read_metrics(tmp_path / "m") == [
-        {"step": 1, "split": "train", "a": None, "b": None, "c": None, "d": 1.0}
-    ]
+    assert read_metrics(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None, "c": None, "d": 1.0}]
 
 
 def test_a_metric_cannot_hide_the_step(tmp_path: Path):

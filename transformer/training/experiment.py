@@ -124,12 +124,19 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> Ru
 
     Errors: UserError for whatever the person can put right, before anything compiles.
     """
-    with (
-        RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory,
-        directory.log_to_file(),
-    ):
-        setting = assemble(experiment, directory.path)
-        with contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints:
+    config = experiment.to_config()
+    with RunDirectory.claim(workdir, config, may_change=changeable(experiment)) as directory:
+        try:
+            setting = assemble(experiment, directory.path)
+        except UserError:
+            if directory.fresh:
+                directory.abandon()
+            raise
+        with (
+            directory.log_to_file(),
+            contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints,
+        ):
+            directory.record(parameters=count_parameters(setting.abstract.variables.params))
             latest = checkpoints.latest()
             if latest is None:
                 state = setting.initialise(jax.random.key(experiment.run.seed))

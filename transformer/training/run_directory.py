@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -44,6 +45,7 @@ class RunDirectory:
     """The files of one run by name. `open` a run to read it, `claim` it to train in it."""
 
     path: Path
+    fresh: bool = False  # claimed without a run in it
 
     @property
     def config_file(self) -> Path:
@@ -132,12 +134,31 @@ class RunDirectory:
                 directory.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(directory._lock())
                 directory._check(plain, may_change)  # another process may have been here in between
+                fresh = not directory.config_file.exists()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
                 write_json(directory.environment_file, [*starts, environment()])
             except OSError as error:
                 raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
-            yield directory
+            yield dataclasses.replace(directory, fresh=fresh)
+
+    def record(self, **facts: Any) -> None:
+        """Add facts about this start to environment.json."""
+        starts = self._starts()
+        write_json(self.environment_file, [*starts[:-1], {**starts[-1], **facts}])
+
+    def abandon(self) -> None:
+        """Empty a directory in which no run had been, so that a corrected config can start there.
+
+        Errors: ValueError where there was a run before, or training has begun: that is never thrown away.
+        """
+        if not self.fresh or self.checkpoints.exists():
+            raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != _LOCK:
+                entry.unlink()
 
     def config(self) -> dict[str, Any]:
         """The recorded config.

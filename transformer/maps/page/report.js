@@ -113,7 +113,7 @@ function showMaps(maps) {
   ];
   highlight = (query, key) => parts.forEach((part) => part(query, key));
   highlight(pointed[0] ?? state.row, pointed[0] === null ? null : pointed[1]);
-  document.body.dataset.shown = `${state.site} ${state.example} ${state.layer} ${state.head} ${state.step}`;
+  document.body.dataset.shown = location.hash;
 }
 
 function look(query, key, event) {

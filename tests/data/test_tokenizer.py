@@ -1,0 +1,128 @@
+"""Sub-word tokenizers: texts come back as they were, and pieces know their words."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer.config import UserError
+from transformer.data.tokenizer import BEGIN, END, PAD, SPECIAL, UNKNOWN, Tokenizer, tag, train_bpe, word_indices
+
+TEXTS = [
+    "Zwei junge Männer sind im Freien in der Nähe vieler Büsche.",
+    "Der Hund läuft; »schön«, sagt er - ganz ohne Maß!",
+    "a man &apos;s hat , it is n&apos;t his ( or is it ? )",
+    "on Friday, the 17th of May: twenty-one past 7.30 p.m.",
+    "l'été à Noël coûte 3,50 € où ça ?",
+    '¿Qué? 100% of "it" & more... #1/2 @home <tag> a_b',
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_bpe(TEXTS * 3, 300, ["de", "fr"])
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    (ids,) = tokenizer.encode([text])
+    assert UNKNOWN not in ids
+    assert tokenizer.decode([*ids, END, *ids]) == text  # what stands behind the end is not read
+    assert tokenizer.decode(ids) == text
+
+
+@given(st.lists(st.sampled_from("abde Männer,. &;'-äöüß7"), max_size=30).map("".join))
+def test_any_text_of_known_letters_comes_back(text: str) -> None:
+    tokenizer = _trained()
+    plain = " ".join(text.split())
+    (ids,) = tokenizer.encode([plain])
+    assert tokenizer.decode(ids) == plain
+
+
+_CACHE: list[Tokenizer] = []
+
+
+def _trained() -> Tokenizer:
+    if not _CACHE:
+        _CACHE.append(train_bpe(["abde Männer , . & ; ' - äöüß7 aa ab,c d.e"] * 3, 60))
+    return _CACHE[0]
+
+
+def test_special_tokens_have_their_numbers_and_are_not_said(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces([PAD, BEGIN, END, UNKNOWN]) == list(SPECIAL)
+    (ids,) = tokenizer.encode(["der Hund"])
+    assert tokenizer.decode([BEGIN, *tokenizer.tags("de"), *ids, PAD, PAD]) == "der Hund"
+    assert tokenizer.decode([]) == tokenizer.decode([END]) == ""
+    assert not set(ids) & {PAD, BEGIN, END, UNKNOWN}
+
+
+def test_an_unseen_letter_is_unknown(tokenizer: Tokenizer) -> None:
+    (ids,) = tokenizer.encode(["der 犬"])
+    assert UNKNOWN in ids
+
+
+def test_the_vocabulary_is_at_most_what_was_asked(tokenizer: Tokenizer) -> None:
+    assert tokenizer.vocabulary <= 300
+    assert max(max(ids) for ids in tokenizer.encode(TEXTS)) < tokenizer.vocabulary
+
+
+def test_frequent_words_become_one_piece() -> None:
+    tokenizer = train_bpe(["haus haus haus maus"] * 50, 60)
+    (ids,) = tokenizer.encode(["haus"])
+    assert tokenizer.pieces(ids) == ["▁haus"]
+
+
+def test_no_piece_crosses_a_space_or_punctuation() -> None:
+    tokenizer = train_bpe(["so, so, so-so; it's so 7.5"] * 100, 200)
+    (ids,) = tokenizer.encode(["so, so-so; it's so 7.5"])
+    assert tokenizer.pieces(ids) == ["▁so", ",", "▁so", "-", "so", ";", "▁it", "'", "s", "▁so", "▁7", ".", "5"]
+
+
+def test_a_tag_asks_for_a_language(tokenizer: Tokenizer) -> None:
+    assert tokenizer.languages == ["de", "fr"]
+    for language in tokenizer.languages:
+        (number,) = tokenizer.tags(language)
+        assert tokenizer.pieces([number]) == [tag(language)] == [f"<2{language}>"]
+    assert tokenizer.tags("de") != tokenizer.tags("fr")
+
+
+def test_one_language_needs_no_tag() -> None:
+    tokenizer = train_bpe(TEXTS, 200)
+    assert tokenizer.languages == []
+    assert tokenizer.tags("de") == []
+
+
+def test_a_language_that_was_not_trained_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="language='es' was not trained; "):
+        tokenizer.tags("es")
+
+
+def test_a_text_that_looks_like_a_tag_asks_for_nothing(tokenizer: Tokenizer) -> None:
+    (ids,) = tokenizer.encode(["say <2de> <end> <pad>"])
+    assert not set(ids) & {PAD, BEGIN, END, *tokenizer.tags("de")}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("a man", 2), ("a man , here", 4), ("it is n&apos;t", 3), ("l'été à Noël", 3), ("twenty-one", 1), ("Maß !", 2)],
+)
+def test_pieces_belong_to_the_words_between_spaces(tokenizer: Tokenizer, text: str, words: int) -> None:
+    (ids,) = tokenizer.encode([text])
+    pieces = tokenizer.pieces(ids)
+    found = word_indices(pieces)
+    assert len(found) == len(pieces)
+    assert sorted(set(found)) == list(range(words))
+    joined = ["".join(p for p, w in zip(pieces, found, strict=True) if w == word) for word in range(words)]
+    assert [one.replace("▁", "") for one in joined] == text.split()
+
+
+def test_what_was_saved_is_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
+    assert (again.vocabulary, again.languages) == (tokenizer.vocabulary, tokenizer.languages)
+
+
+def test_training_twice_gives_the_same_tokenizer(tokenizer: Tokenizer) -> None:
+    assert train_bpe(TEXTS * 3, 300, ["de", "fr"]).encode(TEXTS) == tokenizer.encode(TEXTS)

@@ -1,0 +1,153 @@
+"""The translation task: what is fed, what is minimised, and by what it is divided."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.data.datasets.translation import Pair
+from transformer.data.tokenizer import BEGIN, END, PAD, train_bpe
+from transformer.models.contract import Aux, Variables
+from transformer.tasks.contract import View
+from transformer.tasks.registry import name_of, task_config
+from transformer.tasks.translation import Translation
+from transformer.tasks.translation_data import Split, TranslationConfig, encode
+
+PAIRS = [
+    Pair(" ".join(f"s{n}" for n in range(words)), " ".join(f"t{n}" for n in range(words + more)), "de")
+    for words, more in ((1, 0), (2, 2), (3, 0), (1, 3), (5, 0), (4, 1), (2, 0), (6, 0), (3, 1), (2, 1))
+]
+CONFIG = TranslationConfig(lengths=(5, 9), tokens_per_batch=18, label_smoothing=0.2, shown=3, probed=4, beams=1)
+
+
+@pytest.fixture(scope="module")
+def task() -> Translation:
+    tokenizer = train_bpe(10 * [text for pair in PAIRS for text in (pair.source, pair.target)], 60)
+    split = Split("train", PAIRS, encode(tokenizer, PAIRS))
+    validation = Split("validation", PAIRS, encode(tokenizer, PAIRS))
+    return Translation(CONFIG, tokenizer, {"train": split, "validation": validation, "test": split})
+
+
+class Oracle:
+    """Logits that depend on the decoder's input alone: a fixed row of a table."""
+
+    def __init__(self, vocabulary: int):
+        self.table = np.random.default_rng(0).normal(size=(vocabulary, vocabulary)).astype(np.float32)
+
+    def apply(self, variables: Any, inputs: Any, **asked: Any) -> tuple[Any, Aux]:
+        assert set(inputs) == {"source", "target"}  # the labels are not for the model's eyes
+        return jnp.asarray(self.table)[inputs["target"]], Aux({}, {}, {})
+
+
+@pytest.fixture(scope="module")
+def view(task: Translation) -> View:
+    model: Any = Oracle(task.tokenizer.vocabulary)
+    return View(model, Variables({}), {}, {}, jnp.int32(0), train=True)
+
+
+def nats(table: np.ndarray, batch: Any) -> list[float]:
+    """The cross-entropy of every real token of a batch, in float64."""
+    found = []
+    for target, labels in zip(batch["target"], batch["labels"], strict=True):
+        for read, said in zip(target, labels, strict=True):
+            if said != PAD:
+                z = table[read].astype(np.float64)
+                found.append(float(np.log(np.exp(z).sum()) - z[said]))
+    return found
+
+
+def test_totals_count_the_real_target_tokens(task: Translation) -> None:
+    source = task.source(seed=1)
+    epoch = [source[step] for step in range(source.batches_per_epoch)]
+    counts = [float(task.totals(batch)["tokens"]) for batch in epoch]
+    assert counts == [(batch["labels"] != PAD).sum() for batch in epoch]
+    assert sum(counts) == sum(len(ids) for ids in encode(task.tokenizer, PAIRS).targets)
+
+
+def test_the_loss_is_the_mean_over_the_whole_updates_tokens(task: Translation, view: View) -> None:
+    (objective,) = task.objectives
+    batch, key = task.source(seed=1)[0], jax.random.key(0)
+    table = view.model.table  # type: ignore[attr-defined]
+    loss, aux = objective.loss(view, batch, task.totals(batch), key)
+    expected = nats(table, batch)
+    assert float(aux.metrics["cross_entropy"]) == pytest.approx(np.mean(expected), rel=1e-5)
+    assert float(loss) == float(aux.metrics["loss"]) != pytest.approx(np.mean(expected), rel=1e-5)
+    # A micro-batch divides by the totals that it is given, not by its own.
+    _, share = objective.loss(view, batch, {"tokens": jnp.float32(1000)}, key)
+    assert float(share.metrics["cross_entropy"]) == pytest.approx(sum(expected) / 1000, rel=1e-5)
+
+
+def test_the_evaluated_loss_weighs_every_token_the_same(task: Translation, view: View) -> None:
+    evaluation = task.evaluations[0]
+    assert (evaluation.name, evaluation.split, evaluation.at_end) == ("loss", "validation", False)
+    assert len(evaluation.batches) > 1
+    found = [evaluation.step(view._replace(train=False), batch, jax.random.key(0))[0] for batch in evaluation.batches]
+    sums = {name: np.sum([np.float64(one[name]) for one in found]) for name in found[0]}
+    table = view.model.table  # type: ignore[attr-defined]
+    expected = [one for batch in evaluation.batches for one in nats(table, batch)]
+    report = evaluation.finish(sums, None)
+    assert report.scalars["cross_entropy"] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert set(report.scalars) == {"loss", "cross_entropy", "accuracy"}
+
+
+def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Translation) -> None:
+    labels = task.labels()
+    assert len(labels.titles) == CONFIG.probed
+    seen: dict[str, Any] = {}
+
+    class Seen(Oracle):
+        def apply(self, variables: Any, inputs: Any, **asked: Any) -> tuple[Any, Aux]:
+            seen.update(inputs, **asked)
+            return super().apply(variables, inputs)
+
+    model: Any = Seen(task.tokenizer.vocabulary)
+    view = View(model, Variables({}), {}, {}, jnp.int32(0), train=False)
+    task.probe(view, capture="asked", key=jax.random.key(0))  # type: ignore[arg-type]
+    assert seen["source"].shape == seen["target"].shape == (CONFIG.probed, max(CONFIG.lengths))
+    assert (seen["train"], seen["capture"]) == (False, "asked")
+    for row, tokens in enumerate(labels.tokens["source"]):
+        ids = [int(number) for number in seen["source"][row] if number != PAD]
+        assert tuple(task.tokenizer.pieces(ids)) == tokens
+        assert ids[-1] == END
+        assert int(seen["target"][row, 0]) == BEGIN
+
+
+def test_without_known_links_nothing_is_aligned(task: Translation) -> None:
+    assert [(e.name, e.split, e.at_end) for e in task.evaluations] == [
+        ("loss", "validation", False),
+        ("translation", "validation", False),
+        ("translation", "test", True),
+    ]
+    few = task.evaluations[1]
+    indices = [int(index) for batch in few.batches for index in batch["index"] if index >= 0]
+    assert sorted(indices) == list(range(CONFIG.shown))
+
+
+def test_the_model_is_asked_for_the_largest_batch(task: Translation) -> None:
+    assert task.interface.inputs["source"].shape == (2, 9)
+    assert task.interface.vocabularies == {"joint": task.tokenizer.vocabulary}
+    assert (task.interface.pad, task.interface.begin, task.interface.end) == (PAD, BEGIN, END)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"name": "translate"}, "config.task.name='translate' is unknown: did you mean 'translation'"),
+        ({"name": "translation", "beam": 2}, "unknown key config.task.beam: did you mean 'beams'"),
+        ({"name": "translation", "languages": ("en",)}, "must be .source, target."),
+        ({"name": "translation", "lengths": ()}, "config.task.lengths"),
+        ({"name": "translation", "lengths": (16, 64), "tokens_per_batch": 63}, "does not hold one sentence of"),
+        ({"name": "translation", "label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
+        ({"name": "translation", "beams": 0}, "config.task.beams=0 must be at least 1"),
+    ],
+)
+def test_configs_that_cannot_be_are_refused(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        task_config(values)
+
+
+def test_a_config_knows_its_tasks_name() -> None:
+    assert name_of(task_config({"name": "translation"})) == "translation"
