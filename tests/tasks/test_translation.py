@@ -26,9 +26,9 @@ CONFIG = TranslationConfig(lengths=(5, 9), tokens_per_batch=18, label_smoothing=
 @pytest.fixture(scope="module")
 def task() -> Translation:
     tokenizer = train_bpe(10 * [text for pair in PAIRS for text in (pair.source, pair.target)], 60)
-    split = Split("train", PAIRS, encode(tokenizer, PAIRS))
-    validation = Split("validation", PAIRS, encode(tokenizer, PAIRS))
-    return Translation(CONFIG, tokenizer, {"train": split, "validation": validation, "test": split})
+    names = ("train", "validation", "test")
+    splits = {name: Split(name, PAIRS, encode(tokenizer, PAIRS)) for name in names}
+    return Translation(CONFIG, tokenizer, splits)
 
 
 class Oracle:
@@ -45,7 +45,7 @@ class Oracle:
 @pytest.fixture(scope="module")
 def view(task: Translation) -> View:
     model: Any = Oracle(task.tokenizer.vocabulary)
-    return View(model, Variables({}), {}, {}, jnp.int32(0), train=True)
+    return View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=True)
 
 
 def nats(table: np.ndarray, batch: Any) -> list[float]:
@@ -104,7 +104,7 @@ def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Tran
             return super().apply(variables, inputs)
 
     model: Any = Seen(task.tokenizer.vocabulary)
-    view = View(model, Variables({}), {}, {}, jnp.int32(0), train=False)
+    view = View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
     task.probe(view, capture="asked", key=jax.random.key(0))  # type: ignore[arg-type]
     assert seen["source"].shape == seen["target"].shape == (CONFIG.probed, max(CONFIG.lengths))
     assert (seen["train"], seen["capture"]) == (False, "asked")

@@ -27,6 +27,10 @@ class Tokenizer:
 
     backend: tokenizers.Tokenizer
 
+    def __post_init__(self) -> None:
+        # A text that has "<end>" in it says those characters; only the code says the token.
+        self.backend.encode_special_tokens = True
+
     @property
     def vocabulary(self) -> int:
         """The number of tokens, special ones included."""
