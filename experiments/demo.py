@@ -25,8 +25,8 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "translation",
                 "dataset": "phrases",
-                "vocabulary": 1000,
-                "lengths": (16, 24, 40),
+                "vocabulary": 1600,
+                "lengths": (16, 24),
                 "tokens_per_batch": 3072,
                 "label_smoothing": 0.1,
                 "beams": 1,

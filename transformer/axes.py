@@ -9,9 +9,7 @@ from collections.abc import Mapping
 
 from jax.sharding import PartitionSpec
 
-LOGICAL_AXES = frozenset(
-    {"batch", "embed", "feed_forward", "head_depth", "heads", "layers", "positions", "vocabulary"}
-)
+LOGICAL_AXES = frozenset({"batch", "embed", "feed_forward", "head_depth", "heads", "layers", "positions", "vocabulary"})
 
 # Where each logical axis lies: the name of a mesh axis, or None for "whole on every device".
 Rules = Mapping[str, str | None]
@@ -28,9 +26,7 @@ def resolve(axes: tuple[str | None, ...], rules: Rules) -> PartitionSpec:
     """
     for name in axes:
         if name is not None and (name not in LOGICAL_AXES or name not in rules):
-            raise ValueError(
-                f"logical axis {name!r} in {axes} has no rule; known axes: {sorted(LOGICAL_AXES)}"
-            )
+            raise ValueError(f"logical axis {name!r} in {axes} has no rule; known axes: {sorted(LOGICAL_AXES)}")
     placed = [None if name is None else rules[name] for name in axes]
     used = [name for name in placed if name is not None]
     if len(set(used)) != len(used):

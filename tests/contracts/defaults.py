@@ -54,7 +54,8 @@ class Defaults:
         return {name: x[:4] for name, x in self.source(12345)[0].items()}
 
     def probe(self, view, capture, key):
-        return view.model.apply(view.variables, self.probed(), train=False, capture=capture)[1]
+        inputs = {name: jnp.asarray(x) for name, x in self.probed().items()}
+        return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
 
 
 def captured_at(site, captured, capture):

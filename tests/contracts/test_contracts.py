@@ -65,8 +65,9 @@ TRANSLATION = {
 class Case:
     """One row of the table.
 
-    `metric` is (split, name, the least improvement from the first report to the last). `attends`: the share of
-    queries that look where they should by the end. `sampled` says why accumulation cannot equal the large batch.
+    `metric` is (split, name, what must hold of its first and last report). `holds` asserts what else is true of the
+    last state. `attends`: the share of queries that look where they should by the end. `sampled` says why
+    accumulation cannot equal the large batch.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Case:
     learning_rate: float
     metric: tuple[str, str, Callable[[float, float], bool]]
     averages: Mapping[str, Average] = dataclasses.field(default_factory=dict)
+    holds: Callable[[TrainState], None] = lambda state: None
     attends: float = 0.0
     sampled: str = ""
 
@@ -85,6 +87,17 @@ def toy(task: Any, model: Any) -> Callable[[Path, Mapping[str, Average]], Settin
 
 def registered(config: Mapping[str, Any]) -> Callable[[Path, Mapping[str, Average]], Setting]:
     return lambda folder, averages: assemble(resolve(config), folder, make_mesh(1))
+
+
+def baseline_follows_the_reward(state: TrainState) -> None:
+    assert 0.6 < float(state.extra["baseline"]) <= 1
+
+
+def direction_is_the_largest_singular_one(state: TrainState) -> None:
+    kernel = np.asarray(state.variables.params["critic"]["expand"]["kernel"])
+    right = np.linalg.svd(kernel)[2][0]
+    assert abs(right @ np.asarray(state.variables.state["direction"])) > 0.99
+    assert set(state.averages["target"]) == {path for path in by_path(state.variables.params) if "generator" in path}
 
 
 CASES = (
@@ -102,6 +115,7 @@ CASES = (
         steps=200,
         learning_rate=0.03,
         metric=("train", "reward", lambda first, last: last > 0.8 and first < 0.5),
+        holds=baseline_follows_the_reward,
         attends=0.95,
         sampled="every micro-batch draws its own glimpses: equal in expectation alone",
     ),
@@ -112,6 +126,7 @@ CASES = (
         learning_rate=0.01,
         metric=("validation", "distance", lambda first, last: last < 0.4 and first > 1),
         averages={"target": Average(AverageKind.EXPONENTIAL, decay=0.9, patterns=("generator/*",))},
+        holds=direction_is_the_largest_singular_one,
     ),
     Case(
         "translation x encoder_decoder",
@@ -209,6 +224,7 @@ def learned(case: Case, records: Sequence[Record]) -> None:
 def plain(trial: Trial) -> None:
     """What it should learn it learns."""
     learned(trial.case, trial.records)
+    trial.case.holds(trial.final)
     assert int(trial.final.step) == trial.case.steps
 
 

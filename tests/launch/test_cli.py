@@ -189,19 +189,13 @@ def test_a_config_file_may_take_an_argument(capsys, tmp_path, config_file):
     assert parsed(str(path)).config.width == 512
     assert parsed(f"{path}:big").config.width == 1024
     assert "KeyError: 'huge'" in refusal(capsys, f"--config={path}:huge", "--workdir=runs/x")
-    assert "takes no argument: drop ':big'" in refusal(
-        capsys, f"--config={config_file}:big", "--workdir=runs/x"
-    )
+    assert "takes no argument: drop ':big'" in refusal(capsys, f"--config={config_file}:big", "--workdir=runs/x")
 
 
 def test_a_command_without_config_says_where_the_config_is(capsys):
-    command = Command(
-        "inspect", "Inspect.", "python -m launch.inspect --workdir=runs/demo", COMMAND.flags[:1]
-    )
+    command = Command("inspect", "Inspect.", "python -m launch.inspect --workdir=runs/demo", COMMAND.flags[:1])
     for word in ("--config=experiments/demo.py", "--config.seed=1"):
-        assert "the run directory holds the run's own" in refusal(
-            capsys, "--workdir=x", word, command=command
-        )
+        assert "the run directory holds the run's own" in refusal(capsys, "--workdir=x", word, command=command)
 
 
 def test_help_prints_paragraph_flags_and_example(capsys):
@@ -256,9 +250,7 @@ def test_parsing_imports_no_jax(root, config_file):
     words = [f"--config={config_file}", "--workdir=y", "--config.seed=4"]
     done = subprocess.run([sys.executable, "-c", program, *words], cwd=root, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "4 y []\n", "")
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words, "--x"], cwd=root, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", program, *words, "--x"], cwd=root, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 

@@ -22,9 +22,7 @@ def score(
     3.2.1, equation 1).
     """
     at_least_float32 = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
-    logits_BxHxQxK = jnp.einsum(
-        "bqhd,bkhd->bhqk", q_BxQxHxD, k_BxKxHxD, preferred_element_type=at_least_float32
-    )
+    logits_BxHxQxK = jnp.einsum("bqhd,bkhd->bhqk", q_BxQxHxD, k_BxKxHxD, preferred_element_type=at_least_float32)
     match kind:
         case Score.DOT:
             return logits_BxHxQxK

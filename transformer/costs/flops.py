@@ -20,9 +20,7 @@ def encoder_decoder_forward(
     decoder = target * (12 * width**2 + 4 * width * hidden + 4 * (target + source) * width)
     memory = source * 4 * width**2
     output = target * 2 * width * vocabulary
-    return float(
-        rows * (config.encoder_layers * encoder + config.decoder_layers * (decoder + memory) + output)
-    )
+    return float(rows * (config.encoder_layers * encoder + config.decoder_layers * (decoder + memory) + output))
 
 
 def encoder_decoder_step(config: EncoderDecoderConfig, batch: Mapping, vocabulary: int) -> float:

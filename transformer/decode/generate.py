@@ -1,13 +1,12 @@
 """One loop for every way of decoding: step the model, let a chooser pick tokens, re-order the cache."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.models.contract import Cache, Model, Variables
+from transformer.models.contract import Cache, Inputs, Model, Variables
 
 
 class Tokens(NamedTuple):
@@ -50,7 +49,7 @@ class Chooser(Protocol):
 def generate(
     model: Model,
     variables: Variables,
-    inputs: Mapping[str, Array],
+    inputs: Inputs,
     *,
     chooser: Chooser,
     length: int,

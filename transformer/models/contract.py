@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
@@ -13,6 +14,7 @@ from transformer.attention.sites import Site
 from transformer.layers.module import Functional
 
 PyTree = Any
+Inputs = Mapping[str, jax.Array | np.ndarray]
 
 
 class Variables(NamedTuple):
@@ -97,7 +99,7 @@ class Model:
     def apply(
         self,
         variables: Variables,
-        inputs: Mapping[str, Array],
+        inputs: Inputs,
         *,
         method: str = "forward",
         train: bool,
@@ -109,7 +111,7 @@ class Model:
         return getattr(module, method)(variables.state, inputs, train=train, key=key, capture=capture)
 
     def init_cache(
-        self, variables: Variables, inputs: Mapping[str, Array], *, beams: int, length: int
+        self, variables: Variables, inputs: Inputs, *, beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
         """The prefill: a cache for `beams` rows an example and `length` steps, and the first step's tokens."""
         return self.functional.bind(variables.params).init_cache(inputs, beams=beams, length=length)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from transformer.layers.feed_forward import FeedForward
 from transformer.layers.module import Functional, Keys, Module, Parameter, scan, stack
 from transformer.layers.norm import LayerNorm
 from transformer.layers.residual import NormPlacement, Residual
-from transformer.models.contract import Aux, Cache, Interface, Model, Precision
+from transformer.models.contract import Aux, Cache, Inputs, Interface, Model, Precision
 
 Normaliser = Callable[[Array], Array]
 
@@ -215,7 +215,7 @@ class EncoderDecoder(Module):
     def forward(
         self,
         state: dict,
-        inputs: Mapping[str, Array],
+        inputs: Inputs,
         *,
         train: bool,
         key: Key[Array, ""] | None = None,
@@ -223,8 +223,9 @@ class EncoderDecoder(Module):
     ) -> tuple[Float[Array, "B T V"], Aux]:
         """The logits of every target position, given the source and the target before it."""
         encoder_key, decoder_key = _split(key if train else None, 2)
-        memory_BxSxE, source_mask, of_encoder = self.encode(inputs["source"], encoder_key, capture)
-        x_BxTxE = self.embed(inputs["target"], jnp.arange(inputs["target"].shape[1])[None], decoder_key)
+        memory_BxSxE, source_mask, of_encoder = self.encode(jnp.asarray(inputs["source"]), encoder_key, capture)
+        target_BxT = jnp.asarray(inputs["target"])
+        x_BxTxE = self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], decoder_key)
         x_BxTxE, of_decoder = scan(
             lambda block, x, key: block(x, memory_BxSxE, source_mask, key, capture),
             self.decoder,
@@ -259,9 +260,9 @@ class EncoderDecoder(Module):
         sum_BxTxE = self.embedding(tokens, self.dtype) + self.positions(positions).astype(self.dtype)
         return dropout(sum_BxTxE, self.config.dropout, None if key is None else jax.random.fold_in(key, 0))
 
-    def init_cache(self, inputs: Mapping[str, Array], *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
-        memory_BxSxE, mask, _ = self.encode(inputs["source"], None, None)
+        memory_BxSxE, mask, _ = self.encode(jnp.asarray(inputs["source"]), None, None)
         _, memory = scan(
             lambda block, carry, _: (carry, block.cross.keys_and_values(memory_BxSxE)),
             self.decoder,
