@@ -17,7 +17,7 @@ class Embedding(Module):
         normal = jax.nn.initializers.normal(width**-0.5)
         self.table = parameter(keys, normal, (vocabulary, width), ("vocabulary", "embed"))
 
-    def __call__(self, tokens: Int[Array, "*B"], dtype: jnp.dtype) -> Float[Array, "*B E"]:
+    def __call__(self, tokens: Int[Array, "*B"], dtype: jax.typing.DTypeLike) -> Float[Array, "*B E"]:
         """The tokens' vectors, scaled by sqrt(width) (Vaswani et al. 2017, section 3.4)."""
         table = self.table[...]
         return jnp.take(table, tokens, axis=0).astype(dtype) * jnp.asarray(table.shape[1] ** 0.5, dtype)
