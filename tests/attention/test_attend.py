@@ -188,7 +188,7 @@ def test_six_steps_of_one_query() -> None:
     """Scores 112 and 96, divided by sqrt(64): 14 and 12; softmax: 0.880797 and 0.119203."""
     q = jnp.ones((1, 1, 1, 64))
     k = jnp.stack([jnp.full((1, 64), 112 / 64), jnp.full((1, 64), 96 / 64)])[None]
-    v = jnp.array([1.0, 0.0])[None, :, None, None]
+    v = jnp.zeros((1, 2, 1, 64)).at[0, 0].set(1.0)
     output, captured = attend(q, k, v, spec=AttentionSpec(), mask=Mask(), capture=Capture(("here",)))
     assert captured is not None
     np.testing.assert_allclose(captured.weights[0, 0, 0], [0.880797, 0.119203], atol=5e-7)

@@ -23,7 +23,7 @@ from transformer.tasks.registry import TASKS
 from transformer.training.averages import Average, AverageKind
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluate import compile_evaluations
-from transformer.training.experiment import Setting, assemble, compile_probe, resolve
+from transformer.training.experiment import Setting, assemble, compile_once, compile_probe, resolve
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
 from transformer.training.sharding import make_mesh
@@ -192,7 +192,9 @@ class Trial:
     def initial(self, algorithm: Algorithm, rate: float) -> TrainState:
         optimisers = self.optimisers(algorithm, rate)
         make = functools.partial(init_state, self.setting.model, self.setting.task, optimisers, self.case.averages)
-        return jax.jit(make)(jax.random.key(7))
+        state = compile_once(make, self.setting.mesh)(jax.random.key(7))
+        # Where a restored state will lie: otherwise the step would be compiled for each.
+        return jax.device_put(state, jax.devices()[0])
 
     def save(self, state: TrainState) -> None:
         self.checkpoints.save(int(state.step), state, {})

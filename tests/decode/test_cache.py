@@ -38,13 +38,27 @@ class Case(NamedTuple):
     forward: Callable[[Any, Any], np.ndarray]  # source, decoder's input -> logits
 
 
+def lively(seed: int) -> Callable[[Any, Any], Any]:
+    """Moves parameters away from a start at which every source has the same dull translation."""
+    normal = np.random.default_rng(seed).normal
+
+    def move(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path)
+        if "kernel" in name or "positions" in name:
+            return leaf * 4
+        return leaf + 0.3 * normal(size=leaf.shape).astype(np.float32) if "scale" in name else leaf
+
+    return move
+
+
 @pytest.fixture(
     scope="module",
-    params=[(NormPlacement.POST, Positions.SINUSOIDAL), (NormPlacement.PRE, Positions.LEARNED)],
-    ids=["post_sinusoidal", "pre_learned"],
+    # Under these seeds some translations end and some do not, and beams change places.
+    params=[(NormPlacement.POST, Positions.LEARNED, 15), (NormPlacement.PRE, Positions.SINUSOIDAL, 1)],
+    ids=["post_learned", "pre_sinusoidal"],
 )
 def case(request: pytest.FixtureRequest) -> Case:
-    placement, positions = request.param
+    placement, positions, seed = request.param
     config = EncoderDecoderConfig(
         encoder_layers=2,
         decoder_layers=2,
@@ -59,10 +73,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     shape = jax.ShapeDtypeStruct((8, LENGTH), jnp.int32)
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL)
     model = build(config, interface, Precision())
-    normal = np.random.default_rng(0).normal
-    params = jax.tree.map(
-        lambda leaf: leaf + 0.4 * normal(size=leaf.shape).astype(np.float32), model.init(jax.random.key(0)).params
-    )
+    params = jax.tree_util.tree_map_with_path(lively(seed), model.init(jax.random.key(seed)).params)
     variables = Variables(params, {})
 
     @jax.jit
@@ -140,7 +151,7 @@ class KeepsRows(Beam):
 
 
 def best_hypotheses(case: Case, chooser: Beam, source: np.ndarray) -> list[list[tuple[tuple[int, ...], float]]]:
-    rollout = decode(case.model, case.variables, {"source": source}, chooser=chooser, length=5, tokens=SPECIAL)
+    rollout = decode(case.model, case.variables, {"source": source}, chooser=chooser, length=LENGTH, tokens=SPECIAL)
     return [
         [(tuple(t for t in tokens if t != SPECIAL.pad), score) for tokens, score in zip(*beams, strict=True)]
         for beams in zip(np.asarray(rollout.tokens).tolist(), np.asarray(rollout.scores).tolist(), strict=True)
@@ -148,12 +159,12 @@ def best_hypotheses(case: Case, chooser: Beam, source: np.ndarray) -> list[list[
 
 
 def is_the_search_over_lists(case: Case, chooser: Beam) -> None:
-    for source, found in zip(SOURCE[:3], best_hypotheses(case, chooser, SOURCE[:3]), strict=True):
+    for source, found in zip(SOURCE, best_hypotheses(case, chooser, SOURCE), strict=True):
         expected = oracle.beam_search(
             naive(case, source),
             others=range(SPECIAL.end + 1, VOCABULARY),
             end=SPECIAL.end,
-            length=5,
+            length=LENGTH,
             exponent=chooser.length_penalty,
             beams=chooser.beams,
         )
@@ -162,18 +173,18 @@ def is_the_search_over_lists(case: Case, chooser: Beam) -> None:
 
 
 def test_beam_search_is_the_uncached_search_over_lists(case: Case) -> None:
-    is_the_search_over_lists(case, Beam(3, 0.6))
+    is_the_search_over_lists(case, Beam(4, 0.6))
 
 
 def test_a_cache_that_is_not_re_ordered_is_found(case: Case) -> None:
     with pytest.raises(AssertionError):
-        is_the_search_over_lists(case, KeepsRows(3, 0.6))
+        is_the_search_over_lists(case, KeepsRows(4, 0.6))
 
 
 def test_padding_of_the_source_changes_no_translation(case: Case) -> None:
-    wider = np.pad(SOURCE[:3], ((0, 0), (0, 2)), constant_values=SPECIAL.pad)
+    wider = np.pad(SOURCE, ((0, 0), (0, 2)), constant_values=SPECIAL.pad)
     for found, expected in zip(
-        best_hypotheses(case, Beam(3, 0.6), wider), best_hypotheses(case, Beam(3, 0.6), SOURCE[:3]), strict=True
+        best_hypotheses(case, Beam(4, 0.6), wider), best_hypotheses(case, Beam(4, 0.6), SOURCE), strict=True
     ):
         assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
         np.testing.assert_allclose([s for _, s in found], [s for _, s in expected], rtol=0, atol=1e-4)

@@ -26,7 +26,7 @@ TINY = EncoderDecoderConfig(
 SOURCE = np.int32([[5, 9, 13, 20, 7, 6], [11, 4, 18, PAD, PAD, PAD], [8, PAD, PAD, PAD, PAD, PAD]])
 TARGET = np.int32([[BEGIN, 17, 3, 12, 10], [BEGIN, 19, 14, PAD, PAD], [BEGIN, 15, 21, 22, PAD]])
 UNUSED = 23
-INPUTS = {"source": SOURCE, "target": TARGET}
+INPUTS = {"source": jnp.asarray(SOURCE), "target": jnp.asarray(TARGET)}
 
 
 def interface(vocabulary: int = VOCABULARY, longest: int = 8) -> Interface:

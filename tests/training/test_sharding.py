@@ -15,6 +15,7 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.averages import Average, AverageKind
+from transformer.training.experiment import compile_once
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
 from transformer.training.sharding import make_mesh, shard_batch, state_shardings
 from transformer.training.state import by_path
@@ -75,7 +76,7 @@ def two_steps(model: Model, devices: int) -> tuple[Any, list[Any], Any]:
     mesh, made = make_mesh(devices), optimisers(Algorithm.SGD)
     make = functools.partial(init_state, model, Reading(), made, AVERAGES)
     shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), mesh)
-    state = jax.jit(make, out_shardings=shardings)(jax.random.key(0))
+    state = compile_once(make, mesh, shardings)(jax.random.key(0))
     step = jax.jit(make_step(model, Reading(), made, AVERAGES), donate_argnums=0)
     found = []
     for seed in range(2):

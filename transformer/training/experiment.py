@@ -116,7 +116,19 @@ def assemble(experiment: Experiment, directory: Path, mesh: Mesh | None = None) 
         abstract,
         shardings,
     )
-    return Setting(task, model, optimisers, mesh, jax.jit(make, out_shardings=shardings), placed)
+    return Setting(task, model, optimisers, mesh, compile_once(make, mesh, shardings), placed)
+
+
+def compile_once(make: Callable[..., Any], mesh: Mesh, shardings: Any = None) -> Callable[..., Any]:
+    """A jitted function for a program that runs a single time, such as the making of a state.
+
+    On CPUs, optimising the many small random draws of an initialisation takes longer than compiling the training
+    step and saves nothing, so there it is left out.
+    """
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    return jax.jit(
+        make, out_shardings=shardings, compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None
+    )
 
 
 def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> RunDirectory:
