@@ -105,8 +105,8 @@ CASES = (
         "pointer",
         toy(pointer.WhereIsIt, pointer.model),
         steps=120,
-        learning_rate=0.03,
-        metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.7),
+        learning_rate=0.01,
+        metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         attends=0.95,
     ),
     Case(
@@ -124,7 +124,7 @@ CASES = (
         toy(two_players.Duel, players.model),
         steps=200,
         learning_rate=0.01,
-        metric=("validation", "distance", lambda first, last: last < 0.4 and first > 1),
+        metric=("validation", "distance", lambda first, last: last < 0.4 and last < 0.7 * first),
         averages={"target": Average(AverageKind.EXPONENTIAL, decay=0.9, patterns=("generator/*",))},
         holds=direction_is_the_largest_singular_one,
     ),
@@ -245,7 +245,7 @@ def accumulated(trial: Trial) -> None:
     )
     for path, leaf in by_path((large.variables, large.averages, large.extra)).items():
         other = by_path((cut.variables, cut.averages, cut.extra))[path]
-        np.testing.assert_allclose(other, leaf, rtol=0, atol=1e-6 * max(1, np.abs(leaf).max()), err_msg=path)
+        np.testing.assert_allclose(other, leaf, rtol=0, atol=3e-6 * max(1, np.abs(leaf).max()), err_msg=path)
     for (_, _, values), (_, _, others) in zip(of_large, of_cut, strict=True):
         means = {name: value for name, value in values.items() if not name.endswith("_per_second")}
         assert {name: others[name] for name in means} == pytest.approx(means, rel=1e-5, abs=1e-6)

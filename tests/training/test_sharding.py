@@ -77,7 +77,7 @@ def two_steps(model: Model, devices: int) -> tuple[Any, list[Any], Any]:
     make = functools.partial(init_state, model, Reading(), made, AVERAGES)
     shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), mesh)
     state = compile_once(make, mesh, shardings)(jax.random.key(0))
-    step = jax.jit(make_step(model, Reading(), made, AVERAGES), donate_argnums=0)
+    step = jax.jit(make_step(model, Reading(), made, AVERAGES), donate_argnums=0, out_shardings=(shardings, None))
     found = []
     for seed in range(2):
         state, metrics = step(state, shard_batch(batch_of(seed), mesh))

@@ -46,7 +46,7 @@ class Parameter:
         """One trainable array whose dimensions carry the logical names `axes` (transformer.axes)."""
         if len(shape) != len(axes):
             raise ValueError(f"shape {shape} and axes {axes} differ in length")
-        return nnx.Param(initializer(keys(), shape, self.dtype), sharding_names=axes)
+        return nnx.Param(initializer(keys(), shape, self.dtype), out_sharding=axes)
 
 
 def stack(make: Callable[[Keys], Module], count: int, keys: Keys) -> Module:

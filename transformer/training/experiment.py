@@ -202,7 +202,9 @@ def compile_step(experiment: Experiment, setting: Setting) -> Step:
         experiment.averages,
         accumulate=experiment.run.accumulate,
     )
-    return jax.jit(step, donate_argnums=0)
+    # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
+    placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
+    return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))
 
 
 def compile_probe(setting: Setting) -> Callable[[TrainState], dict[str, np.ndarray]]:

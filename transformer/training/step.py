@@ -88,8 +88,8 @@ def make_step(
             found = {
                 **aux.metrics,
                 "learning_rate": optimizer.learning_rate(state.step),
-                "gradient_norm": optax.global_norm(gradients),
-                "update_norm": optax.global_norm(updates),
+                "gradient_norm": optax.tree.norm(gradients),
+                "update_norm": optax.tree.norm(updates),
             }
             values |= {prefix + name: value for name, value in found.items()}
         step = state.step + 1
