@@ -2,8 +2,8 @@
 
     python -m launch.train --config=experiments/translation/multi30k_cpu.py --data_dir=DIR --workdir=runs/multi30k_cpu
 
-The model of multi30k.py in pre-norm, with a BPE of 4,000, smaller batches, and a learning rate that falls to zero in the
-hour. The aim is 30 BLEU on test_2016_flickr (lower-cased, tokenised, beam 5); it has not been run to its end yet:
+The model of multi30k.py in pre-norm, with a BPE of 4,000, smaller batches, and a learning rate that falls to zero
+in the hour. Aim: 30 BLEU on test_2016_flickr (lower-cased, tokenised, beam 5); it has not been run to its end yet:
 experiments/results/multi30k_cpu.md.
 """
 
