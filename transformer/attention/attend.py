@@ -1,43 +1,124 @@
 """The public stages of attention, and attend(), which composes them."""
 
-import dataclasses
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, Captured, capture_weights
-from transformer.attention.masks import Mask, dense
-from transformer.attention.normalise import softmax
-from transformer.attention.scores import Score, score
+from transformer.attention import positions as relative
+from transformer.attention.backends import Combination, choose, circumstances, log_choice
+from transformer.attention.blockwise import Form, Terms, attend_blockwise
+from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
+from transformer.attention.checks import check_call
+from transformer.attention.library import dot_product_attention, splash_attention, splash_log_sum
+from transformer.attention.masks import Mask, dense, query_positions
+from transformer.attention.normalise import Reweighting, gaussian, normalise
+from transformer.attention.positions import Position, Shaw
+from transformer.attention.scores import (
+    Parameters,
+    prepare_keys,
+    product_keys,
+    product_queries,
+    repeat_heads,
+    scaling,
+    score,
+)
+from transformer.attention.spec import AttentionSpec, Backend
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionSpec:
-    """What kind of attention is computed."""
+class Attended(NamedTuple):
+    """What attend() returns beside its output: the maps asked for, and of a hard sample its log-probability."""
 
-    score: Score = Score.SCALED_DOT
+    captured: Captured | None
+    log_prob: Float[Array, "B H Q"] | None = None
 
 
-def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxHxD: Float[Array, "B K H D"]) -> Float[Array, "B Q H D"]:
-    """The weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type."""
-    return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxQxK.astype(v_BxKxHxD.dtype), v_BxKxHxD)
+def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B Q H D"]:
+    """The weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type.
+
+    Each of the G value heads is read by its H / G neighbouring query heads.
+    """
+    values = repeat_heads(v_BxKxGxD, weights_BxHxQxK.shape[1])
+    return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxQxK.astype(v_BxKxGxD.dtype), values)
 
 
 def attend(
     q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxHxD: Float[Array, "B K H D"],
-    v_BxKxHxD: Float[Array, "B K H Dv"],
+    k_BxKxGxC: Float[Array, "B K G C"],
+    v_BxKxGxDv: Float[Array, "B K G Dv"],
     *,
     spec: AttentionSpec,
     mask: Mask,
+    bias: Float[Array, "#B #H #Q #K"] | None = None,
+    params: Parameters | None = None,
+    key: Key[Array, ""] | None = None,
+    train: bool = False,
     capture: Capture | None = None,
-) -> tuple[Float[Array, "B Q H Dv"], Captured | None]:
-    """Attention(Q, K, V) = softmax(score(Q, K)) V (Vaswani et al. 2017, equation 1), and its map when asked for.
+) -> tuple[Float[Array, "B Q H Dv"], Attended]:
+    """Attention(Q, K, V) = normalise(score(Q, K) + bias) V, and its maps and head statistics when asked for.
 
-    The values may have a depth
-    of their own. The softmax is at least float32. A query that may see no key gives exactly 0.
+    With the defaults softmax(Q K' / sqrt(D)) V (Vaswani et al. 2017, equation 1). Keys and values may have fewer
+    heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023), multi-query for G = 1 (Shazeer
+    2019). Softmax and log-sum-exp are at least float32. A query that may see no key gives exactly 0. `key` and
+    `train` matter to the normalisers that draw a sample.
+
+    Errors: ValueError for arrays, masks or heads that do not fit each other, and for a combination that the named
+    backend does not take; TypeError for parameters that are not the score's own.
     """
-    logits_BxHxQxK = score(q_BxQxHxD, k_BxKxHxD, spec.score)
-    allowed = dense(mask, queries=q_BxQxHxD.shape[1], keys=k_BxKxHxD.shape[1])
-    weights_BxHxQxK = softmax(logits_BxHxQxK, allowed)
-    return read(weights_BxHxQxK, v_BxKxHxD), capture_weights(weights_BxHxQxK) if capture is not None else None
+    params = params or Parameters()
+    check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
+    combination = Combination.of(spec, mask, bias=bias is not None)
+    at = circumstances(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv)
+    backend = choose(spec, combination, at)
+    log_choice(backend, combination, at)
+    if backend is Backend.EINSUM:
+        return _dense(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params, key, train, capture)
+    q = product_queries(q_BxQxHxD, spec.score, spec.position, params, query_positions(mask, q_BxQxHxD.shape[1]))
+    k = product_keys(k_BxKxGxC, spec.score, spec.position, params)
+    in_blocks = spec.position if spec.position in relative.BIASES else Position.NONE
+    terms = Terms(mask, bias, None if in_blocks is Position.NONE else params.position)
+    form = Form(in_blocks, scaling(spec.score, q_BxQxHxD.shape[-1], spec.scale), spec.temperature)
+    log_sum = None
+    match backend:
+        case Backend.BLOCKWISE:
+            output, log_sum = attend_blockwise(q, k, v_BxKxGxDv, terms, form)
+        case Backend.SPLASH:
+            interpret = at.platform != "tpu"
+            output = splash_attention(q, k, v_BxKxGxDv, mask, form.scale / form.temperature, interpret=interpret)
+            if capture is not None:
+                log_sum = splash_log_sum(q, k, v_BxKxGxDv, mask, form.scale / form.temperature, interpret=interpret)
+        case _:
+            output = dot_product_attention(q, k, v_BxKxGxDv, terms, form, backend)
+    captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=log_sum)
+    return output, Attended(captured)
+
+
+def _dense(
+    q: Array,
+    k: Array,
+    v: Array,
+    spec: AttentionSpec,
+    mask: Mask,
+    bias: Array | None,
+    params: Parameters,
+    key: Array | None,
+    train: bool,
+    capture: Capture | None,
+) -> tuple[Array, Attended]:
+    """The reference: every logit, every weight."""
+    positions = query_positions(mask, q.shape[1])
+    prepared = prepare_keys(k, spec.score, spec.position, params)
+    logits = score(q, prepared, spec.score, spec.position, params, scale=spec.scale, positions=positions, bias=bias)
+    if spec.temperature != 1:
+        logits = logits / spec.temperature
+    allowed = dense(mask, queries=q.shape[1], keys=k.shape[1])
+    weights = normalise(logits, allowed, spec.normaliser, key=key, train=train)
+    if spec.reweighting is Reweighting.GAUSSIAN:
+        assert mask.centre is not None
+        assert mask.window is not None
+        weights = gaussian(weights, mask.centre, mask.window[0])
+    output = read(weights.values, v)
+    if isinstance(params.position, Shaw) and params.position.values_PxD is not None:
+        output = output + relative.relative_values(params.position, weights.values, positions).astype(output.dtype)
+    captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
+    return output, Attended(captured, weights.log_prob)

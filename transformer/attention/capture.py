@@ -1,30 +1,333 @@
-"""Capture: which maps a forward pass returns beside its output, and what it returns."""
+"""Capture: which maps and head statistics a forward pass returns beside its output, and how they are found.
+
+Weights that were used are read where they exist. Beside a fused kernel, which keeps none, they are computed again
+from the very q, k and log-sum-exp of that forward pass: rows as exp(logit - log-sum-exp), statistics block by block
+in memory that grows with the length alone.
+"""
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+
+from transformer.attention import positions as relative
+from transformer.attention.blockwise import (
+    BLOCK,
+    Block,
+    Form,
+    Terms,
+    attend_blockwise,
+    logits_of_block,
+    over_keys,
+    over_queries,
+)
+from transformer.attention.masks import Mask, cut, look_up, query_positions, visible
+from transformer.attention.scores import repeat_heads
+from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
 
 
+def _static(default: Any = dataclasses.MISSING) -> Any:
+    return dataclasses.field(default=default, metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Capture:
-    """A static request: the sites whose maps, of all layers and heads, are wanted."""
+    """A request, static but for its switch: the sites whose maps or head statistics are wanted.
 
-    sites: tuple[str, ...]
+    `maps`: the weights of the chosen `layers`, `heads` and query `rows` (None: all of them). `statistics`: of every
+    head and layer, as sums over the rows that count. `observe`: a traced switch; where it is False everything
+    captured is zero and costs next to nothing, and turning it compiles nothing anew.
+    """
+
+    sites: tuple[str, ...] = _static()
+    layers: tuple[int, ...] | None = _static(None)
+    heads: tuple[int, ...] | None = _static(None)
+    rows: tuple[int, ...] | None = _static(None)
+    maps: bool = _static(True)
+    statistics: tuple[Statistic, ...] = _static(())
+    observe: Bool[Array, ""] | None = None
+
+    def __post_init__(self) -> None:
+        names = [statistic.name for statistic in self.statistics]
+        if len(set(names)) != len(names):
+            raise ValueError(f"statistics={names} holds a name twice")
 
     def at(self, site: str) -> "Capture | None":
-        """The request as the attention at `site` sees it: None when its maps are not wanted."""
+        """The request as the attention at `site` sees it: None when nothing of it is wanted."""
         return self if site in self.sites else None
 
 
 class Captured(NamedTuple):
-    """What one site returned; a scan over layers adds the leading layer axis."""
+    """What one site returned, cut off from the gradient; a scan over layers adds the leading layer axis.
 
-    weights: Float[Array, "*L B H Q K"]
+    `sums` of each statistic over the rows that count, and how many those were: their ratio is the head's mean.
+    """
+
+    weights: Float[Array, "*L B H R K"] | None
+    sums: dict[str, Float[Array, "*L H"]]
+    counts: dict[str, Float[Array, "*L H"]]
+
+    def means(self) -> dict[str, Float[Array, "*L H"]]:
+        """The mean of each statistic over the rows that count; 0 where none does."""
+        return {name: total / jnp.maximum(self.counts[name], 1) for name, total in self.sums.items()}
+
+    def of_layers(self, layers: tuple[int, ...] | None) -> "Captured":
+        """The maps of these layers alone; statistics stay those of every layer."""
+        if layers is None or self.weights is None:
+            return self
+        return self._replace(weights=self.weights[jnp.asarray(layers)])
 
 
-def capture_weights(weights_BxHxQxK: Float[Array, "B H Q K"]) -> Captured:
-    """The very weights that multiply the values, in float32, cut off from the gradient."""
-    return Captured(jax.lax.stop_gradient(weights_BxHxQxK.astype(jnp.float32)))
+# What a pass without a request captured, by site.
+NOTHING_CAPTURED: Mapping[str, Captured] = {}
+
+
+def capture_weights(
+    weights_BxHxQxK: Float[Array, "B H Q K"],
+    capture: Capture | None,
+    *,
+    logits: Float[Array, "B H Q K"] | None = None,
+    mask: Mask | None = None,
+) -> Captured | None:
+    """What was asked for of the very weights that multiply the values, in float32 at least.
+
+    `logits` and `mask` are those that the weights came from; without logits their logarithm stands in.
+    """
+    if capture is None:
+        return None
+    mask = Mask() if mask is None else mask
+    wide = jnp.promote_types(weights_BxHxQxK.dtype, jnp.float32)
+    weights = jax.lax.stop_gradient(weights_BxHxQxK.astype(wide))
+    given = None if logits is None else jax.lax.stop_gradient(logits.astype(wide))
+    queries, keys = weights.shape[2:]
+
+    def find() -> Captured:
+        query_Q = jnp.arange(queries, dtype=jnp.int32)
+        key_K = jnp.arange(keys, dtype=jnp.int32)
+        seen = visible(mask, query_Q, key_K[None, None])
+        allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
+        scores = jnp.log(jnp.where(weights > 0, weights, 1)) if given is None else given
+        rows = Rows(query_Q, query_positions(mask, queries), mask, keys)
+        cells = Cells(weights, scores, allowed, rows.position_BxQ, key_K)
+        folded = _fold_cells(_initial(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics)
+        masses = {}
+        for statistic in capture.statistics:
+            if isinstance(statistic, Mass):
+                key_BxQ, there = _chosen_key(statistic, rows)
+                index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
+                masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], there)
+        some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
+        sums, counts = _totals(_finished(folded, capture.statistics), masses, some)
+        return Captured(_chosen(weights, capture) if capture.maps else None, sums, counts)
+
+    return _switched(capture, find)
+
+
+def capture_products(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    capture: Capture | None,
+    *,
+    terms: Terms,
+    form: Form,
+    log_sum: Float[Array, "B H Q"] | None = None,
+    block: int = BLOCK,
+) -> Captured | None:
+    """What was asked for of softmax((scale q . k + terms) / temperature), without the weights themselves.
+
+    `log_sum` is the log-sum-exp of the same forward pass; must be float32 at least. None has it
+    computed here, block by block.
+    """
+    if capture is None:
+        return None
+    q, k, terms = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, terms))
+    given = None if log_sum is None else jax.lax.stop_gradient(log_sum)
+
+    def find() -> Captured:
+        lse = given
+        if lse is None:
+            _, lse = attend_blockwise(q, k, jnp.zeros((*k.shape[:3], 1), k.dtype), terms, form, block)
+        products = _Products(q, k, terms, form, lse, block)
+        weights = _rows(products, capture) if capture.maps else None
+        return Captured(weights, *_statistics(products, capture.statistics))
+
+    return _switched(capture, find)
+
+
+class _Products(NamedTuple):
+    q: Array
+    k: Array
+    terms: Terms
+    form: Form
+    log_sum: Array
+    block: int
+
+
+def _rows(products: _Products, capture: Capture) -> Array:
+    queries, keys = products.q.shape[1], products.k.shape[1]
+    query_Q = jnp.asarray(range(queries) if capture.rows is None else _checked_rows(capture.rows, queries), jnp.int32)
+    found = logits_of_block(
+        jnp.take(products.q, query_Q, axis=1),
+        products.k,
+        query_Q,
+        jnp.arange(keys, dtype=jnp.int32),
+        products.terms,
+        form=products.form,
+        queries=queries,
+        keys=keys,
+    )
+    weights = _weights(found.logits_BxHxQxK, found.allowed, jnp.take(products.log_sum, query_Q, axis=2))
+    return _chosen(weights, dataclasses.replace(capture, rows=None))
+
+
+def _statistics(products: _Products, statistics: tuple[Statistic, ...]) -> tuple[dict, dict]:
+    q, k, terms, form, log_sum, block = products
+    queries, keys = q.shape[1], k.shape[1]
+    wide = log_sum.dtype
+    if not statistics:
+        return {}, {}
+    gathered = tuple(statistic for statistic in statistics if isinstance(statistic, Mass))
+    folded = tuple(statistic for statistic in statistics if not isinstance(statistic, Mass))
+
+    def of_rows(q_block: Array, query: Array) -> tuple[dict, dict]:
+        inside = jnp.minimum(query, queries - 1)
+        lse = jnp.where(query < queries, jnp.take(log_sum, inside, axis=2), -jnp.inf)
+        rows = Rows(inside, jnp.take(query_positions(terms.mask, queries), inside, axis=1), terms.mask, keys)
+
+        def fold(state: Any, part: Block, _: Any) -> Any:
+            weights = _weights(part.logits_BxHxQxK, part.allowed, lse)
+            cells = Cells(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
+            return _fold_cells(state, cells, rows, folded)
+
+        state = _initial(folded, lse.shape, wide)
+        if folded:
+            state = over_keys(fold, state, q_block, query, k, None, terms, form, block, queries)
+        masses = {}
+        for statistic in gathered:
+            key_BxQ, there = _chosen_key(statistic, rows)
+            logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
+            masses[statistic.name] = (_weights(logits[..., None], there[..., None], lse)[..., 0], there)
+        return _totals(_finished(state, folded), masses, jnp.isfinite(lse))
+
+    sums, counts = over_queries(of_rows, q, block)
+    return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
+
+
+def _logits_of_pairs(q_BxQxHxD: Array, products: _Products, rows: Rows, key_BxQ: Array) -> Array:
+    """The logit of one key for each query, without any other: [B, H, Q]."""
+    batch, queries, heads, _ = q_BxQxHxD.shape
+    key_BxQx1 = jnp.broadcast_to(key_BxQ, (batch, queries))[..., None]
+    k_BxQxGxD = look_up(products.k, key_BxQx1)[:, :, 0]
+    wide = products.log_sum.dtype
+    logits = jnp.einsum("bqhd,bqhd->bhq", q_BxQxHxD, repeat_heads(k_BxQxGxD, heads), preferred_element_type=wide)
+    logits = logits * products.form.scale
+    from_positions = relative.relative_bias(
+        products.form.position, products.terms.position, heads, rows.position_BxQ, key_BxQx1, wide
+    )
+    if from_positions is not None:
+        logits = logits + from_positions[..., 0]
+    if products.terms.bias is not None:
+        logits = logits + cut(products.terms.bias, rows.query_Q, key_BxQx1)[..., 0].astype(wide)
+    return logits / products.form.temperature
+
+
+def _weights(logits: Array, allowed: Array, log_sum: Array) -> Array:
+    """exp(logit - log-sum-exp), zero where a key is hidden or a row sees none."""
+    allowed = allowed & jnp.isfinite(log_sum)[..., None]
+    return jnp.where(allowed, jnp.exp(jnp.where(allowed, logits - log_sum[..., None], 0)), 0)
+
+
+def _chosen_key(statistic: Mass, rows: Rows) -> tuple[Array, Array]:
+    """The key of each query ([B or 1, Q], within bounds), and where it exists and is visible ([B or 1, H or 1, Q])."""
+    key_BxQ = statistic.key(rows)
+    there = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
+    key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
+    batches = [leaf.shape[0] for leaf in jax.tree.leaves(rows.mask)]
+    pairs = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
+    seen = visible(rows.mask, rows.query_Q, pairs)
+    return key_BxQ, there if seen is None else there & seen[..., 0]
+
+
+def _initial(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
+    """The state before any key: a column's sum is a state of one number like any other."""
+    start = {}
+    for statistic in statistics:
+        match statistic:
+            case Reduction(initial=initial):
+                start[statistic.name] = tuple(jnp.full(shape, value, dtype) for value in initial)
+            case Expectation():
+                start[statistic.name] = (jnp.zeros(shape, dtype),)
+    return start
+
+
+def _fold_cells(state: dict, cells: Cells, rows: Rows, statistics: tuple[Statistic, ...]) -> dict:
+    state = dict(state)
+    weights = cells.weights_BxHxQxK
+    # All columns ride on one product with the weights, as further columns of v would.
+    columns = [statistic for statistic in statistics if isinstance(statistic, Expectation)]
+    if columns:
+        values = [
+            jnp.broadcast_to(one.column(rows, cells.key_K), (weights.shape[0], weights.shape[3])) for one in columns
+        ]
+        stacked_BxKxC = jnp.stack(values, axis=-1).astype(weights.dtype)
+        expected = jnp.einsum("bhqk,bkc->bhqc", weights, stacked_BxKxC, precision="highest")
+        for index, column in enumerate(columns):
+            state[column.name] = (state[column.name][0] + expected[..., index],)
+    for statistic in statistics:
+        if isinstance(statistic, Reduction):
+            state[statistic.name] = statistic.merge(state[statistic.name], statistic.cells(cells))
+    return state
+
+
+def _finished(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, Array]:
+    return {
+        statistic.name: statistic.finish(state[statistic.name])
+        if isinstance(statistic, Reduction)
+        else state[statistic.name][0]
+        for statistic in statistics
+        if not isinstance(statistic, Mass)
+    }
+
+
+def _totals(values: dict[str, Array], masses: dict[str, tuple[Array, Array]], some: Array) -> tuple[dict, dict]:
+    """Sums over batch and rows of each statistic, and how many rows counted: those that see any key at all."""
+    counted = {name: (value, some) for name, value in values.items()}
+    counted |= {name: (value, some & there) for name, (value, there) in masses.items()}
+    sums, counts = {}, {}
+    for name, (value, counts_here) in counted.items():
+        here = jnp.broadcast_to(counts_here, value.shape)
+        sums[name] = jnp.sum(value, axis=(0, 2), where=here)
+        counts[name] = jnp.sum(here, axis=(0, 2)).astype(value.dtype)
+    return sums, counts
+
+
+def _chosen(weights_BxHxQxK: Array, capture: Capture) -> Array:
+    heads, queries = weights_BxHxQxK.shape[1:3]
+    if capture.heads is not None:
+        beyond = [head for head in capture.heads if not 0 <= head < heads]
+        if beyond:
+            raise ValueError(f"capture.heads={capture.heads} names {beyond}; there are heads 0 ... {heads - 1}")
+        weights_BxHxQxK = weights_BxHxQxK[:, jnp.asarray(capture.heads)]
+    if capture.rows is not None:
+        weights_BxHxQxK = weights_BxHxQxK[:, :, jnp.asarray(_checked_rows(capture.rows, queries))]
+    return weights_BxHxQxK
+
+
+def _checked_rows(rows: tuple[int, ...], queries: int) -> tuple[int, ...]:
+    beyond = [row for row in rows if not 0 <= row < queries]
+    if beyond:
+        raise ValueError(f"capture.rows={rows} names {beyond}; there are queries 0 ... {queries - 1}")
+    return rows
+
+
+def _switched(capture: Capture, find: Callable[[], Captured]) -> Captured:
+    if capture.observe is None:
+        return find()
+    shapes = jax.eval_shape(find)
+    return jax.lax.cond(
+        capture.observe, find, lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    )

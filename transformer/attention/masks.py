@@ -1,34 +1,204 @@
-"""Masks as facts: what a query may see, said in a form that a fused kernel could take natively."""
+"""Masks as facts: what a query may see, said in a form that a fused kernel can take natively."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
-class Mask(NamedTuple):
-    """Which keys each query may see; an absent fact forbids nothing.
+def _static(default: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"static": True})
 
-    `causal`: query at position p sees keys at positions <= p. `query_offset`: the position of an example's
-    first query, for queries that continue a cache. `key_lengths`: keys at or beyond an example's length are
-    padding.
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """Which keys each query may see: those that every fact admits. An absent fact forbids nothing.
+
+    A query's position is its index plus its example's `query_offset`; a key's position is its index.
+
+    causal: keys at positions up to the query's.
+    window (before, after): keys from `before` positions before the centre to `after` positions behind it. The
+      centre is the query's position, or `centre` where that is given (Luong et al. 2015, section 3.2).
+    query_offset: the position of an example's first query, for queries that continue a cache.
+    query_lengths: queries at or beyond an example's length are padding and see nothing.
+    key_lengths: keys at or beyond an example's length are padding and nobody sees them.
+    prefix: keys below an example's prefix are seen in spite of `causal` (prefix language models).
+    segments (of queries, of keys): only keys of the query's own segment (packing).
+    order (of queries, of keys): only keys of a lower order (permutation language models, Yang et al. 2019).
+    allowed: the dense escape, True where a query may see a key.
     """
 
-    causal: bool = False
+    causal: bool = _static(False)
+    window: tuple[int, int] | None = _static(None)
     query_offset: Int[Array, " B"] | None = None
+    query_lengths: Int[Array, " B"] | None = None
     key_lengths: Int[Array, " B"] | None = None
+    prefix: Int[Array, " B"] | None = None
+    segments: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = None
+    order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = None
+    centre: Float[Array, "B H Q"] | None = None
+    allowed: Bool[Array, "#B #H #Q #K"] | None = None
+
+    def facts(self) -> frozenset[str]:
+        """The names of the facts that are present."""
+        absent = (None, False)
+        return frozenset(
+            field.name
+            for field in dataclasses.fields(self)
+            if not any(getattr(self, field.name) is value for value in absent)
+        )
 
 
-def dense(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B 1 #Q K"] | None:
-    """The mask as booleans (True: may see), broadcastable against logits `B H Q K`; None allows everything."""
-    allowed: jax.Array | None = None
-    key_1xK = jnp.arange(keys)[None]
+FACTS = tuple(field.name for field in dataclasses.fields(Mask))
+
+
+def local_monotonic(half_width: int) -> Mask:
+    """Local-m (Luong et al. 2015, section 3.2): keys s with |s - t| <= D around target position t, D = `half_width`."""
+    return Mask(window=(half_width, half_width))
+
+
+def local_predictive(centre_BxHxQ: Float[Array, "B H Q"], half_width: int) -> Mask:
+    """Local-p (Luong et al. 2015, section 3.2): keys s with |s - p_t| <= D around the predicted position p_t.
+
+    With `Reweighting.GAUSSIAN` the weights are multiplied with exp(-(s - p_t)^2 / (2 (D / 2)^2)), through which
+    the gradient reaches the prediction.
+    """
+    return Mask(window=(half_width, half_width), centre=centre_BxHxQ)
+
+
+def predicted_centre(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    weight_HxDxA: Float[Array, "H D A"],
+    score_HxA: Float[Array, "H A"],
+    key_lengths_B: Int[Array, " B"],
+) -> Float[Array, "B H Q"]:
+    """p_t = S sigmoid(v_p' tanh(W_p h_t)) (Luong et al. 2015, equation 9), S the length of each source.
+
+    Positions count from 0 here, so that S - 1 is the last: p_t lies in [0, S - 1].
+    """
+    hidden_BxHxQxA = jnp.tanh(jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, weight_HxDxA))
+    share_BxHxQ = jax.nn.sigmoid(jnp.einsum("bhqa,ha->bhq", hidden_BxHxQxA, score_HxA))
+    return (key_lengths_B - 1)[:, None, None].astype(share_BxHxQ.dtype) * share_BxHxQ
+
+
+def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
+    """The position of every query: its index, behind the example's offset where there is one."""
+    index_1xQ = jnp.arange(queries, dtype=jnp.int32)[None]
+    return index_1xQ if mask.query_offset is None else index_1xQ + mask.query_offset[:, None]
+
+
+def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Bool[Array, "#B #H #Q K"] | None:
+    """Whether the queries of these indices may see the keys of these indices; None: all of them.
+
+    `key` is one row of keys for all queries ([1, 1, K]) or keys for each query ([B, Q, K]).
+    """
+    key_Bx1xQxK = key[:, None]
+    position_Bx1xQx1 = query_Q[None, None, :, None]
+    if mask.query_offset is not None:
+        position_Bx1xQx1 = position_Bx1xQx1 + mask.query_offset[:, None, None, None]
+    rules: list[jax.Array] = []
     if mask.causal:
-        query_1xQ = jnp.arange(queries)[None]
-        position_BxQ = query_1xQ if mask.query_offset is None else query_1xQ + mask.query_offset[:, None]
-        allowed = (key_1xK[:, None, :] <= position_BxQ[:, :, None])[:, None]
+        before = key_Bx1xQxK <= position_Bx1xQx1
+        rules.append(before if mask.prefix is None else before | (key_Bx1xQxK < mask.prefix[:, None, None, None]))
+    if mask.window is not None:
+        centre = position_Bx1xQx1 if mask.centre is None else jnp.take(mask.centre, query_Q, axis=2)[..., None]
+        rules.append((key_Bx1xQxK >= centre - mask.window[0]) & (key_Bx1xQxK <= centre + mask.window[1]))
+    if mask.query_lengths is not None:
+        rules.append(query_Q[None, None, :, None] < mask.query_lengths[:, None, None, None])
     if mask.key_lengths is not None:
-        real = (key_1xK < mask.key_lengths[:, None])[:, None, None, :]
-        allowed = real if allowed is None else allowed & real
-    return allowed
+        rules.append(key_Bx1xQxK < mask.key_lengths[:, None, None, None])
+    if mask.segments is not None:
+        of_query, of_key = mask.segments
+        rules.append(jnp.take(of_query, query_Q, axis=1)[:, None, :, None] == look_up(of_key, key)[:, None])
+    if mask.order is not None:
+        of_query, of_key = mask.order
+        rules.append(look_up(of_key, key)[:, None] < jnp.take(of_query, query_Q, axis=1)[:, None, :, None])
+    if mask.allowed is not None:
+        rules.append(cut(mask.allowed, query_Q, key))
+    if not rules:
+        return None
+    seen = rules[0]
+    for rule in rules[1:]:
+        seen = seen & rule
+    return seen
+
+
+def look_up(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
+    """The values at keys of these indices, [B, Q, K] or [B, 1, K]; `values` may have a last axis more."""
+    if key.shape[:2] == (1, 1):
+        return jnp.take(values_BxK, key[0, 0], axis=1)[:, None]
+    return jax.vmap(lambda values, key_QxK: values[key_QxK])(
+        jnp.broadcast_to(values_BxK, (key.shape[0], *values_BxK.shape[1:])), key
+    )
+
+
+def cut(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Array:
+    """The entries of an array [#B, #H, #Q, #K] at these queries and keys, still broadcastable."""
+    if grid.shape[2] > 1:
+        grid = jnp.take(grid, query_Q, axis=2)
+    if grid.shape[3] == 1:
+        return grid
+    if key.shape[:2] == (1, 1):
+        return jnp.take(grid, key[0, 0], axis=3)
+    batch = max(grid.shape[0], key.shape[0])
+    grid = jnp.broadcast_to(grid, (batch, grid.shape[1], key.shape[1], grid.shape[3]))
+    return jnp.take_along_axis(grid, jnp.broadcast_to(key[:, None], (batch, 1, *key.shape[1:])), axis=3)
+
+
+def dense(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q K"] | None:
+    """The mask as booleans (True: may see), broadcastable against logits [B, H, Q, K]; None allows everything."""
+    return visible(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
+
+
+def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -> None:
+    """Refuse facts that do not fit the arrays or each other.
+
+    Errors: ValueError that names the fact, its shape or value, and what would be right.
+    """
+    if mask.window is not None:
+        before, after = mask.window
+        if before < 0 or after < 0 or before + after == 0:
+            raise ValueError(
+                f"mask.window={mask.window} must be (before, after), both at least 0 and one of them above 0"
+            )
+    if mask.centre is not None and mask.window is None:
+        raise ValueError("mask.centre is given without mask.window, which says how far around it a query sees")
+    if mask.prefix is not None and not mask.causal:
+        raise ValueError("mask.prefix is given without mask.causal=True, the fact that it lifts")
+    expected: dict[str, tuple[tuple[int, ...], ...]] = {
+        "query_offset": ((batch,),),
+        "query_lengths": ((batch,),),
+        "key_lengths": ((batch,),),
+        "prefix": ((batch,),),
+        "segments": ((batch, queries), (batch, keys)),
+        "order": ((batch, queries), (batch, keys)),
+        "centre": ((batch, heads, queries),),
+    }
+    for name, shapes in expected.items():
+        value = getattr(mask, name)
+        if value is None:
+            continue
+        found = tuple(tuple(part.shape) for part in (value if isinstance(value, tuple) else (value,)))
+        if found != shapes:
+            raise ValueError(
+                f"mask.{name} has shape {_shapes(found)}; queries of batch {batch}, {heads} heads, {queries} queries "
+                f"and {keys} keys need {_shapes(shapes)}"
+            )
+    if mask.allowed is not None:
+        check_broadcast("mask.allowed", mask.allowed, (batch, heads, queries, keys))
+
+
+def check_broadcast(name: str, array: Array, shape: tuple[int, int, int, int]) -> None:
+    """Refuse an array that does not broadcast against logits of this shape.
+
+    Errors: ValueError that names the array and both shapes.
+    """
+    if array.ndim != 4 or any(size not in (1, whole) for size, whole in zip(array.shape, shape, strict=True)):
+        raise ValueError(f"{name} has shape {tuple(array.shape)}, which does not broadcast against logits {shape}")
+
+
+def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return str(shapes[0]) if len(shapes) == 1 else str(shapes)

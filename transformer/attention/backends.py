@@ -1,0 +1,303 @@
+"""Which program computes which attention: the support table, the choice among them, and the table as a page.
+
+A combination is score x normaliser x re-weighting x position x facts of the mask (and a bias). What each backend
+takes is declared once, in `BACKENDS`; the choice, the errors and the published table are read from there.
+"""
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.masks import FACTS, Mask
+from transformer.attention.normalise import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.positions import BIASES, ROTARIES, Position
+from transformer.attention.scores import PRODUCTS, Score
+from transformer.attention.spec import AttentionSpec, Backend
+
+_logger = logging.getLogger(__name__)
+
+# A dense map of this size and less is faster whole than in blocks, on CPU as on accelerators.
+DENSE_LOGITS = 2**26
+
+
+@dataclasses.dataclass(frozen=True)
+class Combination:
+    """What is asked of a backend, whatever the arrays. `facts`: of the mask, and "bias"."""
+
+    score: Score = Score.SCALED_DOT
+    normaliser: Normaliser = Normaliser.SOFTMAX
+    reweighting: Reweighting = Reweighting.NONE
+    position: Position = Position.NONE
+    facts: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool) -> "Combination":
+        """The combination of a call."""
+        facts = mask.facts() | ({"bias"} if bias else frozenset())
+        return cls(spec.score, spec.normaliser, spec.reweighting, spec.position, facts)
+
+    def __str__(self) -> str:
+        named = [f"score={self.score.value}", f"normaliser={self.normaliser.value}"]
+        if self.reweighting is not Reweighting.NONE:
+            named.append(f"reweighting={self.reweighting.value}")
+        named.append(f"position={self.position.value}")
+        return " x ".join([*named, "mask=" + ("+".join(sorted(self.facts)) or "none")])
+
+
+@dataclasses.dataclass(frozen=True)
+class Circumstances:
+    """What a backend's limits depend on beside the combination. `devices`: those that the program may span."""
+
+    platform: str
+    dtype: str
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    depth: int
+    value_depth: int
+    devices: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Takes:
+    """All that a backend takes: the combination must lie within every set."""
+
+    scores: frozenset[Score]
+    normalisers: frozenset[Normaliser]
+    reweightings: frozenset[Reweighting]
+    positions: frozenset[Position]
+    facts: frozenset[str]
+
+
+EVERY_FACT = frozenset({*FACTS, "bias"})
+_SOFTMAX = frozenset({Normaliser.SOFTMAX})
+_PLAIN = frozenset({Reweighting.NONE})
+_TURNED = frozenset({Position.NONE}) | ROTARIES
+
+# In order of preference where several would do and none is named.
+BACKENDS: dict[Backend, Takes] = {
+    Backend.CUDNN: Takes(
+        PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, frozenset({"causal", "window", "query_lengths", "key_lengths"})
+    ),
+    Backend.SPLASH: Takes(
+        PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, frozenset({"causal", "window", "query_lengths", "key_lengths", "segments"})
+    ),
+    Backend.EINSUM: Takes(
+        frozenset(Score), frozenset(Normaliser), frozenset(Reweighting), frozenset(Position), EVERY_FACT
+    ),
+    Backend.BLOCKWISE: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, EVERY_FACT),
+    Backend.XLA: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, EVERY_FACT),
+}
+
+
+def meaningless(combination: Combination) -> str | None:
+    """Why no program could compute this combination; None when it means something."""
+    score, position, facts = combination.score, combination.position, combination.facts
+    if position in ROTARIES and score not in PRODUCTS:
+        return f"position={position.value} turns the two sides of a product, which score={score.value} has not"
+    if position in (Position.SHAW, Position.TRANSFORMER_XL) and score not in (Score.DOT, Score.SCALED_DOT):
+        return f"position={position.value} is a term of the dot product, which score={score.value} is not"
+    if combination.reweighting is Reweighting.GAUSSIAN:
+        if combination.normaliser in SAMPLERS:
+            return f"reweighting=gaussian weighs keys, of which normaliser={combination.normaliser.value} leaves one"
+        if not {"window", "centre"} <= facts:
+            return "reweighting=gaussian needs mask.window and mask.centre (masks.local_predictive)"
+    if "centre" in facts and "window" not in facts:
+        return "mask.centre needs mask.window, which says how far around it a query sees"
+    if "prefix" in facts and "causal" not in facts:
+        return "mask.prefix needs mask.causal, the fact that it lifts"
+    return None
+
+
+def unsupported(backend: Backend, combination: Combination) -> str | None:
+    """What of the combination the backend does not take; None when it is exact for all of it."""
+    nonsense = meaningless(combination)
+    if nonsense is not None:
+        return nonsense
+    takes = BACKENDS[backend]
+    missing = [
+        f"{name}={value.value}"
+        for name, value, known in (
+            ("score", combination.score, takes.scores),
+            ("normaliser", combination.normaliser, takes.normalisers),
+            ("reweighting", combination.reweighting, takes.reweightings),
+            ("position", combination.position, takes.positions),
+        )
+        if value not in known
+    ]
+    missing += ["bias" if fact == "bias" else f"mask.{fact}" for fact in sorted(combination.facts - takes.facts)]
+    if not missing and backend is Backend.CUDNN and "window" in combination.facts and "causal" not in combination.facts:
+        missing.append("mask.window without mask.causal")
+    return f"backend={backend.value} does not take {', '.join(missing)}" if missing else None
+
+
+def unfit(backend: Backend, at: Circumstances) -> str | None:
+    """Which limit of the backend the arrays or the machine exceed; None when it runs there."""
+    match backend:
+        case Backend.EINSUM | Backend.BLOCKWISE:
+            return None
+        case Backend.XLA:
+            if at.dtype == "float64":
+                return "backend=xla computes in float32, not float64"
+        case Backend.CUDNN:
+            if at.platform not in ("gpu", "cuda"):
+                return f"backend=cudnn needs an NVIDIA GPU; the platform is {at.platform}"
+            if at.dtype not in ("bfloat16", "float16"):
+                return f"backend=cudnn takes bfloat16 and float16, not {at.dtype}"
+            if at.depth % 8 or at.depth > 128:
+                return f"backend=cudnn takes head depths to 128 that are multiples of 8, not {at.depth}"
+        case Backend.SPLASH:
+            if at.dtype not in ("bfloat16", "float32"):
+                return f"backend=splash takes bfloat16 and float32, not {at.dtype}"
+            if at.queries % 128 or at.keys % 128:
+                return f"backend=splash takes lengths that are multiples of 128, not {at.queries} and {at.keys}"
+    if backend is not Backend.SPLASH and at.depth != at.value_depth:
+        return f"backend={backend.value} takes values of the keys' depth, {at.depth}, not {at.value_depth}"
+    return None
+
+
+def choose(spec: AttentionSpec, combination: Combination, at: Circumstances) -> Backend:
+    """The backend that the spec names, or for auto the fastest that is exact for the request.
+
+    Auto takes the platform's own kernel where it runs (splash only for a program on one device: it does not divide
+    itself over a mesh), else the dense map where that is small, else blocks.
+
+    Errors: ValueError that names what the backend does not take and the nearest request that it would.
+    """
+    nonsense = meaningless(combination)
+    if nonsense is not None:
+        raise ValueError(f"{combination} has no meaning: {nonsense}")
+    if spec.backend is not Backend.AUTO:
+        why = unsupported(spec.backend, combination) or unfit(spec.backend, at)
+        if why is not None:
+            able = [other.value for other in BACKENDS if not (unsupported(other, combination) or unfit(other, at))]
+            raise ValueError(f"{combination}: {why}; {_nearest(spec.backend, combination, able)}")
+        return spec.backend
+    small = at.batch * at.heads * at.queries * at.keys <= DENSE_LOGITS
+    for backend in BACKENDS:
+        if unsupported(backend, combination) or unfit(backend, at):
+            continue
+        if backend is Backend.SPLASH and (at.platform != "tpu" or at.devices > 1):
+            continue
+        if backend is Backend.EINSUM and not small and not unsupported(Backend.BLOCKWISE, combination):
+            continue
+        return backend
+    raise AssertionError(f"{combination}: einsum takes every combination that has a meaning")
+
+
+def _nearest(backend: Backend, combination: Combination, able: list[str]) -> str:
+    """What would be right: the same with as little changed as possible on this backend, or another backend."""
+    changed = nearest(backend, combination)
+    others = f"backend={' or '.join(able)} computes it as it stands"
+    return f"{others}; nearest here: {changed}" if changed is not None and changed != combination else others
+
+
+def nearest(backend: Backend, combination: Combination) -> Combination | None:
+    """The combination that the backend takes with the fewest parts changed."""
+    takes = BACKENDS[backend]
+    changed = dataclasses.replace(
+        combination,
+        score=combination.score if combination.score in takes.scores else Score.SCALED_DOT,
+        normaliser=combination.normaliser if combination.normaliser in takes.normalisers else Normaliser.SOFTMAX,
+        reweighting=combination.reweighting if combination.reweighting in takes.reweightings else Reweighting.NONE,
+        position=combination.position if combination.position in takes.positions else Position.NONE,
+        facts=combination.facts & takes.facts,
+    )
+    if backend is Backend.CUDNN and "window" in changed.facts and "causal" not in changed.facts:
+        changed = dataclasses.replace(changed, facts=changed.facts - {"window"})
+    return changed if unsupported(backend, changed) is None else None
+
+
+def circumstances(q: jax.Array, k: jax.Array, v: jax.Array) -> Circumstances:
+    """Those of a call."""
+    dtype = jnp.result_type(q, k, v)
+    return Circumstances(
+        platform=jax.default_backend(),
+        dtype=dtype.name,
+        batch=q.shape[0],
+        heads=q.shape[2],
+        queries=q.shape[1],
+        keys=k.shape[1],
+        depth=q.shape[3],
+        value_depth=v.shape[3],
+        devices=jax.device_count(),
+    )
+
+
+def log_choice(backend: Backend, combination: Combination, at: Circumstances) -> None:
+    """Say which backend a traced attention got; once a trace, never while it runs."""
+    _logger.info(
+        "attention: backend=%s for %s, %s [B %d, H %d, Q %d, K %d, D %d] on %s",
+        *(backend.value, combination, at.dtype, at.batch, at.heads, at.queries, at.keys, at.depth, at.platform),
+    )
+
+
+def masks_of_the_table() -> tuple[frozenset[str], ...]:
+    """The masks of the table: each fact alone (with the one that it needs), and the usual pairs."""
+    needs = {"centre": "window", "prefix": "causal"}
+    single = [frozenset({fact} | ({needs[fact]} if fact in needs else set())) for fact in (*FACTS, "bias")]
+    pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
+    return (frozenset(), *single, *(frozenset(pair) for pair in pairs))
+
+
+def combinations() -> Iterable[Combination]:
+    """Every cell of the table, but for the backend."""
+    for score, normaliser, reweighting, position, facts in itertools.product(
+        Score, Normaliser, Reweighting, Position, masks_of_the_table()
+    ):
+        yield Combination(score, normaliser, reweighting, position, facts)
+
+
+def table() -> str:
+    """The support table as Markdown: rows that every backend treats alike are one row."""
+    columns = list(BACKENDS)
+    masks = masks_of_the_table()
+    rows: dict[tuple, list[tuple[str, ...]]] = {}
+    for score, normaliser, reweighting, position in itertools.product(Score, Normaliser, Reweighting, Position):
+        cells = tuple(
+            tuple(
+                unsupported(backend, Combination(score, normaliser, reweighting, position, facts)) is None
+                for facts in masks
+            )
+            for backend in columns
+        )
+        if any(any(cell) for cell in cells):
+            named = (score.value, normaliser.value, reweighting.value, position.value)
+            rows.setdefault(cells, []).append(named)
+    lines = [
+        "| score | normaliser | re-weighting | position | " + " | ".join(b.value for b in columns) + " |",
+        "| --- " * (4 + len(columns)) + "|",
+    ]
+    for cells, alike in rows.items():
+        for group in _products(alike):
+            texts = [", ".join(dict.fromkeys(values)) for values in group]
+            lines.append("| " + " | ".join([*texts, *(_mask_text(cell, masks) for cell in cells)]) + " |")
+    return "\n".join(lines)
+
+
+def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
+    """The rows as few products of sets: scores and normalisers that share all else are joined."""
+    boxes: list[tuple[tuple[str, ...], ...]] = [tuple((value,) for value in row) for row in named]
+    for axis in range(4):
+        joined: dict[tuple, list[str]] = {}
+        for box in boxes:
+            rest = (*box[:axis], *box[axis + 1 :])
+            joined.setdefault(rest, []).extend(box[axis])
+        boxes = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in joined.items()]
+    return boxes
+
+
+def _mask_text(cell: tuple[bool, ...], masks: tuple[frozenset[str], ...]) -> str:
+    """Which masks a cell takes, in the fewest words."""
+    if all(cell):
+        return "every mask"
+    if not any(cell):
+        return "-"
+    taken = ["+".join(sorted(facts)) or "none" for facts, good in zip(masks, cell, strict=True) if good]
+    left = ["+".join(sorted(facts)) or "none" for facts, good in zip(masks, cell, strict=True) if not good]
+    return "all but " + ", ".join(left) if len(left) < len(taken) else ", ".join(taken)

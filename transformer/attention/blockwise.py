@@ -1,0 +1,304 @@
+"""Softmax attention block by block: memory linear in the length, gradients by a rule of its own, any platform."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.attention import positions as relative
+from transformer.attention.masks import Mask, cut, query_positions, visible
+from transformer.attention.positions import Position, PositionParameters
+from transformer.attention.scores import grouped_products
+
+# Rows and columns of one block. On a CPU a block of every head of a few examples fits the last cache; larger blocks
+# mean fewer, larger products, which accelerators want.
+BLOCK = 512
+
+
+class Terms(NamedTuple):
+    """What the logits hold beside q . k: the mask, a bias, and what the positions add (ALiBi, T5)."""
+
+    mask: Mask
+    bias: Float[Array, "#B #H #Q #K"] | None = None
+    position: PositionParameters | None = None
+
+
+class Form(NamedTuple):
+    """The static part of the logits: (scale q . k + bias + what `position` adds) / temperature."""
+
+    position: Position = Position.NONE
+    scale: float = 1.0
+    temperature: float = 1.0
+
+
+class Block(NamedTuple):
+    """Some queries of every head against some keys: which ones, their logits, and whether each key may be seen."""
+
+    query_Q: Int[Array, " Q"]
+    key_K: Int[Array, " K"]
+    position_BxQ: Int[Array, "#B Q"]
+    logits_BxHxQxK: Float[Array, "B H Q K"]
+    allowed: Array
+
+
+def logits_of_block(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    query_Q: Int[Array, " Q"],
+    key_K: Int[Array, " K"],
+    terms: Terms,
+    *,
+    form: Form,
+    queries: int,
+    keys: int,
+) -> Block:
+    """The logits of these queries and keys; indices at or beyond the lengths are forbidden."""
+    logits = grouped_products(q_BxQxHxD, k_BxKxGxD) * form.scale
+    key_1x1xK = jnp.minimum(key_K, keys - 1)[None, None]
+    query_inside = jnp.minimum(query_Q, queries - 1)
+    positions = jnp.take(query_positions(terms.mask, queries), query_inside, axis=1)
+    from_positions = relative.relative_bias(
+        form.position, terms.position, q_BxQxHxD.shape[2], positions, key_1x1xK, logits.dtype
+    )
+    if from_positions is not None:
+        logits = logits + from_positions
+    if terms.bias is not None:
+        logits = logits + cut(terms.bias, query_inside, key_1x1xK).astype(logits.dtype)
+    if form.temperature != 1:
+        logits = logits / form.temperature
+    allowed = (key_K < keys)[None, None, None]
+    seen = visible(terms.mask, query_inside, key_1x1xK)
+    return Block(query_Q, key_K, positions, logits, allowed if seen is None else allowed & seen)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def attend_blockwise(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    v_BxKxGxDv: Float[Array, "B K G Dv"],
+    terms: Terms,
+    form: Form,
+    block: int = BLOCK,
+) -> tuple[Float[Array, "B Q H Dv"], Float[Array, "B H Q"]]:
+    """softmax((scale q . k + terms) / temperature) v and the log-sum-exp of each row, in float32 at least.
+
+    Each block of keys is folded into a running maximum, sum and output (Milakov & Gimelshein 2018; Rabe & Staats
+    2021); the backward pass computes the weights again from the log-sum-exp (Dao et al. 2022, algorithm 4), so
+    that nothing of the size Q K is ever kept. A row that sees no key gives 0, and minus infinity.
+    """
+    return _forward(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, terms, form, block)
+
+
+def _forward(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int) -> tuple:
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    depth = v.shape[-1]
+
+    def fold(carry: Any, part: Block, v_block: Array) -> Any:
+        largest, total, output = carry
+        hidden = jnp.where(part.allowed, part.logits_BxHxQxK, -jnp.inf)
+        # The maximum only scales; its gradient cancels.
+        new = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(hidden, axis=-1)))
+        finite = jnp.where(jnp.isfinite(new), new, 0)
+        weights = jnp.where(
+            part.allowed, jnp.exp(jnp.where(part.allowed, part.logits_BxHxQxK - finite[..., None], 0)), 0
+        )
+        kept = jnp.exp(jnp.where(jnp.isfinite(largest), largest - finite, -jnp.inf))
+        output = output * kept[..., None] + _read(weights, v_block)
+        return new, total * kept + jnp.sum(weights, axis=-1), output
+
+    def rows(q_block: Array, query: Array) -> Any:
+        shape = (q_block.shape[0], q_block.shape[2], q_block.shape[1])
+        empty = (jnp.full(shape, -jnp.inf, wide), jnp.zeros(shape, wide), jnp.zeros((*shape, depth), wide))
+        largest, total, output = over_keys(fold, empty, q_block, query, k, v, terms, form, block, q.shape[1])
+        some = total > 0
+        output = output / jnp.where(some, total, 1)[..., None]
+        log_sum = jnp.where(some, jnp.log(jnp.where(some, total, 1)) + jnp.where(some, largest, 0), -jnp.inf)
+        return jnp.moveaxis(output, 1, 2).astype(v.dtype), log_sum
+
+    output, log_sum = over_queries(rows, q, block)
+    return _join(output, 1, q.shape[1]), _join(log_sum, 2, q.shape[1])
+
+
+def over_queries(rows: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
+    """`rows(q_block, indices)` of each block of queries, results stacked in front."""
+    size = min(block, q.shape[1])
+    count = -(-q.shape[1] // size)
+    blocks = _cut_blocks(q, size, count)
+    index = jnp.arange(count * size, dtype=jnp.int32).reshape(count, size)
+    if count == 1:
+        return jax.tree.map(lambda x: x[None], rows(blocks[0], index[0]))
+    return jax.lax.map(lambda part: rows(*part), (blocks, index))
+
+
+def over_keys(
+    fold: Callable[[Any, Block, Array], Any],
+    carry: Any,
+    q_block: Array,
+    query: Array,
+    k: Array,
+    v: Array | None,
+    terms: Terms,
+    form: Form,
+    block: int,
+    queries: int,
+) -> Any:
+    """Fold every block of keys into `carry`, leaving out those that the mask's static facts hide entirely."""
+    size = min(block, k.shape[1])
+    count = -(-k.shape[1] // size)
+    index = jnp.arange(count * size, dtype=jnp.int32).reshape(count, size)
+    values = None if v is None else _cut_blocks(v, size, count)
+
+    def one(carry: Any, part: Any) -> tuple[Any, None]:
+        k_block, v_block, key = part
+
+        def compute(carry: Any) -> Any:
+            found = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
+            return fold(carry, found, v_block)
+
+        reach = _reachable(terms.mask, query, key)
+        return (compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)), None
+
+    blocks = (_cut_blocks(k, size, count), values, index)
+    if count == 1:
+        return one(carry, jax.tree.map(lambda x: x[0], blocks))[0]
+    return jax.lax.scan(one, carry, blocks)[0]
+
+
+def _backward_rule(form: Form, block: int, kept: Any, cotangents: Any) -> Any:
+    q, k, v, terms, output, log_sum = kept
+    d_output, d_log_sum = cotangents
+    wide = log_sum.dtype
+    size = min(block, k.shape[1])
+    count = -(-k.shape[1] // size)
+    queries, keys = q.shape[1], k.shape[1]
+    # Of one row: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum).
+    centre = jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
+    key_index = jnp.arange(count * size, dtype=jnp.int32).reshape(count, size)
+    k_blocks, v_blocks = _cut_blocks(k, size, count), _cut_blocks(v, size, count)
+    given = (terms.bias, terms.position)
+    traced = jax.tree.map(lambda x: x.astype(wide), given)
+
+    def rows(carry: Any, part: Any) -> tuple[Any, Any]:
+        d_k, d_v, d_traced = carry
+        q_block, d_out_block, centre_block, log_sum_block, query = part
+        log_sum_block, centre_block = jnp.moveaxis(log_sum_block, 1, 2), jnp.moveaxis(centre_block, 1, 2)
+        some = jnp.isfinite(log_sum_block)
+        log_sum_safe = jnp.where(some, log_sum_block, 0)
+
+        def columns(carry: Any, part: Any) -> tuple[Any, Any]:
+            k_block, v_block, key = part
+
+            def logits(q_block: Array, k_block: Array, traced: Any) -> tuple[Array, Array]:
+                bias, position = traced
+                found = logits_of_block(
+                    q_block,
+                    k_block,
+                    query,
+                    key,
+                    Terms(terms.mask, bias, position),
+                    form=form,
+                    queries=queries,
+                    keys=keys,
+                )
+                return found.logits_BxHxQxK, found.allowed
+
+            def compute(carry: Any) -> tuple[Any, Any]:
+                d_q, d_traced = carry
+                found, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
+                allowed = allowed & some[..., None]
+                weights = jnp.where(allowed, jnp.exp(jnp.where(allowed, found - log_sum_safe[..., None], 0)), 0)
+                d_weights = grouped_products(d_out_block, v_block)
+                d_logits = jnp.where(allowed, weights * (d_weights - centre_block[..., None]), 0)
+                d_q_new, d_k_block, d_traced_new = pull_back(d_logits)
+                d_v_block = _read_back(weights, d_out_block, v_block)
+                d_q = d_q + d_q_new.astype(wide)
+                return (d_q, jax.tree.map(jnp.add, d_traced, d_traced_new)), (d_k_block.astype(wide), d_v_block)
+
+            def skip(carry: Any) -> tuple[Any, Any]:
+                return carry, (jnp.zeros(k_block.shape, wide), jnp.zeros(v_block.shape, wide))
+
+            reach = _reachable(terms.mask, query, key)
+            return compute(carry) if reach is None else jax.lax.cond(reach, compute, skip, carry)
+
+        start = (jnp.zeros(q_block.shape, wide), d_traced)
+        (d_q, d_traced), (d_k_new, d_v_new) = jax.lax.scan(columns, start, (k_blocks, v_blocks, key_index))
+        return (d_k + d_k_new, d_v + d_v_new, d_traced), d_q.astype(q.dtype)
+
+    q_size = min(block, queries)
+    q_count = -(-queries // q_size)
+    parts = (
+        _cut_blocks(q, q_size, q_count),
+        _cut_blocks(d_output, q_size, q_count),
+        _cut_blocks(jnp.moveaxis(centre, 1, 2), q_size, q_count),
+        _cut_blocks(jnp.moveaxis(log_sum, 1, 2), q_size, q_count),
+        jnp.arange(q_count * q_size, dtype=jnp.int32).reshape(q_count, q_size),
+    )
+    empty = (
+        jnp.zeros(k_blocks.shape, wide),
+        jnp.zeros(v_blocks.shape, wide),
+        jax.tree.map(jnp.zeros_like, traced),
+    )
+    (d_k, d_v, d_traced), d_q = jax.lax.scan(rows, empty, parts)
+    d_bias, d_position = jax.tree.map(lambda found, x: found.astype(x.dtype), d_traced, given)
+    return (
+        _join(d_q, 1, queries),
+        _join(d_k, 1, keys).astype(k.dtype),
+        _join(d_v, 1, keys).astype(v.dtype),
+        Terms(None, d_bias, d_position),  # type: ignore[arg-type]
+    )
+
+
+def _forward_rule(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int) -> tuple:
+    output, log_sum = _forward(q, k, v, terms, form, block)
+    return (output, log_sum), (q, k, v, terms, output, log_sum)
+
+
+attend_blockwise.defvjp(_forward_rule, _backward_rule)
+
+
+def _read(weights_BxHxQxK: Array, v_BxKxGxD: Array) -> Array:
+    """W v in float32 at least, [B, H, Q, D], each value head read by its H / G query heads."""
+    batch, heads, queries, keys = weights_BxHxQxK.shape
+    groups = v_BxKxGxD.shape[2]
+    grouped = weights_BxHxQxK.reshape(batch, groups, heads // groups, queries, keys).astype(v_BxKxGxD.dtype)
+    wide = weights_BxHxQxK.dtype
+    read = jnp.einsum("bgrqk,bkgd->bgrqd", grouped, v_BxKxGxD, preferred_element_type=wide)
+    return read.reshape(batch, heads, queries, -1)
+
+
+def _read_back(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -> Array:
+    """The gradient of the values of a block, summed over the query heads that read each."""
+    batch, heads, queries, keys = weights_BxHxQxK.shape
+    groups = v_BxKxGxD.shape[2]
+    grouped = weights_BxHxQxK.reshape(batch, groups, heads // groups, queries, keys).astype(d_out_BxQxHxD.dtype)
+    d_out = d_out_BxQxHxD.reshape(batch, queries, groups, heads // groups, -1)
+    return jnp.einsum("bgrqk,bqgrd->bkgd", grouped, d_out, preferred_element_type=weights_BxHxQxK.dtype)
+
+
+def _reachable(mask: Mask, query: Array, key: Array) -> Array | None:
+    """Whether any of these queries may see any of these keys by the static facts alone; None: certainly."""
+    if mask.query_offset is not None or mask.centre is not None:
+        return None
+    rules = []
+    if mask.causal and mask.prefix is None:
+        rules.append(key[0] <= query[-1])
+    if mask.window is not None:
+        rules += [key[-1] >= query[0] - mask.window[0], key[0] <= query[-1] + mask.window[1]]
+    return functools.reduce(jnp.logical_and, rules) if rules else None
+
+
+def _cut_blocks(x_BxNx: Array, size: int, count: int) -> Array:
+    """Blocks of the second axis in front, the last one filled up with zeros."""
+    padding = [(0, 0), (0, count * size - x_BxNx.shape[1]), *[(0, 0)] * (x_BxNx.ndim - 2)]
+    padded = jnp.pad(x_BxNx, padding)
+    return jnp.moveaxis(padded.reshape(x_BxNx.shape[0], count, size, *x_BxNx.shape[2:]), 1, 0)
+
+
+def _join(blocks: Array, axis: int, length: int) -> Array:
+    """Blocks that are stacked in front as one array again along `axis`, without the filling."""
+    moved = jnp.moveaxis(blocks, 0, axis)
+    shape = (*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(moved.reshape(shape), 0, length, axis=axis)

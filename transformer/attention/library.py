@@ -1,0 +1,193 @@
+"""Attention by kernels that JAX ships: `jax.nn.dot_product_attention` and splash attention."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer.attention import positions as relative
+from transformer.attention.blockwise import BLOCK, Form, Terms
+from transformer.attention.masks import Mask, dense, query_positions, visible
+from transformer.attention.spec import Backend
+
+LANES = 128
+
+
+def dot_product_attention(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    v_BxKxGxD: Float[Array, "B K G D"],
+    terms: Terms,
+    form: Form,
+    backend: Backend,
+) -> Float[Array, "B Q H D"]:
+    """`jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
+
+    causal, window and lengths are handed over as facts. What XLA's version does not know (offsets, segments and the
+    rest) becomes a dense mask, ALiBi and T5 a dense bias. Its log-sum-exp comes in the inputs' type and is not used.
+    """
+    queries, keys = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
+    mask = terms.mask
+    bias = terms.bias
+    from_positions = relative.relative_bias(
+        form.position,
+        terms.position,
+        q_BxQxHxD.shape[2],
+        query_positions(mask, queries),
+        jnp.arange(keys, dtype=jnp.int32)[None, None],
+        jnp.dtype(jnp.float32),
+    )
+    if from_positions is not None:
+        bias = from_positions if bias is None else bias + from_positions
+    if bias is not None:
+        bias = bias / form.temperature
+    native = mask.facts() <= {"causal", "window", "query_lengths", "key_lengths"}
+    output = jax.nn.dot_product_attention(
+        q_BxQxHxD,
+        k_BxKxGxD,
+        v_BxKxGxD,
+        bias,
+        None if native else dense(mask, queries, keys),
+        scale=form.scale / form.temperature,
+        is_causal=native and mask.causal,
+        query_seq_lengths=_int32(mask.query_lengths) if native else None,
+        key_value_seq_lengths=_int32(mask.key_lengths) if native else None,
+        local_window_size=mask.window if native else None,
+        implementation="cudnn" if backend is Backend.CUDNN else "xla",
+    )
+    return _where_seen(output, mask, keys)
+
+
+def splash_attention(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    v_BxKxGxDv: Float[Array, "B K G Dv"],
+    mask: Mask,
+    scale: float,
+    *,
+    interpret: bool,
+) -> Float[Array, "B Q H Dv"]:
+    """JAX's splash attention for TPUs: blocks that causal and window hide are never visited.
+
+    Lengths and segments go in as segment numbers. Depths are filled up to 128 lanes. `interpret` runs the kernel
+    without a TPU, for tests.
+    """
+    kernel = _kernel(mask, q_BxQxHxD.shape, k_BxKxGxD.shape, interpret=interpret, residuals=False)
+    segments = _segments(mask, q_BxQxHxD.shape, k_BxKxGxD.shape)
+    q, k, v = _laid_out(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, scale)
+    output_BxHxQxD = jax.vmap(kernel)(q, k, v, segments)
+    output = jnp.moveaxis(output_BxHxQxD, 1, 2)[..., : v_BxKxGxDv.shape[-1]].astype(v_BxKxGxDv.dtype)
+    return _where_seen(output, mask, k_BxKxGxD.shape[1])
+
+
+def splash_log_sum(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    v_BxKxGxDv: Float[Array, "B K G Dv"],
+    mask: Mask,
+    scale: float,
+    *,
+    interpret: bool,
+) -> Float[Array, "B H Q"] | None:
+    """The log-sum-exp of the same kernel in float32, without gradient (its derivative is not implemented).
+
+    None where bfloat16 queries cannot hold the scale exactly (it is no power of two, as 1/8 of depth 64 is): the
+    kernel's logits are then rounded, and weights computed from others would not sum to one.
+    """
+    if q_BxQxHxD.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
+        return None
+    q, k, v = jax.lax.stop_gradient(_laid_out(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, scale))
+    kernel = _kernel(mask, q_BxQxHxD.shape, k_BxKxGxD.shape, interpret=interpret, residuals=True)
+    _, (log_sum_BxHxQ,) = jax.vmap(kernel)(q, k, v, _segments(mask, q_BxQxHxD.shape, k_BxKxGxD.shape))
+    seen = rows_that_see(mask, q_BxQxHxD.shape[1], k_BxKxGxD.shape[1])
+    return log_sum_BxHxQ if seen is None else jnp.where(seen, log_sum_BxHxQ, -jnp.inf)
+
+
+def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
+    """Whether each query sees any key, found in blocks of keys; None where every one certainly does."""
+    if mask.facts() <= {"causal"}:
+        return None
+    size = min(BLOCK, keys)
+    query_Q = jnp.arange(queries, dtype=jnp.int32)
+    blocks = jnp.arange(-(-keys // size) * size, dtype=jnp.int32).reshape(-1, size)
+
+    def some(key_K: Array) -> Array:
+        inside = jnp.minimum(key_K, keys - 1)
+        seen = visible(mask, query_Q, inside[None, None])
+        assert seen is not None
+        return jnp.any(seen, axis=-1)
+
+    found = jnp.any(jax.lax.map(some, blocks), axis=0)
+    return jnp.broadcast_to(found, (*found.shape[:2], queries))
+
+
+def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
+    """Exactly zero, value and gradient, where a query sees no key: kernels average what is hidden there."""
+    seen = rows_that_see(mask, output_BxQxHxD.shape[1], keys)
+    return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
+
+
+def _int32(lengths: Array | None) -> Array | None:
+    return None if lengths is None else lengths.astype(jnp.int32)
+
+
+def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:
+    """Heads in front, depths filled up to the lanes, and the scale, which the kernel knows nothing of, in q."""
+
+    def heads_first(x: Array) -> Array:
+        missing = -x.shape[-1] % LANES
+        return jnp.moveaxis(jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing))), 2, 1)
+
+    scaled = (q.astype(jnp.float32) * scale).astype(q.dtype)
+    return heads_first(scaled), heads_first(k), heads_first(v)
+
+
+def _segments(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...]) -> Any:
+    """Segment numbers for the kernel: padding is a segment that no other side has."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
+
+    batch, queries, keys = q_shape[0], q_shape[1], k_shape[1]
+    of_query, of_key = jnp.zeros((batch, queries), jnp.int32), jnp.zeros((batch, keys), jnp.int32)
+    if mask.segments is not None:
+        of_query, of_key = (part.astype(jnp.int32) for part in mask.segments)
+    smallest = jnp.minimum(jnp.min(of_query), jnp.min(of_key))
+    if mask.query_lengths is not None:
+        of_query = jnp.where(jnp.arange(queries)[None] < mask.query_lengths[:, None], of_query, smallest - 1)
+    if mask.key_lengths is not None:
+        of_key = jnp.where(jnp.arange(keys)[None] < mask.key_lengths[:, None], of_key, smallest - 2)
+    return SegmentIds(of_query, of_key)
+
+
+def _kernel(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...], *, interpret: bool, residuals: bool) -> Any:
+    """The kernel of the static facts. Its tables of blocks are made on the host, where jax keeps them for each mask."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    queries, heads, keys = q_shape[1], q_shape[2], k_shape[1]
+    one: Any
+    if mask.window is not None:
+        # One mask that the kernel computes by itself; of two, joined, it would have to load the blocks.
+        before, after = mask.window
+        one = splash.LocalMask((queries, keys), (before, 0 if mask.causal else after), 0)
+    else:
+        one = (splash.CausalMask if mask.causal else splash.FullMask)((queries, keys))
+    block_q, block_k = _largest_block(queries), _largest_block(keys)
+    sizes = splash.BlockSizes(
+        block_q=block_q,
+        block_kv=block_k,
+        block_kv_compute=block_k,
+        block_q_dkv=block_q,
+        block_kv_dkv=block_k,
+        block_kv_dkv_compute=block_k,
+        block_q_dq=block_q,
+        block_kv_dq=block_k,
+    )
+    return splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([one] * heads), block_sizes=sizes, save_residuals=residuals, interpret=interpret
+    )
+
+
+def _largest_block(length: int) -> int:
+    """The largest block of at most 512 that divides the length."""
+    return max(size for size in (128, 256, 384, 512) if length % size == 0)

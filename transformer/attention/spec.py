@@ -1,0 +1,48 @@
+"""What kind of attention is computed: one choice from each family of variants."""
+
+import dataclasses
+import enum
+
+from transformer.attention.normalise import Normaliser, Reweighting
+from transformer.attention.positions import Position
+from transformer.attention.scores import Score, check_positive
+
+
+class Backend(enum.Enum):
+    """The program that computes it.
+
+    einsum: the reference, every weight in memory. blockwise: memory linear in the length, any platform. xla, cudnn:
+    `jax.nn.dot_product_attention`. splash: JAX's kernel for TPUs. auto: the fastest of these that is exact for the
+    request.
+    """
+
+    AUTO = "auto"
+    EINSUM = "einsum"
+    BLOCKWISE = "blockwise"
+    XLA = "xla"
+    CUDNN = "cudnn"
+    SPLASH = "splash"
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionSpec:
+    """Score x normaliser x re-weighting x position x backend; which keys are seen is the mask's to say.
+
+    `scale` replaces 1 / sqrt(D) of scaled_dot. `temperature` divides all logits: softmax(logits / temperature).
+
+    Errors: ValueError for a scale or temperature that is not finite and above 0, or a scale without scaled_dot.
+    """
+
+    score: Score = Score.SCALED_DOT
+    normaliser: Normaliser = Normaliser.SOFTMAX
+    reweighting: Reweighting = Reweighting.NONE
+    position: Position = Position.NONE
+    backend: Backend = Backend.AUTO
+    scale: float | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("scale", self.scale)
+        check_positive("temperature", self.temperature)
+        if self.scale is not None and self.score is not Score.SCALED_DOT:
+            raise ValueError(f"scale={self.scale} belongs to score=scaled_dot alone; score is {self.score.value}")

@@ -1,0 +1,213 @@
+"""What one number says of a row of a map. A new statistic is a few lines: an instance of one of three kinds.
+
+An `Expectation` is an expected value of the key alone: one more column beside the values. A `Mass` is the weight of
+one chosen key: a gather. A `Reduction` is anything else that can be folded block by block over the keys.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.attention.masks import Mask, look_up
+
+State = tuple[Array, ...]
+
+
+class Rows(NamedTuple):
+    """Some rows of a map: the positions of their queries, the mask, and the number of keys."""
+
+    query_Q: Int[Array, " Q"]
+    position_BxQ: Int[Array, "#B Q"]
+    mask: Mask
+    keys: int
+
+
+class Cells(NamedTuple):
+    """Some rows against some keys: weights, the logits they came from (where allowed), and both sides' positions."""
+
+    weights_BxHxQxK: Float[Array, "B H Q K"]
+    logits_BxHxQxK: Float[Array, "B H Q K"]
+    allowed: Bool[Array, "#B #H #Q K"]
+    position_BxQ: Int[Array, "#B Q"]
+    key_K: Int[Array, " K"]
+
+    def distance(self) -> Float[Array, "#B 1 Q K"]:
+        """Key position minus query position."""
+        return (self.key_K - self.position_BxQ[:, :, None])[:, None].astype(self.weights_BxHxQxK.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """sum_k w_qk f(k), where `column(rows, key indices)` is f: [B or 1, K]."""
+
+    name: str
+    column: Callable[[Rows, Int[Array, " K"]], Float[Array, "#B K"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mass:
+    """The weight of one key of each query, `key(rows)`: [B or 1, Q].
+
+    A row whose key does not exist or is hidden from it does not count.
+    """
+
+    name: str
+    key: Callable[[Rows], Int[Array, "#B Q"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """Anything that is folded over the keys.
+
+    `initial` values, the state of some `cells`, how two states `merge`, and the number at the end.
+    """
+
+    name: str
+    initial: tuple[float, ...]
+    cells: Callable[[Cells], State]
+    merge: Callable[[State, State], State]
+    finish: Callable[[State], Float[Array, "B H Q"]]
+
+
+Statistic = Expectation | Mass | Reduction
+
+
+def added(left: State, right: State) -> State:
+    """The merge of a state of sums."""
+    return tuple(one + other for one, other in zip(left, right, strict=True))
+
+
+def larger(left: State, right: State) -> State:
+    """The merge of a state of maxima."""
+    return tuple(jnp.maximum(one, other) for one, other in zip(left, right, strict=True))
+
+
+def the_first(state: State) -> Array:
+    """The end of a state that is its own result."""
+    return state[0]
+
+
+def _surprise(cells: Cells) -> State:
+    weights = cells.weights_BxHxQxK
+    return (-jnp.sum(weights * jnp.log(jnp.where(weights > 0, weights, 1)), axis=-1),)
+
+
+def _moments(cells: Cells) -> State:
+    weights = cells.weights_BxHxQxK
+    position = cells.key_K.astype(weights.dtype)
+    total = jnp.sum(weights, axis=-1)
+    mean = jnp.sum(weights * position, axis=-1) / jnp.where(total > 0, total, 1)
+    return total, mean, jnp.sum(weights * jnp.square(position - mean[..., None]), axis=-1)
+
+
+def _merged_moments(left: State, right: State) -> State:
+    # Chan et al. 1979: sums of squares about each part's own mean, so that far positions do not cancel.
+    total = left[0] + right[0]
+    safe = jnp.where(total > 0, total, 1)
+    step = right[1] - left[1]
+    mean = left[1] + step * right[0] / safe
+    return total, mean, left[2] + right[2] + jnp.square(step) * left[0] * right[0] / safe
+
+
+def _first_of_segment(rows: Rows) -> Array:
+    if rows.mask.segments is None:
+        return jnp.zeros_like(rows.position_BxQ)
+    of_query, of_key = rows.mask.segments
+    same = jnp.take(of_query, rows.query_Q, axis=1)[:, :, None] == of_key[:, None, :]
+    return jnp.argmax(same, axis=-1).astype(jnp.int32)
+
+
+ENTROPY = Reduction("entropy", (0.0,), _surprise, added, the_first)
+LARGEST_WEIGHT = Reduction(
+    "largest_weight", (0.0,), lambda cells: (jnp.max(cells.weights_BxHxQxK, axis=-1),), larger, the_first
+)
+LARGEST_LOGIT = Reduction(
+    "largest_logit",
+    (-jnp.inf,),
+    lambda cells: (jnp.max(cells.logits_BxHxQxK, axis=-1, where=cells.allowed, initial=-jnp.inf),),
+    larger,
+    the_first,
+)
+DISTANCE = Reduction(
+    "distance",
+    (0.0,),
+    lambda cells: (jnp.sum(cells.weights_BxHxQxK * jnp.abs(cells.distance()), axis=-1),),
+    added,
+    the_first,
+)
+SPREAD = Reduction(
+    "spread",
+    (0.0, 0.0, 0.0),
+    _moments,
+    _merged_moments,
+    lambda state: jnp.sqrt(state[2] / jnp.where(state[0] > 0, state[0], 1)),
+)
+KEY_POSITION = Expectation("key_position", lambda rows, key_K: key_K[None].astype(jnp.float32))
+FIRST_TOKEN = Mass("first_token", _first_of_segment)
+PREVIOUS_TOKEN = Mass("previous_token", lambda rows: rows.position_BxQ - 1)
+DIAGONAL = Mass("diagonal", lambda rows: rows.position_BxQ)
+
+STATISTICS: dict[str, Statistic] = {
+    statistic.name: statistic
+    for statistic in (
+        ENTROPY,
+        LARGEST_WEIGHT,
+        LARGEST_LOGIT,
+        DISTANCE,
+        SPREAD,
+        KEY_POSITION,
+        FIRST_TOKEN,
+        PREVIOUS_TOKEN,
+        DIAGONAL,
+    )
+}
+
+
+@functools.cache
+def induction(period: int) -> Mass:
+    """On a text that repeats every `period` tokens: the weight of the key behind the query's last occurrence.
+
+    An induction head copies what followed (Olsson et al. 2022): from position q it reads q - period + 1. The first
+    time round there is nothing to copy, and the row does not count.
+
+    Errors: ValueError when `period` is below 2.
+    """
+    if period < 2:
+        raise ValueError(f"period={period} must be at least 2: a text of one repeated token has no order to copy")
+    return Mass(
+        f"induction_{period}",
+        lambda rows: jnp.where(rows.position_BxQ >= period, rows.position_BxQ - period + 1, -1),
+    )
+
+
+@functools.cache
+def span(start: int, stop: int) -> Expectation:
+    """The weight on the keys start ... stop - 1, such as one sentence or a prompt.
+
+    Errors: ValueError when the span is empty or starts below 0.
+    """
+    if not 0 <= start < stop:
+        raise ValueError(f"span({start}, {stop}) holds no key; it needs 0 <= start < stop")
+    return Expectation(
+        f"span_{start}_{stop}",
+        lambda rows, key_K: ((key_K >= start) & (key_K < stop))[None].astype(jnp.float32),
+    )
+
+
+@functools.cache
+def segment(label: int) -> Expectation:
+    """The weight on the keys that the mask's `segments` label so.
+
+    Errors: ValueError, when used on a mask without segments.
+    """
+
+    def column(rows: Rows, key_K: Array) -> Array:
+        if rows.mask.segments is None:
+            raise ValueError(f"statistic segment_{label} needs mask.segments, which is absent")
+        return (look_up(rows.mask.segments[1], key_K[None, None])[:, 0] == label).astype(jnp.float32)
+
+    return Expectation(f"segment_{label}", column)
