@@ -20,6 +20,7 @@ def get_config() -> ConfigDict:
             "log_every": 25,
             "eval_every": 150,
             "maps_every": 50,
+            "heads_every": 25,
             "checkpoint_every": 150,
             "keep": 2,
             "task": {

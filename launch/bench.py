@@ -1,4 +1,4 @@
-"""Measure what the loop costs."""
+"""Measure what the loop costs, and what looking at the heads costs."""
 
 import sys
 import tempfile
@@ -10,7 +10,8 @@ COMMAND = Command(
     name="bench",
     description=(
         "Time the training loop of a config, its batches and logging included, against its bare compiled step, in turn "
-        "on the same batches, and print the ratio."
+        "on the same batches, and print the ratio; then the step with captured rows and statistics of every head "
+        "against the step without."
     ),
     example="python -m launch.bench --config=experiments/demo.py",
     flags=(
@@ -21,6 +22,9 @@ COMMAND = Command(
     takes_config=True,
 )
 
+# What a run that watches its heads would ask for.
+ROWS, EVERY = 8, 100
+
 
 def main(arguments: Arguments) -> None:
     """Measure in a temporary directory and print."""
@@ -28,13 +32,22 @@ def main(arguments: Arguments) -> None:
     if arguments.data_dir is not None:
         values["task"]["data_dir"] = arguments.data_dir
     from transformer.training.experiment import resolve
-    from transformer.training.overhead import measure_overhead
+    from transformer.training.overhead import measure_capture, measure_overhead
 
+    experiment = resolve(values)
+    counts = {"steps": arguments.steps, "repeats": arguments.repeats}
     with tempfile.TemporaryDirectory() as folder:
-        found = measure_overhead(resolve(values), Path(folder), steps=arguments.steps, repeats=arguments.repeats)
+        found = measure_overhead(experiment, Path(folder), **counts)
+    with tempfile.TemporaryDirectory() as folder:
+        cost = measure_capture(experiment, Path(folder), rows=ROWS, every=EVERY, **counts)
     print(
         f"{found.steps} steps: bare step {found.bare:.2f} s, loop {found.loop:.2f} s (medians of "
         f"{arguments.repeats}); loop over bare step {found.ratio:.3f}"
+    )
+    print(
+        f"one step: {cost.plain * 1e3:.1f} ms plain, {cost.off * 1e3:.1f} ms with the capture of {ROWS} rows and all "
+        f"statistics of every head switched off, {cost.on * 1e3:.1f} ms switched on; once in {EVERY} steps it adds "
+        f"{100 * cost.overhead:.2f} %"
     )
 
 

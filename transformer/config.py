@@ -105,7 +105,8 @@ class RunConfig:
 
     Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
-    only at the end. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are kept.
+    only at the end. Every `heads_every` steps the training batch's own attention is reduced to statistics of each
+    head; 0 means never. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are kept.
     """
 
     name: str
@@ -118,6 +119,7 @@ class RunConfig:
     log_every: int = 50
     eval_every: int = 500
     maps_every: int = 500
+    heads_every: int = 0
     checkpoint_every: int = 500
     keep: int = 2
     averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -130,6 +132,8 @@ class RunConfig:
         for name in ("eval_every", "maps_every", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise UserError(f"config.{name}={getattr(self, name)} must be at least 0 (0: only at the end)")
+        if self.heads_every < 0:
+            raise UserError(f"config.heads_every={self.heads_every} must be at least 0 (0: never)")
         if self.checkpoint_every % self.log_every:
             raise UserError(
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "

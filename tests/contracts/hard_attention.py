@@ -27,7 +27,7 @@ class Glimpse(Stateless):
         where = jax.nn.one_hot(chosen, PLACES)
         log_probability = jnp.sum(jax.nn.log_softmax(logits) * where, axis=-1)
         seen = read(where[:, None, None], inputs["scene"][:, :, None])[:, 0, 0]
-        maps = captured_at("glimpse", capture_weights(jax.nn.softmax(logits)[:, None, None]), capture)
+        maps = captured_at("glimpse", capture_weights(jax.nn.softmax(logits)[:, None, None], capture), capture)
         return seen, Aux(maps, {"log_probability": log_probability}, state)
 
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from tests.contracts.defaults import captured_at
-from transformer.attention.attend import AttentionSpec
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
+from transformer.attention.spec import AttentionSpec
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.module import Functional, Module, Parameter
@@ -22,7 +22,7 @@ def unit(x):
 class Players(Module):
     def __init__(self, keys):
         same = {"parameter": Parameter(), "keys": keys}
-        self.generator = MultiHeadAttention(WIDTH, HEADS, bias=True, spec=AttentionSpec(), **same)
+        self.generator = MultiHeadAttention(WIDTH, HEADS, bias=True, spec=AttentionSpec(), longest=64, **same)
         self.critic = FeedForward(WIDTH, HIDDEN, **same)
 
     def initial_state(self, key):

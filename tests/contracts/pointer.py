@@ -27,7 +27,7 @@ class Pointer(Stateless):
         q, k = self.query(inputs["asked"], jnp.float32), self.key(inputs["given"], jnp.float32)
         logits = score(q[:, :, None], k[:, :, None], Score.SCALED_DOT)
         allowed = dense(Mask(key_lengths=jnp.sum(inputs["given"] != PAD, axis=1)), LENGTH, LENGTH)
-        maps = captured_at("pointer", capture_weights(softmax(logits, allowed)), capture)
+        maps = captured_at("pointer", capture_weights(softmax(logits, allowed), capture), capture)
         return jnp.where(allowed, logits, -1e9)[:, 0], Aux(maps, {}, state)
 
 

@@ -87,4 +87,7 @@ def test_pytorchs_weights_give_pytorchs_logits(recorded: dict[str, np.ndarray], 
         logits, _ = jax.jit(lambda params: model.apply(Variables(params, {}), inputs, train=False))(params)
     expected = recorded[f"logits/{placement.value}"]
     assert np.abs(expected).max() > 1
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4, err_msg=RENEW)
+    # A padded target place sees nothing here and its own past there; its logits count nowhere.
+    real = recorded["target"] != 0
+    assert real.mean() > 0.5
+    np.testing.assert_allclose(logits[real], expected[real], rtol=0, atol=1e-4, err_msg=RENEW)

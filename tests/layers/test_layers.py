@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.oracles import transformer as oracle
-from transformer.attention.attend import AttentionSpec
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
+from transformer.attention.spec import AttentionSpec
 from transformer.layers.attention import MultiHeadAttention, write_cache
 from transformer.layers.dropout import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
@@ -156,7 +156,7 @@ def test_learned_positions_are_a_table() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_multi_head_attention_is_the_oracles(bias: bool) -> None:
     functional = Functional(
-        lambda keys: MultiHeadAttention(12, 3, bias=bias, spec=AttentionSpec(), parameter=FLOAT32, keys=keys)
+        lambda keys: MultiHeadAttention(12, 3, bias=bias, spec=AttentionSpec(), longest=8, parameter=FLOAT32, keys=keys)
     )
     weights = jax.tree.map(lambda leaf: (leaf - 1) * 0.7, random_weights(functional))
     x, memory = random(2, 4, 12), random(2, 6, 12, seed=2)
@@ -174,7 +174,9 @@ def test_multi_head_attention_is_the_oracles(bias: bool) -> None:
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(ValueError, match="width=12 is not divisible by heads=5"):
         Functional(
-            lambda keys: MultiHeadAttention(12, 5, bias=False, spec=AttentionSpec(), parameter=FLOAT32, keys=keys)
+            lambda keys: MultiHeadAttention(
+                12, 5, bias=False, spec=AttentionSpec(), longest=8, parameter=FLOAT32, keys=keys
+            )
         )
 
 

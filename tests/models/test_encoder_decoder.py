@@ -61,6 +61,12 @@ def case_of(**changes: Any) -> Case:
     return Case(model, perturbed(model), jax.jit(forward))
 
 
+def whole_rows(site: str) -> np.ndarray:
+    """What each row of a map sums to, [layer, example, head, query]: one, and zero where the query is padding."""
+    real = (SOURCE if site == "encoder/self" else TARGET) != PAD
+    return np.broadcast_to(real[None, :, None], (2, len(SOURCE), 2, real.shape[1]))
+
+
 @pytest.fixture(scope="module", params=["post", "pre"])
 def case(request: pytest.FixtureRequest) -> Case:
     return case_of(norm_placement=NormPlacement(request.param))
@@ -109,9 +115,12 @@ def test_no_logit_depends_on_a_later_target_or_on_padding(case: Case) -> None:
         expected_TxV = np.zeros_like(flows_TxV)
         expected_TxV[:, UNUSED] = True
         expected_TxV[:, source[source != PAD]] = True
+        real = target != PAD
         for place, token in enumerate(target):
-            # A padded target place may see itself and those before it; its logits count nowhere.
-            expected_TxV[place:, token] = True
+            # A padded target place sees nothing but what it holds itself; its logits count nowhere.
+            expected_TxV[place:][real[place:], token] = True
+            expected_TxV[place, token] = True
+        expected_TxV[~real] &= np.isin(np.arange(expected_TxV.shape[1]), [PAD, UNUSED])
         np.testing.assert_array_equal(flows_TxV, expected_TxV)
 
 
@@ -162,7 +171,7 @@ def test_every_row_of_a_map_sums_to_one_and_sees_no_padding(case: Case) -> None:
         weights_LxBxHxQxK = np.asarray(aux.maps[site].weights)
         assert weights_LxBxHxQxK.shape[:3] == (2, len(SOURCE), 2)
         assert weights_LxBxHxQxK.dtype == np.float32
-        np.testing.assert_allclose(weights_LxBxHxQxK.sum(-1), 1, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(weights_LxBxHxQxK.sum(-1), whole_rows(site), rtol=0, atol=1e-5)
         if site == "decoder/self":
             assert not np.triu(weights_LxBxHxQxK, 1).any()
         else:
@@ -219,7 +228,7 @@ def test_bfloat16_computes_with_float32_parameters(case: Case) -> None:
     assert difference.max() > 1e-4
     for site in SITES:
         weights = np.asarray(aux.maps[site].weights)
-        np.testing.assert_allclose(weights.sum(-1), 1, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(weights.sum(-1), whole_rows(site), rtol=0, atol=1e-5)
         np.testing.assert_allclose(weights, exact_aux.maps[site].weights, rtol=0, atol=1e-1)
 
 

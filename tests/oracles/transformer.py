@@ -43,7 +43,8 @@ def multi_head(
     for head in range(heads):
         scores = projected("query", x, head) @ projected("key", memory, head).T / np.sqrt(depth)
         powers = np.where(seen_QxK, np.exp(scores - scores.max()), 0)
-        maps.append(powers / powers.sum(axis=1, keepdims=True))
+        total = powers.sum(axis=1, keepdims=True)
+        maps.append(np.where(total > 0, powers / np.where(total > 0, total, 1), 0))
         outputs.append(maps[-1] @ projected("value", memory, head))
     mixed = np.concatenate(outputs, axis=1) @ weights["output"]["kernel"].reshape(heads * depth, width)
     return mixed + weights["output"].get("bias", 0), np.stack(maps)
@@ -82,14 +83,16 @@ class _Layers:
         return x, found
 
     def decoder(
-        self, block: Weights, x: np.ndarray, memory: np.ndarray, seen: np.ndarray
+        self, block: Weights, x: np.ndarray, memory: np.ndarray, real: np.ndarray, real_memory: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        past = np.tril(np.ones((len(x), len(x)), bool))
+        past = np.tril(real[:, None] & real[None, :])
         x, of_self = self.residual(
             block["attention_residual"]["norm"], x, lambda y: multi_head(block["attention"], y, y, past)
         )
         x, of_cross = self.residual(
-            block["cross_residual"]["norm"], x, lambda y: multi_head(block["cross"], y, memory, seen)
+            block["cross_residual"]["norm"],
+            x,
+            lambda y: multi_head(block["cross"], y, memory, real[:, None] & real_memory),
         )
         x, _ = self.residual(
             block["feed_forward_residual"]["norm"], x, lambda y: (feed_forward(block["feed_forward"], y), None)
@@ -110,7 +113,7 @@ def layers_of(stacked: Weights) -> list[Weights]:
 
 
 def encoder_decoder(weights: Weights, source: np.ndarray, target: np.ndarray, *, pad: int, pre: bool) -> Answer:
-    """The whole model, with the waves unless there is a table of positions; padded maps' rows are as computed."""
+    """The whole model, with the waves unless there is a table of positions; padded places see nothing."""
     table, layers = weights["embedding"]["table"], _Layers(pre)
     width = table.shape[1]
     longest = max(source.shape[1], target.shape[1])
@@ -118,17 +121,17 @@ def encoder_decoder(weights: Weights, source: np.ndarray, target: np.ndarray, *,
     logits: list[np.ndarray] = []
     maps: dict[str, list] = {"encoder/self": [], "decoder/self": [], "decoder/cross": []}
     for one_source, one_target in zip(source, target, strict=True):
-        real = one_source != pad
+        real, real_target = one_source != pad, one_target != pad
         memory = table[one_source] * np.sqrt(width) + positions[: len(one_source)]
         found: dict[str, list] = {site: [] for site in maps}
         for block in layers_of(weights["encoder"]):
-            memory, of_encoder = layers.encoder(block, memory, real[None, :])
+            memory, of_encoder = layers.encoder(block, memory, real[:, None] & real[None, :])
             found["encoder/self"].append(of_encoder)
         if pre:
             memory = layer_norm(weights["encoder_norm"], memory)
         x = table[one_target] * np.sqrt(width) + positions[: len(one_target)]
         for block in layers_of(weights["decoder"]):
-            x, of_self, of_cross = layers.decoder(block, x, memory, real[None, :])
+            x, of_self, of_cross = layers.decoder(block, x, memory, real_target, real)
             found["decoder/self"].append(of_self)
             found["decoder/cross"].append(of_cross)
         if pre:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from transformer.attention.capture import Captured
 from transformer.tasks.contract import Report
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.sinks.contract import Sink
@@ -41,6 +42,9 @@ class Recorder:
     def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
         self.calls.append(("maps", step, dict(maps)))
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        self.calls.append(("heads", step, dict(heads)))
+
     def progress(self, step: int, total: int) -> None:
         self.calls.append(("progress", step, total))
 
@@ -60,12 +64,14 @@ class Trial:
         self.sink = Recorder()
         self.fed: list[int] = []
 
-    def step(self, state: Count, batch: Mapping[str, np.ndarray]) -> tuple[Count, Metrics]:
+    def step(self, state: Count, batch: Mapping[str, np.ndarray], observe: bool = False) -> tuple[Count, Metrics]:
         number = state.step + 1
         self.fed.append(int(batch["number"][0]))
         values = {"loss": np.float32(self.losses.get(number, number)), "rate": np.float32(1 / number)}
         totals = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
-        return Count(number), Metrics(totals, values)
+        seen = float(number if observe else 0)
+        captured = Captured(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
+        return Count(number), Metrics(totals, values, {"site": captured})
 
     def measured(self, name: str, at_end: bool) -> Measured:
         sample = {"output": name}
@@ -165,6 +171,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(bad: float, 
     assert trial.sink.steps("save") == ([4] if at > 4 else [])
 
 
+def test_heads_are_reported_of_the_steps_that_observed_them_and_of_no_other() -> None:
+    trial = Trial()
+    trial.run(7, Cadence(log=3, evaluate=0, maps=0, checkpoint=0, heads=2))
+    reports = [call for call in trial.sink.calls if call[0] == "heads"]
+    assert [call[1] for call in reports] == [2, 4, 6]
+    for _, _, heads in reports:
+        np.testing.assert_array_equal(heads["site"]["entropy"], np.full((1, 2), 3.0))
+
+
 def test_the_host_reads_a_step_only_when_the_next_is_under_way() -> None:
     dispatched: list[int] = []
     read: list[tuple[int, int]] = []
@@ -181,7 +196,7 @@ def test_the_host_reads_a_step_only_when_the_next_is_under_way() -> None:
 
     trial = Trial()
 
-    def step(state: Count, batch: Any) -> tuple[Count, Metrics]:
+    def step(state: Count, batch: Any, observe: bool = False) -> tuple[Count, Metrics]:
         dispatched.append(state.step + 1)
         return Count(state.step + 1), Metrics({}, {"loss": Watched(state.step + 1)})  # type: ignore[dict-item]
 

@@ -1,19 +1,101 @@
-"""Multi-head attention: four projections around attend()."""
+"""Multi-head attention: four projections around attend(), and the parameters of scores that have any."""
 
+import math
+from typing import assert_never
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.attend import AttentionSpec, attend
+from transformer.attention.attend import attend
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
-from transformer.layers.linear import Linear
-from transformer.layers.module import Keys, Module, Parameter
+from transformer.attention.scores import (
+    Additive,
+    Concat,
+    Cosine,
+    General,
+    Location,
+    Mlp,
+    Parameters,
+    Score,
+)
+from transformer.attention.scores import (
+    ScoreParameters as ScoreArrays,
+)
+from transformer.attention.spec import AttentionSpec
+from transformer.layers.linear import Linear, xavier_uniform
+from transformer.layers.module import Initializer, Keys, Module, Parameter
+
+
+class ScoreParameters(Module):
+    """The trained part of a score between heads of one depth: empty for the dot products.
+
+    Additive, concat and mlp have a hidden layer of the head's depth. Cosine's sharpening is one number a head and
+    starts at sqrt(D), where its logits spread as far as scaled products of random vectors do at most. Location has a
+    row for each of `longest` keys and reads no key, so that the keys' projection stays as it began.
+    """
+
+    def __init__(self, score: Score, heads: int, depth: int, longest: int, *, parameter: Parameter, keys: Keys):
+        self.score = score
+
+        def matrix(rows: int, columns: int) -> object:
+            axes = ("heads", "head_depth", "head_depth")
+            return parameter(keys, xavier_uniform(rows, columns), (heads, rows, columns), axes)
+
+        def vector(initializer: Initializer) -> object:
+            return parameter(keys, initializer, (heads, depth), ("heads", "head_depth"))
+
+        match score:
+            case Score.DOT | Score.SCALED_DOT:
+                pass
+            case Score.GENERAL:
+                self.weight = matrix(depth, depth)
+            case Score.ADDITIVE:
+                self.keys, self.queries = matrix(depth, depth), matrix(depth, depth)
+                self.vector = vector(xavier_uniform(depth, 1))
+            case Score.CONCAT:
+                self.weight, self.vector = matrix(2 * depth, depth), vector(xavier_uniform(depth, 1))
+            case Score.MLP:
+                self.weight, self.vector = matrix(2 * depth, depth), vector(xavier_uniform(depth, 1))
+                self.bias = vector(jax.nn.initializers.zeros)
+            case Score.COSINE:
+                start = jax.nn.initializers.constant(math.log(math.sqrt(depth)))
+                self.log_sharpening = parameter(keys, start, (heads,), ("heads",))
+            case Score.LOCATION:
+                axes = ("heads", "head_depth", "positions")
+                self.weight = parameter(keys, xavier_uniform(depth, longest), (heads, depth, longest), axes)
+            case _:
+                assert_never(score)
+
+    def __call__(self, dtype: jnp.dtype) -> ScoreArrays | None:
+        """The parameters as attend() takes them, in the type that it computes in."""
+
+        def cast(array: object) -> Array:
+            return jnp.asarray(array[...], dtype)  # type: ignore[index]
+
+        match self.score:
+            case Score.GENERAL:
+                return General(cast(self.weight))
+            case Score.ADDITIVE:
+                return Additive(cast(self.keys), cast(self.queries), cast(self.vector))
+            case Score.CONCAT:
+                return Concat(cast(self.weight), cast(self.vector))
+            case Score.MLP:
+                return Mlp(cast(self.weight), cast(self.bias), cast(self.vector))
+            case Score.COSINE:
+                return Cosine(jnp.exp(cast(self.log_sharpening))[None, :, None])
+            case Score.LOCATION:
+                return Location(cast(self.weight))
+            case _:
+                return None
 
 
 class MultiHeadAttention(Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O (Vaswani et al. 2017, section 3.2.2).
 
-    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i) with depth D = width / heads.
+    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i) with depth D = width / heads. `longest` is the greatest number of
+    keys, which only a score by location needs to know.
 
     Errors: ValueError when `heads` does not divide `width`.
     """
@@ -25,6 +107,7 @@ class MultiHeadAttention(Module):
         *,
         bias: bool,
         spec: AttentionSpec,
+        longest: int,
         parameter: Parameter,
         keys: Keys,
     ):
@@ -36,6 +119,7 @@ class MultiHeadAttention(Module):
         self.key = Linear(model, split, bias=bias, parameter=parameter, keys=keys)
         self.value = Linear(model, split, bias=bias, parameter=parameter, keys=keys)
         self.output = Linear(split, model, bias=bias, parameter=parameter, keys=keys)
+        self.score = ScoreParameters(spec.score, heads, width // heads, longest, parameter=parameter, keys=keys)
         self.spec = spec
 
     def keys_and_values(
@@ -54,10 +138,16 @@ class MultiHeadAttention(Module):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], Captured | None]:
         """Attend from x to keys and values that are already projected."""
-        output_BxQxHxD, captured = attend(
-            self.query(x_BxQxE), k_BxKxHxD, v_BxKxHxD, spec=self.spec, mask=mask, capture=capture
+        output_BxQxHxD, attended = attend(
+            self.query(x_BxQxE),
+            k_BxKxHxD,
+            v_BxKxHxD,
+            spec=self.spec,
+            mask=mask,
+            params=Parameters(score=self.score(x_BxQxE.dtype)),
+            capture=capture,
         )
-        return self.output(output_BxQxHxD), captured
+        return self.output(output_BxQxHxD), attended.captured
 
     def __call__(
         self,

@@ -106,9 +106,19 @@ class Model:
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[PyTree, Aux]:
-        """Run a method of the module: dropout and the like act only when `train`, by `key`."""
+        """Run a method of the module: dropout and the like act only when `train`, by `key`.
+
+        Errors: ValueError for a site to capture that the model does not have.
+        """
+        if capture is not None:
+            unknown = set(capture.sites) - {site.name for site in self.sites}
+            if unknown:
+                raise ValueError(f"capture.sites names {sorted(unknown)}; known: {[site.name for site in self.sites]}")
         module = self.functional.bind(variables.params)
-        return getattr(module, method)(variables.state, inputs, train=train, key=key, capture=capture)
+        outputs, aux = getattr(module, method)(variables.state, inputs, train=train, key=key, capture=capture)
+        if capture is not None:
+            aux = aux._replace(maps={site: found.of_layers(capture.layers) for site, found in aux.maps.items()})
+        return outputs, aux
 
     def init_cache(
         self, variables: Variables, inputs: Inputs, *, beams: int, length: int

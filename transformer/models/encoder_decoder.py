@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.attend import AttentionSpec
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import sinusoidal
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
+from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention, write_cache
 from transformer.layers.dropout import dropout
@@ -40,7 +40,8 @@ class Positions(enum.Enum):
 class EncoderDecoderConfig:
     """The defaults are Transformer base (Vaswani et al. 2017, table 3).
 
-    `longest` is the greatest number of positions of a source or a target; `attention_bias` gives the four
+    `score` and `backend` are those of every attention (transformer.attention.spec); `longest` is the greatest number
+    of positions of a source or a target; `attention_bias` gives the four
     projections of each attention a bias; `unroll` compiles so many layers in line, which speeds up small
     models and lengthens compilation.
     """
@@ -55,6 +56,7 @@ class EncoderDecoderConfig:
     positions: Positions = Positions.SINUSOIDAL
     longest: int = 256
     score: Score = Score.SCALED_DOT
+    backend: Backend = Backend.AUTO
     attention_bias: bool = False
     unroll: int = 1
 
@@ -127,6 +129,7 @@ class DecoderBlock(Module):
         self,
         x_BxTxE: Float[Array, "B T E"],
         memory_BxSxE: Float[Array, "B S E"],
+        target_mask: Mask,
         source_mask: Mask,
         key: Key[Array, ""] | None,
         capture: Capture | None,
@@ -136,7 +139,7 @@ class DecoderBlock(Module):
         first, second, third = _split(key, 3)
         x_BxTxE, of_self = self.attention_residual(
             x_BxTxE,
-            lambda x: self.attention(x, x, mask=Mask(causal=True), capture=at(DECODER_SELF)),
+            lambda x: self.attention(x, x, mask=target_mask, capture=at(DECODER_SELF)),
             self.rate,
             first,
         )
@@ -223,11 +226,15 @@ class EncoderDecoder(Module):
     ) -> tuple[Float[Array, "B T V"], Aux]:
         """The logits of every target position, given the source and the target before it."""
         encoder_key, decoder_key = _split(key if train else None, 2)
-        memory_BxSxE, source_mask, of_encoder = self.encode(jnp.asarray(inputs["source"]), encoder_key, capture)
+        memory_BxSxE, source_lengths, of_encoder = self.encode(jnp.asarray(inputs["source"]), encoder_key, capture)
         target_BxT = jnp.asarray(inputs["target"])
+        target_lengths = jnp.sum(target_BxT != self.pad, axis=1)
+        # Padded queries see nothing: their rows stay out of maps and statistics.
+        target_mask = Mask(causal=True, query_lengths=target_lengths, key_lengths=target_lengths)
+        source_mask = Mask(query_lengths=target_lengths, key_lengths=source_lengths)
         x_BxTxE = self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], decoder_key)
         x_BxTxE, of_decoder = scan(
-            lambda block, x, key: block(x, memory_BxSxE, source_mask, key, capture),
+            lambda block, x, key: block(x, memory_BxSxE, target_mask, source_mask, key, capture),
             self.decoder,
             x_BxTxE,
             _layer_keys(decoder_key, self.config.decoder_layers),
@@ -240,9 +247,10 @@ class EncoderDecoder(Module):
 
     def encode(
         self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None, capture: Capture | None
-    ) -> tuple[Float[Array, "B S E"], Mask, Captured | None]:
-        """The encoder's output, the mask that hides its padding, and its maps."""
-        mask = Mask(key_lengths=jnp.sum(source_BxS != self.pad, axis=1))
+    ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], Captured | None]:
+        """The encoder's output, the lengths of the sources, and the maps."""
+        lengths = jnp.sum(source_BxS != self.pad, axis=1)
+        mask = Mask(query_lengths=lengths, key_lengths=lengths)
         at_site = capture.at(ENCODER_SELF) if capture is not None else None
         x_BxSxE, captured = scan(
             lambda block, x, key: block(x, mask, key, at_site),
@@ -251,7 +259,7 @@ class EncoderDecoder(Module):
             _layer_keys(key, self.config.encoder_layers),
             unroll=self.config.unroll,
         )
-        return self.encoder_norm(x_BxSxE), mask, captured
+        return self.encoder_norm(x_BxSxE), lengths, captured
 
     def embed(
         self, tokens: Int[Array, "B T"], positions: Int[Array, "#B T"], key: Key[Array, ""] | None
@@ -262,7 +270,7 @@ class EncoderDecoder(Module):
 
     def init_cache(self, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
-        memory_BxSxE, mask, _ = self.encode(jnp.asarray(inputs["source"]), None, None)
+        memory_BxSxE, lengths, _ = self.encode(jnp.asarray(inputs["source"]), None, None)
         _, memory = scan(
             lambda block, carry, _: (carry, block.cross.keys_and_values(memory_BxSxE)),
             self.decoder,
@@ -275,7 +283,7 @@ class EncoderDecoder(Module):
         cache = Cache(
             layers=(empty, empty),
             rows={"position": jnp.zeros(rows, jnp.int32)},
-            examples={"memory": memory, "lengths": mask.key_lengths},
+            examples={"memory": memory, "lengths": lengths},
         )
         return cache, jnp.full(rows, self.begin, jnp.int32)
 
@@ -327,7 +335,8 @@ def _attention(config: EncoderDecoderConfig, parameter: Parameter, keys: Keys) -
         config.width,
         config.heads,
         bias=config.attention_bias,
-        spec=AttentionSpec(config.score),
+        spec=AttentionSpec(config.score, backend=config.backend),
+        longest=config.longest,
         parameter=parameter,
         keys=keys,
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture
+from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.data.batches import Source
 from transformer.models.contract import Aux, Interface, Model, Variables
 from transformer.tasks.labels import Labels
@@ -17,7 +17,10 @@ Batch = Mapping[str, np.ndarray | Array]
 
 
 class View(NamedTuple):
-    """All that a loss, an evaluation or a probe may see of a training run."""
+    """All that a loss, an evaluation or a probe may see of a training run.
+
+    `capture` is what a loss passes to its model, so that a training step can observe its heads.
+    """
 
     model: Model
     variables: Variables
@@ -25,17 +28,20 @@ class View(NamedTuple):
     extra: PyTree
     step: Array
     train: bool
+    capture: Capture | None = None
 
 
 class LossAux(NamedTuple):
     """What a loss returns beside its value.
 
-    `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up.
+    `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up; `captured`
+    is what the model returned for the view's `capture`, sums that add up as well.
     """
 
     state: PyTree
     extra: PyTree
     metrics: Mapping[str, Float[Array, ""]]
+    captured: Mapping[str, Captured] = NOTHING_CAPTURED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,7 +109,9 @@ class Translation:
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        logits_BxTxV, aux = view.model.apply(view.variables, self._inputs(batch), train=view.train, key=key)
+        logits_BxTxV, aux = view.model.apply(
+            view.variables, self._inputs(batch), train=view.train, key=key, capture=view.capture
+        )
         labels_BxT = jnp.asarray(batch["labels"])
         sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, self.config.label_smoothing)
         metrics = {
@@ -117,7 +119,7 @@ class Translation:
             "cross_entropy": sums.cross_entropy / totals["tokens"],
             "accuracy": sums.correct / totals["tokens"],
         }
-        return metrics["loss"], LossAux(aux.state, view.extra, metrics)
+        return metrics["loss"], LossAux(aux.state, view.extra, metrics, aux.maps)
 
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         ones = {"tokens": jnp.float32(1)}

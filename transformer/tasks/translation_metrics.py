@@ -130,6 +130,7 @@ def alignment_evaluation(config: TranslationConfig, tokenizer: Tokenizer, valida
         inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
         _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture((CROSS,)))
         weights_LxBxHxTxS = aux.maps[CROSS].weights
+        assert weights_LxBxHxTxS is not None
         return {}, {"index": batch["index"], "weights": jnp.moveaxis(weights_LxBxHxTxS, 0, 1)}
 
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:

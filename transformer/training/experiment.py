@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer.attention.capture import Capture
+from transformer.attention.statistics import STATISTICS
 from transformer.config import RunConfig, UserError, from_config, to_config
 from transformer.costs.chips import peak_flops
 from transformer.costs.flops import encoder_decoder_step
@@ -32,7 +33,7 @@ from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule,
 from transformer.training.profile import Profiled
 from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import make_mesh, shard_batch, state_shardings
-from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
+from transformer.training.sinks import Console, HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.maps import Maps
 from transformer.training.state import TrainState, stream
 from transformer.training.step import Step, init_state, make_step
@@ -194,13 +195,19 @@ def load(
 
 
 def compile_step(experiment: Experiment, setting: Setting) -> Step:
-    """The jitted training step, which takes host batches and consumes its state."""
+    """The jitted training step, which takes host batches and consumes its state.
+
+    Where the run observes its heads, one program serves the steps that do and those that do not.
+    """
+    sites = tuple(site.name for site in setting.model.sites)
+    statistics = Capture(sites, maps=False, statistics=tuple(STATISTICS.values()))
     step = make_step(
         setting.model,
         setting.task,
         setting.optimisers,
         experiment.averages,
         accumulate=experiment.run.accumulate,
+        capture=statistics if experiment.run.heads_every else None,
     )
     # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
@@ -238,20 +245,22 @@ def _train(
 ) -> None:
     config, start = experiment.run, int(state.step)
     metrics, samples = MetricsFile(directory.metrics_file), SamplesFile(directory.samples_file)
+    heads = HeadsFile(directory.heads_file)
     maps = MapStore.open(directory.maps, setting.model.sites, setting.task.labels(), config_hash(experiment))
-    for kept in (metrics, samples, maps):
+    for kept in (metrics, samples, heads, maps):
         # What a run that was cut off saw after its last checkpoint will be seen again.
         kept.truncate(after_step=start or -1)
     sink = Sinks(
         metrics,
         samples,
+        heads,
         Maps(maps),
         TensorBoard(directory.tensorboard, start or None),
         Log(config.steps),
         Console(config.steps, sys.stdout),
     )
     compiled = compile_step(experiment, setting)
-    step: Step = lambda state, batch: compiled(state, shard_batch(batch, setting.mesh))  # noqa: E731
+    step: Step = lambda state, batch, observe=False: compiled(state, shard_batch(batch, setting.mesh), observe)  # noqa: E731
     if profile:
         step = Profiled(step, directory.path / "profile")
     try:
@@ -260,7 +269,13 @@ def _train(
             step,
             setting.task.source(config.seed),
             steps=config.steps,
-            cadence=Cadence(config.log_every, config.eval_every, config.maps_every, config.checkpoint_every),
+            cadence=Cadence(
+                log=config.log_every,
+                evaluate=config.eval_every,
+                maps=config.maps_every,
+                checkpoint=config.checkpoint_every,
+                heads=config.heads_every,
+            ),
             evaluations=[
                 Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
                 for evaluation, evaluate in zip(

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -18,12 +19,13 @@ from transformer.training.step import Metrics, Step
 
 @dataclasses.dataclass(frozen=True)
 class Cadence:
-    """Every how many steps each thing happens; 0: only at the end."""
+    """Every how many steps each thing happens; 0: only at the end, for `heads` never."""
 
     log: int
     evaluate: int
     maps: int
     checkpoint: int
+    heads: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,19 +63,20 @@ def run(
     """
     first = int(state.step)
     meter = Meter(flops, peak_flops)
-    pending: Metrics | None = None
+    pending: Seen | None = None
     if first == 0 and cadence.maps:
         sink.maps(0, probe(state))
     for number, batch in enumerate(stream(source, first, steps), start=first + 1):
         meter.start_clock()
-        state, metrics = step(state, batch)
-        meter.read(pending, number - 1)
+        observe = _due(number, cadence.heads)
+        state, metrics = step(state, batch, observe)
+        _settle(pending, meter, sink)
         meter.feed(batch)
-        pending = metrics
+        pending = Seen(number, metrics, observe)
         sink.progress(number, steps)
         last = number == steps
         if last or number % cadence.log == 0:
-            meter.read(pending, number)
+            _settle(pending, meter, sink)
             pending = None
             sink.scalars(number, "train", meter.report())
         with meter.paused():
@@ -86,6 +89,14 @@ def run(
             if last or _due(number, cadence.checkpoint):
                 save(state)
     return state
+
+
+class Seen(NamedTuple):
+    """A step that was dispatched and is not yet read."""
+
+    step: int
+    metrics: Metrics
+    observed: bool
 
 
 class Meter:
@@ -104,11 +115,9 @@ class Meter:
         """Count a batch that was handed to the step."""
         self._flops += self._flops_of(batch) if self._flops_of is not None else 0
 
-    def read(self, metrics: Metrics | None, step: int) -> None:
+    def read(self, metrics: Metrics, step: int) -> None:
         """Add the metrics of a step, waiting until they are there."""
-        if metrics is None:
-            return
-        totals, values = jax.device_get(metrics)
+        totals, values = jax.device_get((metrics.totals, metrics.values))
         for name, value in values.items():
             if name.endswith("loss") and not math.isfinite(value):
                 raise FloatingPointError(
@@ -146,6 +155,16 @@ class Meter:
         self._totals: dict[str, float] = {}
         self._steps = 0
         self._flops = 0.0
+
+
+def _settle(seen: Seen | None, meter: Meter, sink: Sink) -> None:
+    """Read a step, waiting until it is done."""
+    if seen is None:
+        return
+    meter.read(seen.metrics, seen.step)
+    if seen.observed:
+        heads = {site: captured.means() for site, captured in seen.metrics.captured.items()}
+        sink.heads(seen.step, jax.device_get(heads))
 
 
 def _due(number: int, every: int) -> bool:

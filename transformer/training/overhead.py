@@ -8,10 +8,15 @@ from typing import NamedTuple
 
 import jax
 
-from transformer.training.experiment import Experiment, assemble, compile_step, count_flops
+from transformer.attention.capture import Capture
+from transformer.attention.statistics import STATISTICS
+from transformer.tasks.contract import Batch
+from transformer.training.experiment import Experiment, Setting, assemble, compile_step, count_flops
 from transformer.training.loop import Cadence, run
 from transformer.training.sharding import shard_batch
 from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
+from transformer.training.state import TrainState
+from transformer.training.step import Step, make_step
 
 
 class Overhead(NamedTuple):
@@ -53,7 +58,7 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
         began = time.perf_counter()
         state = run(
             state,
-            lambda state, batch: step(state, shard_batch(batch, setting.mesh)),
+            lambda state, batch, observe=False: step(state, shard_batch(batch, setting.mesh), observe),
             source,
             steps=steps,
             cadence=Cadence(experiment.run.log_every, 0, 0, 0),
@@ -76,3 +81,60 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
         statistics.median(second for _, second in pairs),
         statistics.median(second / first for first, second in pairs),
     )
+
+
+class CaptureCost(NamedTuple):
+    """Median seconds of one step: without capture, with it compiled in but switched off, and switched on.
+
+    `overhead` is what observing one step in `every` adds to the plain step, as a share.
+    """
+
+    plain: float
+    off: float
+    on: float
+    every: int
+    overhead: float
+
+
+def measure_capture(
+    experiment: Experiment, directory: Path, *, rows: int, every: int, steps: int, repeats: int
+) -> CaptureCost:
+    """Time the training step with `rows` query rows of every head and all statistics captured beside it.
+
+    The three kinds of step are taken in turn on the same batch, so that a machine's moods fall on all of them.
+    """
+    setting = assemble(experiment, directory)
+    batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.mesh)
+    shortest = min(jax.numpy.shape(value)[1] for name, value in batch.items() if name in ("source", "target"))
+    chosen = tuple(round(index * (shortest - 1) / max(rows - 1, 1)) for index in range(rows))
+    sites = tuple(site.name for site in setting.model.sites)
+    capture = Capture(sites, rows=chosen, statistics=tuple(STATISTICS.values()))
+    plain, capturing = _compiled(experiment, setting, None), _compiled(experiment, setting, capture)
+    kinds = ((plain, False), (capturing, False), (capturing, True))
+    key = jax.random.key(experiment.run.seed)
+    times: list[list[float]] = [[] for _ in kinds]
+    for repeat in range(repeats + 1):
+        for (step, observe), found in zip(kinds, times, strict=True):
+            state = jax.block_until_ready(setting.initialise(key))
+            seconds = _seconds_a_step(step, state, batch, observe, steps)
+            if repeat:  # the first compiles
+                found.append(seconds)
+    without, off, on = (statistics.median(found) for found in times)
+    overhead = statistics.median(
+        ((every - 1) * quiet + loud) / (every * bare) - 1 for bare, quiet, loud in zip(*times, strict=True)
+    )
+    return CaptureCost(without, off, on, every, overhead)
+
+
+def _compiled(experiment: Experiment, setting: Setting, capture: Capture | None) -> Step:
+    step = make_step(setting.model, setting.task, setting.optimisers, experiment.averages, capture=capture)
+    placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
+    return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))
+
+
+def _seconds_a_step(step: Step, state: TrainState, batch: Batch, observe: bool, steps: int) -> float:
+    began = time.perf_counter()
+    for _ in range(steps):
+        state, _ = step(state, batch, observe)
+    jax.block_until_ready(state)
+    return (time.perf_counter() - began) / steps

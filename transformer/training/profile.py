@@ -20,12 +20,12 @@ class Profiled:
         self._first, self._last = first, first + count
         self._calls = 0
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
         """The step, traced when its turn has come."""
         self._calls += 1
         if self._calls == self._first:
             jax.profiler.start_trace(str(self._directory), create_perfetto_trace=True)
-        state, metrics = self._step(state, batch)
+        state, metrics = self._step(state, batch, observe)
         if self._calls == self._last:
             jax.block_until_ready(metrics)
             jax.profiler.stop_trace()

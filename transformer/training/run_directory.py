@@ -63,6 +63,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def heads_file(self) -> Path:
+        """Statistics of every head over training, a JSON object a line."""
+        return self.path / "heads.jsonl"
+
+    @property
     def samples_file(self) -> Path:
         """What the model said of sample inputs, a JSON object a line."""
         return self.path / "samples.jsonl"

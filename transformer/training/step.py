@@ -1,14 +1,16 @@
 """One training step: losses, gradients, updates, averages - the same for every model and task."""
 
+import dataclasses
 import fnmatch
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
+from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.models.contract import Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.averages import Average, init_average, update_average, with_average
@@ -17,13 +19,18 @@ from transformer.training.state import TrainState, by_path, stream
 
 
 class Metrics(NamedTuple):
-    """Of one step: the `totals` of its batch (counts), and `values` that are means already."""
+    """Of one step: the `totals` of its batch (counts), `values` that are means already, and what was captured."""
 
     totals: dict[str, Array]
     values: dict[str, Array]
+    captured: Mapping[str, Captured] = NOTHING_CAPTURED
 
 
-Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+class Step(Protocol):
+    """One update; `observe`, which may be traced, says whether this one looks at its heads."""
+
+    def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        """The next state, and what was seen on the way."""
 
 
 def init_state(
@@ -57,24 +64,28 @@ def make_step(
     averages: Mapping[str, Average],
     *,
     accumulate: int = 1,
+    capture: Capture | None = None,
 ) -> Step:
-    """The step of a task on a model: (state, batch) -> (state, metrics). Jit it, donating the state.
+    """The step of a task on a model: (state, batch, observe) -> (state, metrics). Jit it, donating the state.
 
     Objectives are taken in turn, each seeing the parameters that the one before it left. With `accumulate` = n
     the batch is cut into n micro-batches whose gradients add up; each reads the state and extra of the step's
     start, and every loss is divided by the totals of the whole batch, so that the result is the large batch's.
+    `capture` asks for statistics of the training batch's own attention, found in the steps that observe.
     """
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
         def key(name: str) -> Key[Array, ""]:
             return stream(state.key, state.step, name)
 
-        view = View(model, state.variables, state.averages, state.extra, state.step, train=True)
+        asked = None if capture is None else dataclasses.replace(capture, observe=jnp.asarray(observe))
+        view = View(model, state.variables, state.averages, state.extra, state.step, train=True, capture=asked)
         batch, extra = task.prepare(view, batch, key("prepare"))
         totals = task.totals(batch)
         view = view._replace(extra=extra)
         new_optimisers: dict[str, Any] = {}
         values: dict[str, Array] = {}
+        captured: dict[str, Captured] = {}
         for objective in task.objectives:
             gradients, aux = _accumulated(view, objective, batch, totals, key(objective.name), accumulate)
             trained = _trained(objective, view.variables.params)
@@ -92,13 +103,14 @@ def make_step(
                 "update_norm": optax.tree.norm(updates),
             }
             values |= {prefix + name: value for name, value in found.items()}
+            captured |= {prefix + site: found_there for site, found_there in aux.captured.items()}
         step = state.step + 1
         new_averages = {
             name: update_average(average, state.averages[name], view.variables.params, step)
             for name, average in averages.items()
         }
         state = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra)
-        return state, Metrics(dict(totals), values)
+        return state, Metrics(dict(totals), values, captured)
 
     return step
 
@@ -137,7 +149,7 @@ def _accumulated(
 
     def sums(batch: Batch, key: Key[Array, ""]) -> tuple[Any, Any]:
         gradients, aux = gradient(batch, key)
-        return (gradients, aux.metrics), (aux.state, aux.extra)
+        return (gradients, aux.metrics, aux.captured), (aux.state, aux.extra)
 
     def add(carry: Any, micro: Any) -> tuple[Any, Any]:
         added, kept = sums(*micro)
@@ -147,10 +159,10 @@ def _accumulated(
     keys = jax.random.split(key, accumulate)
     shapes, _ = jax.eval_shape(sums, jax.tree.map(lambda x: x[0], micro_batches), keys[0])
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    (gradients, metrics), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
+    (gradients, metrics, captured), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
     # Every micro-batch started from the same state, so their mean is the large batch's.
     state, extra = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), (states, extras))
-    return gradients, LossAux(state, extra, metrics)
+    return gradients, LossAux(state, extra, metrics, captured)
 
 
 def _cut(x: Array, parts: int) -> Array:

@@ -2,6 +2,7 @@
 
 from transformer.training.sinks.console import Console
 from transformer.training.sinks.contract import Sink, Sinks
+from transformer.training.sinks.heads import HeadsFile
 from transformer.training.sinks.jsonl import MetricsFile, read_metrics
 from transformer.training.sinks.log import Log
 from transformer.training.sinks.samples import SamplesFile
@@ -9,6 +10,7 @@ from transformer.training.sinks.tensorboard import TensorBoard
 
 __all__ = [
     "Console",
+    "HeadsFile",
     "Log",
     "MetricsFile",
     "SamplesFile",

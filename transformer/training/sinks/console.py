@@ -116,6 +116,9 @@ class Console:
     def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
         """Nothing: maps are for the page."""
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Nothing: statistics of heads are too many for lines."""
+
     def progress(self, step: int, total: int) -> None:
         """Move the bar; the first call starts it, so that a resumed run's earlier steps count as no speed."""
         self._total = total

@@ -23,6 +23,9 @@ class Sink(Protocol):
     def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
         """Attention maps of the probe batch by site, each [layer, batch, head, query, key]."""
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Statistics of the training batch's attention by site and name, each [layer, head]."""
+
     def progress(self, step: int, total: int) -> None:
         """`step` of `total` training steps are done."""
 
@@ -50,6 +53,11 @@ class Sinks:
         """Pass the maps on."""
         for sink in self._sinks:
             sink.maps(step, maps)
+
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Pass the statistics on."""
+        for sink in self._sinks:
+            sink.heads(step, heads)
 
     def progress(self, step: int, total: int) -> None:
         """Pass the progress on."""

@@ -119,5 +119,8 @@ class MetricsFile(JsonLines):
     def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
         """Nothing: the file holds plain numbers."""
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Nothing: statistics of heads have a file of their own."""
+
     def progress(self, step: int, total: int) -> None:
         """Nothing: a step without numbers is no record."""

@@ -30,6 +30,9 @@ class Log:
         """Log which maps were taken."""
         _logger.info("step %d  maps  %s", step, ", ".join(maps))
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Nothing: statistics of heads are too many for lines."""
+
     def progress(self, step: int, total: int) -> None:
         """Take the total over; every step would be too many lines."""
         self._total = total

@@ -24,6 +24,9 @@ class Maps:
         """Append one step."""
         self._store.write(step, maps)
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Nothing: the store holds maps."""
+
     def progress(self, step: int, total: int) -> None:
         """Nothing: a step without maps is not stored."""
 

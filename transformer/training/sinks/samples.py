@@ -22,5 +22,8 @@ class SamplesFile(JsonLines):
     def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
         """Nothing: the file holds texts."""
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Nothing: the file holds texts."""
+
     def progress(self, step: int, total: int) -> None:
         """Nothing: a step without samples is no record."""

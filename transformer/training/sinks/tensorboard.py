@@ -91,6 +91,9 @@ class TensorBoard:
                 value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
                 self._writer.file_writer.add_summary(self._summary.Summary(value=[value]), step)
 
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Nothing: statistics of heads are too many for curves."""
+
     def progress(self, step: int, total: int) -> None:
         """Nothing: every event has its step."""
 

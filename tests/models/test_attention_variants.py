@@ -1,0 +1,101 @@
+"""Every score and backend inside the encoder-decoder: trained, cached and observed like the plain one."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention.capture import Capture
+from transformer.attention.scores import Score
+from transformer.attention.spec import Backend
+from transformer.attention.statistics import STATISTICS
+from transformer.models.contract import Interface, Model, Precision
+from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+
+PAD, LENGTH = 0, 6
+SOURCE = np.int32([[5, 9, 3, 8, 7, 6], [6, 4, 8, PAD, PAD, PAD]])
+TARGET = np.int32([[1, 7, 3, 5, 9, 4], [1, 9, 4, 6, PAD, PAD]])
+INPUTS = {"source": jnp.asarray(SOURCE), "target": jnp.asarray(TARGET)}
+SITES = ("encoder/self", "decoder/self", "decoder/cross")
+
+
+def make(**changes: Any) -> Model:
+    tiny = EncoderDecoderConfig(
+        encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=16, longest=8, **changes
+    )
+    shape = jax.ShapeDtypeStruct((2, LENGTH), jnp.int32)
+    return build(tiny, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
+
+
+@pytest.mark.parametrize("score", list(Score), ids=lambda score: score.value)
+def test_each_score_trains_all_its_parameters_and_decodes_as_it_was_trained(score: Score) -> None:
+    model = make(score=score)
+    variables = jax.jit(model.init)(jax.random.key(0))
+
+    @jax.jit
+    def gradient(params: Any) -> tuple[Any, Any]:
+        def loss(params: Any) -> tuple[Any, Any]:
+            logits, _ = model.apply(variables._replace(params=params), INPUTS, train=False)
+            return jnp.mean(jnp.where((TARGET != PAD)[..., None], jnp.square(logits), 0)), logits
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    @jax.jit
+    def stepwise(params: Any) -> Any:
+        trained = variables._replace(params=params)
+        cache, _ = model.init_cache(trained, {"source": INPUTS["source"]}, beams=1, length=LENGTH)
+
+        def advance(cache: Any, tokens: Any) -> Any:
+            logits, cache = model.step(trained, cache, tokens)
+            return cache, logits
+
+        return jax.lax.scan(advance, cache, INPUTS["target"].T)[1]
+
+    gradients, logits = gradient(variables.params)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+        name = jax.tree_util.keystr(path)
+        assert np.isfinite(leaf).all(), name
+        # A score by location reads no key.
+        assert (np.abs(leaf).max() > 0) != (score is Score.LOCATION and "['key']" in name), name
+    cached = np.moveaxis(np.asarray(stepwise(variables.params)), 0, 1)
+    real = TARGET != PAD
+    np.testing.assert_allclose(cached[real], np.asarray(logits)[real], rtol=0, atol=1e-5)
+
+
+def test_backends_agree_on_logits_maps_and_statistics() -> None:
+    capture = Capture(SITES, statistics=tuple(STATISTICS.values()))
+    variables = jax.jit(make().init)(jax.random.key(0))
+    found = []
+    for backend in (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA):
+        model = make(backend=backend)
+        found.append(jax.jit(lambda v, m=model: m.apply(v, INPUTS, train=False, capture=capture))(variables))
+    logits, aux = found[0]
+    for other_logits, other in found[1:]:
+        np.testing.assert_allclose(other_logits, logits, rtol=0, atol=1e-5)
+        for site in SITES:
+            np.testing.assert_allclose(other.maps[site].weights, aux.maps[site].weights, rtol=0, atol=1e-5)
+            means, expected = other.maps[site].means(), aux.maps[site].means()
+            assert set(means) == set(STATISTICS)
+            for name in STATISTICS:
+                assert means[name].shape == (2, 2)
+                np.testing.assert_allclose(means[name], expected[name], rtol=0, atol=1e-5, err_msg=f"{site} {name}")
+
+
+def test_a_capture_of_chosen_layers_heads_and_rows_is_a_part_of_the_whole() -> None:
+    model = make()
+    variables = jax.jit(model.init)(jax.random.key(0))
+    whole = model.apply(variables, INPUTS, train=False, capture=Capture(SITES))[1].maps
+    part = Capture(("decoder/cross",), layers=(1,), heads=(1,), rows=(0, 3))
+    found = model.apply(variables, INPUTS, train=False, capture=part)[1].maps
+    assert set(found) == {"decoder/cross"}
+    expected = np.asarray(whole["decoder/cross"].weights)[1:2][:, :, 1:2][:, :, :, [0, 3]]
+    np.testing.assert_array_equal(found["decoder/cross"].weights, expected)
+
+
+def test_an_unknown_site_is_refused_with_the_known_ones() -> None:
+    model = make()
+    variables = model.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"\['decoder/cros'\].*decoder/cross"):
+        model.apply(variables, INPUTS, train=False, capture=Capture(("decoder/cros",)))

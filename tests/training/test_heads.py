@@ -1,0 +1,81 @@
+"""Head statistics of the training batch: switched inside one compiled step, and kept in heads.jsonl."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training.test_resume import CONFIG
+from transformer.attention.capture import Capture
+from transformer.attention.statistics import STATISTICS
+from transformer.training import experiment
+from transformer.training.sharding import make_mesh, shard_batch
+
+RUN: dict[str, Any] = {**CONFIG, "steps": 5, "heads_every": 2, "log_every": 5, "checkpoint_every": 5, "eval_every": 0}
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> experiment.Setting:
+    resolved = experiment.resolve({**RUN, "accumulate": 2})
+    return experiment.assemble(resolved, tmp_path_factory.mktemp("data"), make_mesh(1))
+
+
+def observed(setting: experiment.Setting, accumulate: int, observe: bool, steps: Any = None) -> Any:
+    """What one step from the same start captured, and the state behind it."""
+    config = experiment.resolve({**RUN, "accumulate": accumulate, "model": {**RUN["model"], "dropout": 0.0}})
+    step = steps or experiment.compile_step(config, setting)
+    state = setting.initialise(jax.random.key(0))
+    batch = shard_batch(setting.task.source(0)[0], setting.mesh)
+    return step(state, batch, observe)
+
+
+def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(setting: experiment.Setting) -> None:
+    step = experiment.compile_step(experiment.resolve(RUN), setting)
+    state_off, off = observed(setting, 1, False, step)
+    state_on, on = observed(setting, 1, True, step)
+    assert step._cache_size() == 1
+    assert set(on.captured) == {"encoder/self", "decoder/self", "decoder/cross"}
+    for site, captured in on.captured.items():
+        assert set(captured.sums) == set(STATISTICS)
+        assert captured.weights is None
+        assert all(np.asarray(count).min() > 0 for count in captured.counts.values())
+        assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(off.captured[site]))
+    # Looking changes nothing.
+    jax.tree.map(np.testing.assert_array_equal, state_on.variables.params, state_off.variables.params)
+
+
+def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: experiment.Setting) -> None:
+    model = setting.model
+    batch = setting.task.source(0)[0]
+    capture = Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
+    variables = setting.initialise(jax.random.key(0)).variables
+    inputs = {name: batch[name] for name in ("source", "target")}
+    # Without dropout a training pass is the plain one.
+    quiet = experiment.models.build(
+        dataclasses.replace(experiment.resolve(RUN).model, dropout=0.0),
+        setting.task.interface,
+        experiment.resolve(RUN).precision,
+    )
+    expected = quiet.apply(variables, inputs, train=False, capture=capture)[1].maps
+    _, metrics = observed(setting._replace(model=quiet), 2, True)
+    for site, captured in metrics.captured.items():
+        for name, mean in captured.means().items():
+            np.testing.assert_allclose(mean, expected[site].means()[name], rtol=1e-5, atol=1e-5, err_msg=name)
+            np.testing.assert_array_equal(captured.counts[name], expected[site].counts[name])
+
+
+def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(tmp_path: Path) -> None:
+    experiment.train(experiment.resolve(RUN), tmp_path / "run")
+    records = [json.loads(line) for line in (tmp_path / "run" / "heads.jsonl").read_text().splitlines()]
+    assert [(record["step"], record["site"]) for record in records] == [
+        (step, site) for step in (2, 4) for site in ("decoder/cross", "decoder/self", "encoder/self")
+    ]
+    for record in records:
+        assert set(record) == {"step", "site", *STATISTICS}
+        assert np.shape(record["entropy"]) == (1, 2)
+        assert np.min(record["entropy"]) > 0
+        assert 0 < np.min(record["largest_weight"]) <= np.max(record["largest_weight"]) <= 1
