@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow bench lock clean
+.PHONY: help demo test install lint format slow bench docs lock clean
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -39,6 +39,10 @@ slow: ## run the tests that `make test` leaves out
 bench: ## measure the loop against the bare compiled step
 	@.ci/install run
 	$(PYTHON) -m launch.bench --config=experiments/demo.py
+
+docs: ## write docs/support.md, the table of what each attention backend takes
+	@.ci/install run
+	$(PYTHON) -m launch.support > docs/support.new && mv docs/support.new docs/support.md
 
 # The lock of the tests takes the other as its constraint, so that one environment serves both.
 UV_COMPILE = $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes \

@@ -1,5 +1,6 @@
 """The public stages of attention, and attend(), which composes them."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -78,15 +79,16 @@ def attend(
     in_blocks = spec.position if spec.position in relative.BIASES else Position.NONE
     terms = Terms(mask, bias, None if in_blocks is Position.NONE else params.position)
     form = Form(in_blocks, scaling(spec.score, q_BxQxHxD.shape[-1], spec.scale), spec.temperature)
-    log_sum = None
+    log_sum: Array | Callable[[], Array] | None = None
     match backend:
         case Backend.BLOCKWISE:
             output, log_sum = attend_blockwise(q, k, v_BxKxGxDv, terms, form)
         case Backend.SPLASH:
             interpret = at.platform != "tpu"
-            output = splash_attention(q, k, v_BxKxGxDv, mask, form.scale / form.temperature, interpret=interpret)
-            if capture is not None:
-                log_sum = splash_log_sum(q, k, v_BxKxGxDv, mask, form.scale / form.temperature, interpret=interpret)
+            factor = form.scale / form.temperature
+            output = splash_attention(q, k, v_BxKxGxDv, mask, factor, interpret=interpret)
+            # One more pass of the kernel, which only a step that captures should pay.
+            log_sum = lambda: splash_log_sum(q, k, v_BxKxGxDv, mask, factor, interpret=interpret)  # noqa: E731
         case _:
             output = dot_product_attention(q, k, v_BxKxGxDv, terms, form, backend)
     captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=log_sum)

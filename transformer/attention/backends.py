@@ -5,8 +5,10 @@ takes is declared once, in `BACKENDS`; the choice, the errors and the published 
 """
 
 import dataclasses
+import enum
 import itertools
 import logging
+import string
 from collections.abc import Iterable
 
 import jax
@@ -254,30 +256,25 @@ def combinations() -> Iterable[Combination]:
 
 
 def table() -> str:
-    """The support table as Markdown: rows that every backend treats alike are one row."""
-    columns = list(BACKENDS)
+    """The support table as Markdown: rows that every backend treats alike are one row, long cells are notes below."""
+    families = (Score, Normaliser, Reweighting, Position)
     masks = masks_of_the_table()
-    rows: dict[tuple, list[tuple[str, ...]]] = {}
-    for score, normaliser, reweighting, position in itertools.product(Score, Normaliser, Reweighting, Position):
-        cells = tuple(
-            tuple(
-                unsupported(backend, Combination(score, normaliser, reweighting, position, facts)) is None
-                for facts in masks
-            )
-            for backend in columns
-        )
-        if any(any(cell) for cell in cells):
-            named = (score.value, normaliser.value, reweighting.value, position.value)
-            rows.setdefault(cells, []).append(named)
+    rows: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for parts in itertools.product(*families):
+        cells = tuple(_mask_text(backend, parts, masks) for backend in BACKENDS)
+        if set(cells) != {"-"}:
+            rows.setdefault(cells, []).append(tuple(part.value for part in parts))
+    long = [text for text in dict.fromkeys(itertools.chain(*rows)) if "," in text]
+    notes = dict(zip(long, string.ascii_lowercase, strict=False))
     lines = [
-        "| score | normaliser | re-weighting | position | " + " | ".join(b.value for b in columns) + " |",
-        "| --- " * (4 + len(columns)) + "|",
+        "| score | normaliser | re-weighting | position | " + " | ".join(b.value for b in BACKENDS) + " |",
+        "| --- " * (4 + len(BACKENDS)) + "|",
     ]
     for cells, alike in rows.items():
         for group in _products(alike):
-            texts = [", ".join(dict.fromkeys(values)) for values in group]
-            lines.append("| " + " | ".join([*texts, *(_mask_text(cell, masks) for cell in cells)]) + " |")
-    return "\n".join(lines)
+            texts = [_choice_text(values, family) for values, family in zip(group, families, strict=True)]
+            lines.append("| " + " | ".join([*texts, *(notes.get(cell, cell) for cell in cells)]) + " |")
+    return "\n".join([*lines, "", *(f"- {letter}: {text}" for text, letter in notes.items())])
 
 
 def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
@@ -292,12 +289,18 @@ def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]
     return boxes
 
 
-def _mask_text(cell: tuple[bool, ...], masks: tuple[frozenset[str], ...]) -> str:
-    """Which masks a cell takes, in the fewest words."""
-    if all(cell):
-        return "every mask"
-    if not any(cell):
-        return "-"
-    taken = ["+".join(sorted(facts)) or "none" for facts, good in zip(masks, cell, strict=True) if good]
-    left = ["+".join(sorted(facts)) or "none" for facts, good in zip(masks, cell, strict=True) if not good]
-    return "all but " + ", ".join(left) if len(left) < len(taken) else ", ".join(taken)
+def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
+    """Some members of a family, in the fewest words."""
+    left = [member.value for member in family if member.value not in values]
+    if not left:
+        return "every"
+    return "all but " + ", ".join(left) if len(left) < len(values) else ", ".join(values)
+
+
+def _mask_text(
+    backend: Backend, parts: tuple[Score, Normaliser, Reweighting, Position], masks: tuple[frozenset[str], ...]
+) -> str:
+    """Which masks a backend takes with these choices."""
+    taken = [facts for facts in masks if unsupported(backend, Combination(*parts, facts)) is None]
+    named = ["+".join(sorted(facts)) or "none" for facts in taken]
+    return "every mask" if len(taken) == len(masks) else ", ".join(named) or "-"

@@ -134,21 +134,21 @@ def capture_products(
     *,
     terms: Terms,
     form: Form,
-    log_sum: Float[Array, "B H Q"] | None = None,
+    log_sum: Float[Array, "B H Q"] | Callable[[], Float[Array, "B H Q"]] | None = None,
     block: int = BLOCK,
 ) -> Captured | None:
     """What was asked for of softmax((scale q . k + terms) / temperature), without the weights themselves.
 
-    `log_sum` is the log-sum-exp of the same forward pass; must be float32 at least. None has it
-    computed here, block by block.
+    `log_sum` is the log-sum-exp of the same forward pass, float32 at least, or what computes it when something is
+    really captured. None has it computed here, block by block.
     """
     if capture is None:
         return None
     q, k, terms = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, terms))
-    given = None if log_sum is None else jax.lax.stop_gradient(log_sum)
+    given = log_sum if log_sum is None or callable(log_sum) else jax.lax.stop_gradient(log_sum)
 
     def find() -> Captured:
-        lse = given
+        lse = given() if callable(given) else given
         if lse is None:
             _, lse = attend_blockwise(q, k, jnp.zeros((*k.shape[:3], 1), k.dtype), terms, form, block)
         products = _Products(q, k, terms, form, lse, block)

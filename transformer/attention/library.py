@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer.attention import positions as relative
-from transformer.attention.blockwise import BLOCK, Form, Terms
+from transformer.attention.blockwise import BLOCK, Form, Terms, attend_blockwise
 from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
 
@@ -90,15 +90,16 @@ def splash_log_sum(
     scale: float,
     *,
     interpret: bool,
-) -> Float[Array, "B H Q"] | None:
+) -> Float[Array, "B H Q"]:
     """The log-sum-exp of the same kernel in float32, without gradient (its derivative is not implemented).
 
-    None where bfloat16 queries cannot hold the scale exactly (it is no power of two, as 1/8 of depth 64 is): the
-    kernel's logits are then rounded, and weights computed from others would not sum to one.
+    Where bfloat16 queries cannot hold the scale (it is no power of two, as the 1/8 of depth 64 is), the kernel's
+    logits are rounded, and weights that are computed from others would not sum to one: then from blocks.
     """
-    if q_BxQxHxD.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
-        return None
-    q, k, v = jax.lax.stop_gradient(_laid_out(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, scale))
+    q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
+    if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
+        return attend_blockwise(q, k, v[..., :1], Terms(mask), Form(scale=scale))[1]
+    q, k, v = _laid_out(q, k, v, scale)
     kernel = _kernel(mask, q_BxQxHxD.shape, k_BxKxGxD.shape, interpret=interpret, residuals=True)
     _, (log_sum_BxHxQ,) = jax.vmap(kernel)(q, k, v, _segments(mask, q_BxQxHxD.shape, k_BxKxGxD.shape))
     seen = rows_that_see(mask, q_BxQxHxD.shape[1], k_BxKxGxD.shape[1])

@@ -146,7 +146,7 @@ def log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None
     return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[..., 0], -jnp.inf)
 
 
-def gaussian(weights: Weights, centre_BxHxQ: Float[Array, "B H Q"], half_width: float) -> Weights:
+def gaussian(weights: Weights, centre_BxHxQ: Float[Array, "B H Q"], half_width: int | float) -> Weights:
     """The weights times exp(-(s - p_t)^2 / (2 sigma^2)), sigma = D / 2 (Luong et al. 2015, equation 10)."""
     position_K = jnp.arange(weights.values.shape[-1], dtype=weights.values.dtype)
     distance = position_K - centre_BxHxQ[..., None].astype(weights.values.dtype)
