@@ -74,7 +74,6 @@ def logits_of_block(
     return Block(query_Q, key_K, positions, logits, allowed if seen is None else allowed & seen)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def attend_blockwise(
     q_BxQxHxD: Float[Array, "B Q H D"],
     k_BxKxGxD: Float[Array, "B K G D"],
@@ -89,7 +88,14 @@ def attend_blockwise(
     2021); the backward pass computes the weights again from the log-sum-exp (Dao et al. 2022, algorithm 4), so
     that nothing of the size Q K is ever kept. A row that sees no key gives 0, and minus infinity.
     """
-    return _forward(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, terms, form, block)
+    # As leaves: custom_vjp rebuilds its arguments around placeholders, which a checked dataclass refuses.
+    leaves, tree = jax.tree.flatten(terms)
+    return _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, block)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, block: int) -> tuple:
+    return _forward(q, k, v, tree.unflatten(leaves), form, block)
 
 
 def _forward(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int) -> tuple:
@@ -124,11 +130,8 @@ def _forward(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int)
 
 def over_queries(rows: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
     """`rows(q_block, indices)` of each block of queries, results stacked in front."""
-    size = min(block, q.shape[1])
-    count = -(-q.shape[1] // size)
-    blocks = _cut_blocks(q, size, count)
-    index = jnp.arange(count * size, dtype=jnp.int32).reshape(count, size)
-    if count == 1:
+    blocks, index = _indexed_blocks(q, block)
+    if len(index) == 1:
         return jax.tree.map(lambda x: x[None], rows(blocks[0], index[0]))
     return jax.lax.map(lambda part: rows(*part), (blocks, index))
 
@@ -146,10 +149,7 @@ def over_keys(
     queries: int,
 ) -> Any:
     """Fold every block of keys into `carry`, leaving out those that the mask's static facts hide entirely."""
-    size = min(block, k.shape[1])
-    count = -(-k.shape[1] // size)
-    index = jnp.arange(count * size, dtype=jnp.int32).reshape(count, size)
-    values = None if v is None else _cut_blocks(v, size, count)
+    k_blocks, index = _indexed_blocks(k, block)
 
     def one(carry: Any, part: Any) -> tuple[Any, None]:
         k_block, v_block, key = part
@@ -161,23 +161,21 @@ def over_keys(
         reach = _reachable(terms.mask, query, key)
         return (compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)), None
 
-    blocks = (_cut_blocks(k, size, count), values, index)
-    if count == 1:
+    blocks = (k_blocks, None if v is None else _blocks(v, block), index)
+    if len(index) == 1:
         return one(carry, jax.tree.map(lambda x: x[0], blocks))[0]
     return jax.lax.scan(one, carry, blocks)[0]
 
 
-def _backward_rule(form: Form, block: int, kept: Any, cotangents: Any) -> Any:
-    q, k, v, terms, output, log_sum = kept
+def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any) -> Any:
+    q, k, v, leaves, output, log_sum = kept
+    terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
     wide = log_sum.dtype
-    size = min(block, k.shape[1])
-    count = -(-k.shape[1] // size)
     queries, keys = q.shape[1], k.shape[1]
     # Of one row: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum).
     centre = jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
-    key_index = jnp.arange(count * size, dtype=jnp.int32).reshape(count, size)
-    k_blocks, v_blocks = _cut_blocks(k, size, count), _cut_blocks(v, size, count)
+    (k_blocks, key_index), v_blocks = _indexed_blocks(k, block), _blocks(v, block)
     given = (terms.bias, terms.position)
     traced = jax.tree.map(lambda x: x.astype(wide), given)
 
@@ -227,14 +225,13 @@ def _backward_rule(form: Form, block: int, kept: Any, cotangents: Any) -> Any:
         (d_q, d_traced), (d_k_new, d_v_new) = jax.lax.scan(columns, start, (k_blocks, v_blocks, key_index))
         return (d_k + d_k_new, d_v + d_v_new, d_traced), d_q.astype(q.dtype)
 
-    q_size = min(block, queries)
-    q_count = -(-queries // q_size)
+    q_blocks, query_index = _indexed_blocks(q, block)
     parts = (
-        _cut_blocks(q, q_size, q_count),
-        _cut_blocks(d_output, q_size, q_count),
-        _cut_blocks(jnp.moveaxis(centre, 1, 2), q_size, q_count),
-        _cut_blocks(jnp.moveaxis(log_sum, 1, 2), q_size, q_count),
-        jnp.arange(q_count * q_size, dtype=jnp.int32).reshape(q_count, q_size),
+        q_blocks,
+        _blocks(d_output, block),
+        _blocks(jnp.moveaxis(centre, 1, 2), block),
+        _blocks(jnp.moveaxis(log_sum, 1, 2), block),
+        query_index,
     )
     empty = (
         jnp.zeros(k_blocks.shape, wide),
@@ -247,16 +244,16 @@ def _backward_rule(form: Form, block: int, kept: Any, cotangents: Any) -> Any:
         _join(d_q, 1, queries),
         _join(d_k, 1, keys).astype(k.dtype),
         _join(d_v, 1, keys).astype(v.dtype),
-        Terms(None, d_bias, d_position),  # type: ignore[arg-type]
+        [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves((d_bias, d_position)),
     )
 
 
-def _forward_rule(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int) -> tuple:
-    output, log_sum = _forward(q, k, v, terms, form, block)
-    return (output, log_sum), (q, k, v, terms, output, log_sum)
+def _forward_rule(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, block: int) -> tuple:
+    output, log_sum = _forward(q, k, v, tree.unflatten(leaves), form, block)
+    return (output, log_sum), (q, k, v, leaves, output, log_sum)
 
 
-attend_blockwise.defvjp(_forward_rule, _backward_rule)
+_attend.defvjp(_forward_rule, _backward_rule)
 
 
 def _read(weights_BxHxQxK: Array, v_BxKxGxD: Array) -> Array:
@@ -290,8 +287,21 @@ def _reachable(mask: Mask, query: Array, key: Array) -> Array | None:
     return functools.reduce(jnp.logical_and, rules) if rules else None
 
 
-def _cut_blocks(x_BxNx: Array, size: int, count: int) -> Array:
+def _indexed_blocks(x_BxNx: Array, block: int) -> tuple[Array, Array]:
+    """Blocks of the second axis in front, the last one filled up with zeros, and the indices of their entries.
+
+    The indices are tied to the blocks. Under a scan over layers that is differentiated, JAX takes what depends on no
+    layer out of the loop and keeps it: untied, the masks of all blocks, which together are as large as the map.
+    """
+    blocks = _blocks(x_BxNx, block)
+    index = jnp.arange(blocks.shape[0] * blocks.shape[2], dtype=jnp.int32).reshape(blocks.shape[0], -1)
+    return jax.lax.optimization_barrier((blocks, index))
+
+
+def _blocks(x_BxNx: Array, block: int) -> Array:
     """Blocks of the second axis in front, the last one filled up with zeros."""
+    size = min(block, x_BxNx.shape[1])
+    count = -(-x_BxNx.shape[1] // size)
     padding = [(0, 0), (0, count * size - x_BxNx.shape[1]), *[(0, 0)] * (x_BxNx.ndim - 2)]
     padded = jnp.pad(x_BxNx, padding)
     return jnp.moveaxis(padded.reshape(x_BxNx.shape[0], count, size, *x_BxNx.shape[2:]), 1, 0)

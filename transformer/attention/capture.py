@@ -110,7 +110,7 @@ def capture_weights(
         key_K = jnp.arange(keys, dtype=jnp.int32)
         seen = visible(mask, query_Q, key_K[None, None])
         allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
-        scores = jnp.log(jnp.where(weights > 0, weights, 1)) if given is None else given
+        scores = jnp.log(weights) if given is None else given
         rows = Rows(query_Q, query_positions(mask, queries), mask, keys)
         cells = Cells(weights, scores, allowed, rows.position_BxQ, key_K)
         folded = _fold_cells(_initial(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics)

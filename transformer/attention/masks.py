@@ -90,7 +90,7 @@ def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
     return index_1xQ if mask.query_offset is None else index_1xQ + mask.query_offset[:, None]
 
 
-def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Bool[Array, "#B #H #Q K"] | None:
+def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> Bool[Array, "#B #H #Q #K"] | None:
     """Whether the queries of these indices may see the keys of these indices; None: all of them.
 
     `key` is one row of keys for all queries ([1, 1, K]) or keys for each query ([B, Q, K]).
@@ -148,7 +148,7 @@ def cut(grid: Array, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -> A
     return jnp.take_along_axis(grid, jnp.broadcast_to(key[:, None], (batch, 1, *key.shape[1:])), axis=3)
 
 
-def dense(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q K"] | None:
+def dense(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"] | None:
     """The mask as booleans (True: may see), broadcastable against logits [B, H, Q, K]; None allows everything."""
     return visible(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
 
