@@ -216,10 +216,12 @@ def nearest(backend: Backend, combination: Combination) -> Combination | None:
 
 
 def circumstances(q: jax.Array, k: jax.Array, v: jax.Array) -> Circumstances:
-    """Those of a call."""
+    """Those of a call: the platform that is compiled for, which a mesh in context may name, else the one here."""
     dtype = jnp.result_type(q, k, v)
+    mesh = jax.sharding.get_abstract_mesh()
+    target = mesh.abstract_device
     return Circumstances(
-        platform=jax.default_backend(),
+        platform=jax.default_backend() if target is None else target.platform,
         dtype=dtype.name,
         batch=q.shape[0],
         heads=q.shape[2],
@@ -227,7 +229,7 @@ def circumstances(q: jax.Array, k: jax.Array, v: jax.Array) -> Circumstances:
         keys=k.shape[1],
         depth=q.shape[3],
         value_depth=v.shape[3],
-        devices=jax.device_count(),
+        devices=jax.device_count() if mesh.empty else mesh.size,
     )
 
 

@@ -43,6 +43,8 @@ def dot_product_attention(
         bias = from_positions if bias is None else bias + from_positions
     if bias is not None:
         bias = bias / form.temperature
+    # Causal hides what lies behind a query anyway, and beside lengths cuDNN refuses to hear of it.
+    window = (mask.window[0], 0) if mask.window is not None and mask.causal else mask.window
     native = mask.facts() <= {"causal", "window", "query_lengths", "key_lengths"}
     output = jax.nn.dot_product_attention(
         q_BxQxHxD,
@@ -52,9 +54,9 @@ def dot_product_attention(
         None if native else dense(mask, queries, keys),
         scale=form.scale / form.temperature,
         is_causal=native and mask.causal,
-        query_seq_lengths=_int32(mask.query_lengths) if native else None,
-        key_value_seq_lengths=_int32(mask.key_lengths) if native else None,
-        local_window_size=mask.window if native else None,
+        query_seq_lengths=_lengths(mask.query_lengths) if native else None,
+        key_value_seq_lengths=_lengths(mask.key_lengths) if native else None,
+        local_window_size=window if native else None,
         implementation="cudnn" if backend is Backend.CUDNN else "xla",
     )
     return _where_seen(output, mask, keys)
@@ -130,8 +132,9 @@ def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
     return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
 
 
-def _int32(lengths: Array | None) -> Array | None:
-    return None if lengths is None else lengths.astype(jnp.int32)
+def _lengths(lengths: Array | None) -> Array | None:
+    """Lengths of at least one, so that no kernel divides by nothing: rows that see nothing are zeroed behind it."""
+    return None if lengths is None else jnp.maximum(lengths, 1).astype(jnp.int32)
 
 
 def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:

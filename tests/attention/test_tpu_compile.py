@@ -1,0 +1,65 @@
+"""Splash attention compiles for a real TPU topology, ahead of time, on a machine that has none."""
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attention.compile_for_tpu import BATCH, CASES, HEADS, PROGRAMS
+
+FORWARD = "splash_mha_fwd_segmented_no_residuals"
+FORWARD_AND_SUMS = "splash_mha_fwd_segmented_residuals"
+BACKWARD = ["splash_mha_dkv_segmented_no_residuals", "splash_mha_dq_segmented_no_residuals"]
+KERNELS = {
+    "forward": ([FORWARD], []),
+    "gradient": ([*BACKWARD, FORWARD_AND_SUMS], []),
+    # Capturing runs the forward kernel once more, and only in the branch of a step that is observed.
+    "capture": ([*BACKWARD, FORWARD_AND_SUMS], [FORWARD_AND_SUMS]),
+}
+# The compiler of TPUs without a TPU: no search for one, no fight with another process over it.
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
+SLOW = ("float32_causal_lengths",)
+
+
+@functools.cache
+def compiled(root: Path, *, slow: bool) -> dict[str, dict[str, Any]]:
+    """Every program's kernels and memory, by case/name; compiled one after the other in one process."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("needs libtpu, the TPU compiler, which has wheels for Linux on x86-64 alone")
+    paths = [f"{case}/{name}" for case in CASES if (case in SLOW) == slow for name in PROGRAMS]
+    words = [sys.executable, "-m", "tests.attention.compile_for_tpu", *paths]
+    done = subprocess.run(
+        words, cwd=root, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False, timeout=540
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = {line["program"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert list(found) == paths
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
+def test_it_runs_on_the_tpus_own_kernels(root: Path, case: str, name: str) -> None:
+    program = compiled(root, slow=case in SLOW)[f"{case}/{name}"]
+    print({key: value for key, value in program.items() if key not in ("always", "sometimes")})
+    assert (program["always"], program["sometimes"]) == KERNELS[name]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_program_holds_a_map(root: Path, name: str) -> None:
+    whole_map = 4 * BATCH * HEADS * CASES["causal_window"].length ** 2
+    assert compiled(root, slow=False)[f"causal_window/{name}"]["temporary"] < whole_map / 8
