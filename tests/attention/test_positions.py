@@ -1,12 +1,41 @@
-"""Sinusoidal positions against their equation in float64."""
+"""Positions against their equations in float64: waves, rotations, and what distance adds to a logit or an output."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.positions import sinusoidal
+from transformer.attention.attend import attend
+from transformer.attention.masks import local_monotonic
+from transformer.attention.positions import (
+    T5,
+    Combination,
+    Position,
+    Rotary,
+    Shaw,
+    TransformerXL,
+    alibi_slopes,
+    combine,
+    relative_bias,
+    relative_logits,
+    relative_values,
+    rotary,
+    sinusoidal,
+    t5_bucket,
+)
+from transformer.attention.scores import Parameters, Score, prepare_keys, score
+from transformer.attention.spec import AttentionSpec
 
+B, Q, K, H, D = 2, 5, 7, 2, 8
 POSITIONS = np.arange(256)
+PAIRINGS = pytest.mark.parametrize("halves", [False, True], ids=["neighbours", "halves"])
+
+
+def random_arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    generator = np.random.default_rng(0)
+    return [generator.normal(size=shape) for shape in shapes]
 
 
 def wave(position: int, column: int, width: int) -> float:
@@ -47,3 +76,264 @@ def test_a_shift_is_one_rotation_for_all_positions(shift: int) -> None:
 def test_an_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="width=7 is odd"):
         sinusoidal(jnp.arange(3), 7)
+
+
+def turned(x: np.ndarray, positions_BxN: np.ndarray, base: float, halves: bool) -> np.ndarray:
+    """Each pair of features as one complex number, times exp(i p base^(-2i / D)) (Su et al. 2021, equation 12)."""
+    depth = x.shape[-1]
+    pairs = [(i, i + depth // 2) if halves else (2 * i, 2 * i + 1) for i in range(depth // 2)]
+    out = np.zeros(x.shape)
+    for b, n in np.ndindex(x.shape[:2]):
+        for i, (real, imaginary) in enumerate(pairs):
+            position = positions_BxN[b % len(positions_BxN), n]
+            product = (x[b, n, :, real] + 1j * x[b, n, :, imaginary]) * np.exp(1j * position * base ** (-2 * i / depth))
+            out[b, n, :, real], out[b, n, :, imaginary] = product.real, product.imag
+    return out
+
+
+@pytest.mark.parametrize("base", [10000.0, 500.0])
+@PAIRINGS
+def test_rotary_is_a_complex_multiplication(halves: bool, base: float) -> None:
+    x = random_arrays((B, K, H, D))[0]
+    for positions in (np.arange(K)[None], np.array([[0, 3, 250, 7, 7, 1, 90], [5, 4, 3, 2, 1, 0, 11]])):
+        truth = turned(x, positions, base, halves)
+        single = rotary(jnp.asarray(x, jnp.float32), jnp.asarray(positions), base=base, halves=halves)
+        # As with the waves: a float32 angle of a far position is only known to its own rounding.
+        error = np.abs(single - truth) / np.abs(x).max()
+        assert (error <= 1e-6 + 1.2e-7 * positions[..., None, None]).all()
+        rounded = jnp.asarray(x, jnp.bfloat16)
+        narrow = rotary(rounded, jnp.asarray(positions), base=base, halves=halves)
+        of_rounded = turned(np.asarray(rounded.astype(jnp.float32), np.float64), positions, base, halves)
+        np.testing.assert_allclose(narrow.astype(jnp.float32), of_rounded, rtol=2**-8, atol=1e-4)
+        with jax.enable_x64(True):
+            double = rotary(jnp.asarray(x), jnp.asarray(positions), base=base, halves=halves)
+            np.testing.assert_allclose(double, truth, rtol=0, atol=1e-13)
+        assert (single.dtype, narrow.dtype, double.dtype) == (np.float32, jnp.bfloat16, np.float64)
+
+
+@PAIRINGS
+def test_rotated_products_depend_on_the_distance_alone_and_lengths_stay(halves: bool) -> None:
+    """<R_m q, R_n k> = <R_(m - n) q, k>, and |R_m q| = |q|."""
+    q, k = random_arrays((1, 1, H, D), (1, 1, H, D))
+    with jax.enable_x64(True):
+
+        def at(x: np.ndarray, position: int) -> np.ndarray:
+            return np.asarray(rotary(jnp.asarray(x), jnp.full((1, 1), position), halves=halves))[0, 0]
+
+        for m, n in ((5, 2), (1003, 1000), (3, 0), (0, -3), (2, 5), (7, 7)):
+            products = (at(q, m) * at(k, n)).sum(-1)
+            np.testing.assert_allclose(products, (at(q, m - n) * k[0, 0]).sum(-1), rtol=0, atol=1e-12)
+            np.testing.assert_allclose(np.linalg.norm(at(q, m), axis=-1), np.linalg.norm(q[0, 0], axis=-1), rtol=1e-13)
+        assert np.abs((at(q, 5) * at(k, 2)).sum(-1) - (at(q, 2) * at(k, 5)).sum(-1)).min() > 1e-3
+
+
+def test_the_two_pairings_are_one_permutation_of_features() -> None:
+    x = jnp.asarray(random_arrays((B, K, H, D))[0], jnp.float32)
+    order = np.arange(D).reshape(2, D // 2).T.reshape(D)
+    positions = jnp.arange(K)[None]
+    neighbours = rotary(x[..., order], positions)
+    np.testing.assert_array_equal(neighbours, rotary(x, positions, halves=True)[..., order])
+
+
+def test_rotary_refuses_an_odd_depth_and_a_base_that_is_no_frequency() -> None:
+    with pytest.raises(ValueError, match="head depth 3 is odd"):
+        rotary(jnp.zeros((1, 1, 1, 3)), jnp.zeros((1, 1), int))
+    for base in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="base="):
+            Rotary(base)
+
+
+def test_alibis_slopes_are_the_published_ones() -> None:
+    np.testing.assert_array_equal(alibi_slopes(8), [2.0**-h for h in range(1, 9)])
+    # The first eight are those of 8 heads, the others every second one of 16 heads, as in the authors' code.
+    beyond = [0.7071067811865476, 0.35355339059327384, 0.17677669529663692, 0.08838834764831849]
+    np.testing.assert_allclose(alibi_slopes(12), [2.0**-h for h in range(1, 9)] + beyond, rtol=1e-12)
+    np.testing.assert_allclose(alibi_slopes(3), [1 / 16, 1 / 256, 1 / 4], rtol=1e-12)
+    np.testing.assert_array_equal(alibi_slopes(1), [1 / 256])
+    np.testing.assert_allclose(alibi_slopes(16), [2 ** (-h / 2) for h in range(1, 17)], rtol=1e-12)
+
+
+POSITIONS_BxQ = np.array([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]])
+
+
+def test_alibis_bias_falls_with_the_distance() -> None:
+    keys = np.arange(K)
+    found = relative_bias(
+        Position.ALIBI, None, H, jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], jnp.dtype(jnp.float32)
+    )
+    assert found is not None
+    truth = [[[[-m * abs(i - j) for j in keys] for i in row] for m in (1 / 16, 1 / 256)] for row in POSITIONS_BxQ]
+    np.testing.assert_array_equal(found, truth)
+
+
+def published_bucket(distance: int, buckets: int, longest: int, bidirectional: bool) -> int:
+    """The published code of T5, a number at a time, in its float32; `distance` is of key less query."""
+    bucket, before = 0, -distance
+    if bidirectional:
+        buckets //= 2
+        bucket += buckets if before < 0 else 0
+        before = abs(before)
+    else:
+        before = max(before, 0)
+    exact = buckets // 2
+    if before < exact:
+        return bucket + before
+    share = np.log(np.float32(before) / np.float32(exact)) / np.float32(np.log(longest / exact))
+    return bucket + min(exact + int(share * np.float32(buckets - exact)), buckets - 1)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "longest", "bidirectional"),
+    [(32, 128, True), (32, 128, False), (16, 64, True), (8, 20, False), (10, 1000, True)],
+)
+def test_t5s_buckets_are_the_published_codes(buckets: int, longest: int, bidirectional: bool) -> None:
+    def bucket(distances: jax.Array) -> jax.Array:
+        return t5_bucket(distances, buckets=buckets, longest=longest, bidirectional=bidirectional)
+
+    distances = np.arange(-1100, 1101)
+    truth = [published_bucket(int(distance), buckets, longest, bidirectional) for distance in distances]
+    # Compiled and not: a division that a compiler rewrites would move the edges.
+    for found in (bucket(jnp.asarray(distances)), jax.jit(bucket)(jnp.asarray(distances))):
+        np.testing.assert_array_equal(found, truth)
+    assert set(truth) == set(range(buckets)) - ({buckets // 2} if bidirectional else set())
+
+
+def test_t5s_buckets_have_their_published_edges() -> None:
+    """32 buckets to 128: the k-th edge beyond the exact ones is 16 8^(k / 16), or 8 16^(k / 8) for each side."""
+
+    def first_distances(bidirectional: bool) -> list[int]:
+        distances = np.arange(1000)
+        found = np.asarray(t5_bucket(jnp.asarray(-distances), buckets=32, longest=128, bidirectional=bidirectional))
+        assert (np.diff(found) >= 0).all()
+        assert found[-1] == (15 if bidirectional else 31)
+        return [int(distances[found == bucket][0]) for bucket in np.unique(found)]
+
+    grown = [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    assert first_distances(bidirectional=False) == [*range(16), *grown]
+    assert first_distances(bidirectional=True) == [*range(8), 8, 12, 16, 23, 32, 46, 64, 91]
+    both = t5_bucket(jnp.array([0, 1, -1, 7, 8, 500]), buckets=32, longest=128, bidirectional=True)
+    assert both.tolist() == [0, 17, 1, 23, 24, 31]
+    behind = t5_bucket(jnp.array([0, 1, 500, -1]), buckets=32, longest=128, bidirectional=False)
+    assert behind.tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
+    table = random_arrays((8, H))[0]
+    params = T5(jnp.asarray(table, jnp.float32), bidirectional=bidirectional, longest=6)
+    keys = np.arange(K)
+    found = relative_bias(
+        Position.T5, params, H, jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], jnp.dtype(jnp.float32)
+    )
+    assert found is not None
+    assert found.shape == (B, H, Q, K)
+    for b, h, i, j in np.ndindex(found.shape):
+        bucket = published_bucket(int(j - POSITIONS_BxQ[b, i]), 8, 6, bidirectional)
+        assert found[b, h, i, j] == np.float32(table[bucket, h])
+
+
+@pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
+@pytest.mark.parametrize("clip", [0, 1, 2, 9])
+def test_shaws_terms_are_the_naive_equations(clip: int, positions: np.ndarray) -> None:
+    """e_ij = q_i . (k_j + a^K_ij) and z_i = sum_j w_ij (v_j + a^V_ij) (Shaw et al. 2018, equations 3 and 4)."""
+    q, weights, of_keys, of_values = random_arrays((B, Q, H, D), (B, H, Q, K), (2 * clip + 1, D), (2 * clip + 1, 3))
+    logits, values = np.zeros((B, H, Q, K)), np.zeros((B, Q, H, 3))
+    for b, h, i, j in np.ndindex(logits.shape):
+        edge = min(max(j - positions[b % len(positions), i], -clip), clip) + clip
+        logits[b, h, i, j] = q[b, i, h] @ of_keys[edge]
+        values[b, i, h] += weights[b, h, i, j] * of_values[edge]
+    with jax.enable_x64(True):
+        params = Shaw(jnp.asarray(of_keys), jnp.asarray(of_values))
+        found = relative_logits(Position.SHAW, params, jnp.asarray(q), jnp.asarray(positions), K)
+        np.testing.assert_allclose(found, logits, rtol=0, atol=1e-13)
+        read = relative_values(params, jnp.asarray(weights), jnp.asarray(positions))
+        np.testing.assert_allclose(read, values, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
+@pytest.mark.parametrize("kind", [Score.DOT, Score.SCALED_DOT], ids=lambda kind: kind.value)
+def test_transformer_xls_score_is_the_sum_of_its_four_terms(kind: Score, positions: np.ndarray) -> None:
+    """(a) q_i . k_j + (b) q_i . W R_(i-j) + (c) u . k_j + (d) v . W R_(i-j) (Dai et al. 2019, section 3.3)."""
+    width = 6
+    q, k, weight, u, v = random_arrays((B, Q, H, D), (B, K, H, D), (width, H, D), (H, D), (H, D))
+    truth = np.zeros((B, H, Q, K))
+    for b, h, i, j in np.ndindex(truth.shape):
+        angles = [(positions[b % len(positions), i] - j) / 10000 ** (2 * pair / width) for pair in range(width // 2)]
+        of_distance = weight[:, h].T @ np.array([*np.sin(angles), *np.cos(angles)])
+        terms = (q[b, i, h] @ k[b, j, h], q[b, i, h] @ of_distance, u[h] @ k[b, j, h], v[h] @ of_distance)
+        truth[b, h, i, j] = sum(terms) / (1 if kind is Score.DOT else D**0.5)
+    for dtype, tolerance in ((jnp.float32, 1e-6 * np.abs(truth).max()), (jnp.float64, 1e-13)):
+        with jax.enable_x64(dtype is jnp.float64):
+            arrays = [jnp.asarray(x, dtype) for x in (q, k, weight, u, v)]
+            params = Parameters(position=TransformerXL(*arrays[2:]))
+            prepared = prepare_keys(arrays[1], kind, Position.TRANSFORMER_XL, params)
+            places = jnp.asarray(positions)
+            found = score(arrays[0], prepared, kind, Position.TRANSFORMER_XL, params, positions=places)
+            np.testing.assert_allclose(found, truth, rtol=0, atol=tolerance)
+
+
+LENGTH = 14
+
+
+def window_attention(x_NxHxD: np.ndarray, position: Position) -> np.ndarray:
+    """Self-attention of one sequence within a window of two to each side."""
+    generator = np.random.default_rng(9)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(size=shape), jnp.float32)
+
+    own: dict[Position, Any] = {
+        Position.T5: lambda: T5(normal(8, H)),
+        Position.SHAW: lambda: Shaw(normal(3, D), normal(3, D)),
+        Position.TRANSFORMER_XL: lambda: TransformerXL(normal(6, H, D), normal(H, D), normal(H, D)),
+    }
+    params = Parameters(position=own[position]() if position in own else None)
+    x = jnp.asarray(x_NxHxD, jnp.float32)[None]
+    return np.asarray(
+        attend(x, x, x, spec=AttentionSpec(position=position), mask=local_monotonic(2), params=params)[0]
+    )[0]
+
+
+@pytest.mark.parametrize("position", list(Position), ids=lambda position: position.value)
+def test_relative_positions_move_with_the_sequence_and_absolute_ones_do_not(position: Position) -> None:
+    """F(shift x) = shift f(x) wherever the window meets neither end."""
+    shift = 3
+    x = random_arrays((LENGTH, H, D))[0]
+    waves = np.asarray(sinusoidal(jnp.arange(LENGTH), D))[:, None]
+
+    def change(absolute: np.ndarray | float) -> float:
+        before = window_attention(x + absolute, position)
+        after = window_attention(np.roll(x, shift, axis=0) + absolute, position)
+        return np.abs(after[shift + 2 : -2] - before[2 : -2 - shift]).max()
+
+    assert change(0.0) <= 1e-5
+    assert change(waves) >= 1e-1
+
+
+def test_relative_positions_tell_apart_what_attention_alone_does_not() -> None:
+    """Two keys at equal distances before and behind the query change places; without positions nothing changes."""
+    x = random_arrays((LENGTH, H, D))[0]
+    order = np.arange(LENGTH)
+    order[[5, 9]] = 9, 5
+    for position in Position:
+        change = np.abs(window_attention(x[order], position)[7] - window_attention(x, position)[7]).max()
+        if position in (Position.NONE, Position.ALIBI):
+            # ALiBi knows how far, not on which side.
+            assert change <= 1e-5
+        else:
+            assert change >= 1e-2
+
+
+def test_positions_are_added_or_concatenated() -> None:
+    """[x ; p] W = x W_x + p W_p: a sum with a projection each. Of integers both sides are exact."""
+    generator = np.random.default_rng(10)
+    x, p, weight = (generator.integers(-9, 10, size=shape).astype(float) for shape in ((B, Q, 5), (Q, 3), (8, 4)))
+    with jax.enable_x64(True):
+        joined = combine(jnp.asarray(x), jnp.asarray(p), Combination.CONCATENATE)
+        np.testing.assert_array_equal(joined @ jnp.asarray(weight), x @ weight[:5] + p @ weight[5:])
+        added = combine(jnp.asarray(x), jnp.asarray(p @ weight[5:, :1]), Combination.ADD)
+        np.testing.assert_array_equal(added, x + p @ weight[5:, :1])
+        assert joined.dtype == added.dtype == np.float64
+    np.testing.assert_array_equal(joined[1, :, 5:], p)
+    narrow = combine(jnp.asarray(x, jnp.bfloat16), jnp.asarray(p, jnp.float32), Combination.CONCATENATE)
+    assert narrow.dtype == jnp.bfloat16

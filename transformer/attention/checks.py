@@ -78,9 +78,17 @@ def _check_depths(q: Array, k: Array, v: Array, params: Parameters) -> None:
                 raise ValueError(
                     f"params.position.values_PxD has shape {values_PxD.shape}; it needs (2 clip + 1, {v.shape[3]})"
                 )
-        case T5(table_PxH):
-            if table_PxH.shape[1] != heads:
-                raise ValueError(f"params.position.table_PxH has shape {table_PxH.shape}; it needs ({heads}) heads")
+        case T5(table_PxH, bidirectional, longest):
+            exact = table_PxH.shape[0] // (4 if bidirectional else 2)
+            if table_PxH.shape[1] != heads or exact < 1:
+                raise ValueError(
+                    f"params.position.table_PxH has shape {table_PxH.shape}; it needs at least "
+                    f"{4 if bidirectional else 2} buckets for each of {heads} heads"
+                )
+            if longest <= exact:
+                raise ValueError(
+                    f"params.position.longest={longest} must be above {exact}, the distances with a bucket of their own"
+                )
         case TransformerXL():
             width = params.position.weight_ExHxD.shape[0]
             for name, shape in {

@@ -109,7 +109,8 @@ def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None =
     support = allowed & (shifted >= smallest)
     count = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
     tau = (jnp.sum(shifted, axis=-1, keepdims=True, where=support) - 1) / count
-    return jnp.where(support, shifted - tau, 0)
+    # A key at the support's very edge may come out below zero by a rounding.
+    return jnp.where(support & (shifted > tau), shifted - tau, 0)
 
 
 def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
@@ -131,10 +132,12 @@ def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = 
     # As in sparsemax: tau as a smooth function of the support's logits.
     support = allowed & (shifted >= smallest)
     count = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
-    mean = jnp.sum(shifted, axis=-1, keepdims=True, where=support) / count
-    spread = jnp.sum(jnp.square(shifted - mean), axis=-1, keepdims=True, where=support)
+    # The select keeps logits of minus infinity out of the squares, whose gradient they would turn into NaN.
+    inner = jnp.where(support, shifted, 0)
+    mean = jnp.sum(inner, axis=-1, keepdims=True) / count
+    spread = jnp.sum(jnp.square(inner - mean), axis=-1, keepdims=True, where=support)
     tau = mean - jnp.sqrt((1 - spread) / count)
-    return jnp.where(support, jnp.square(shifted - tau), 0)
+    return jnp.where(support, jnp.square(inner - tau), 0)
 
 
 def log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q"]:

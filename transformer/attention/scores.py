@@ -264,6 +264,9 @@ def _rotated(x: Array, position: Position, params: Parameters, positions: Array)
 def _unit(x: Array) -> Array:
     """X / |x| in at least float32; a vector of zeros stays zero, value and gradient."""
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    # Any positive factor leaves x / |x| as it is; this one keeps the square of far and tiny vectors within float32.
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
+    x = x / jnp.where(largest > 0, largest, 1)
     square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return jnp.where(square > 0, x * jax.lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
 

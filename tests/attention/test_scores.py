@@ -1,0 +1,335 @@
+"""Scores against their equations in NumPy float64, one query, one key and one head at a time."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention.attend import attend
+from transformer.attention.checks import check_call
+from transformer.attention.masks import Mask
+from transformer.attention.normalise import softmax
+from transformer.attention.positions import T5, Position, Shaw, TransformerXL
+from transformer.attention.scores import (
+    Additive,
+    Concat,
+    Cosine,
+    General,
+    Location,
+    Mlp,
+    Parameters,
+    Score,
+    prepare_keys,
+    score,
+)
+from transformer.attention.spec import AttentionSpec, Backend
+
+# Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.
+B, Q, K, H, D, C, A, N = 2, 3, 5, 2, 4, 6, 3, 7
+PRODUCTS = (Score.DOT, Score.SCALED_DOT, Score.COSINE)
+POSITIONS = tuple(position for position in Position if position is not Position.NONE)
+
+SHAPES: Mapping[Score, tuple[type, dict[str, tuple[int, ...]]]] = MappingProxyType(
+    {
+        Score.GENERAL: (General, {"weight_HxDxC": (H, D, C)}),
+        Score.ADDITIVE: (Additive, {"keys_HxCxA": (H, C, A), "queries_HxDxA": (H, D, A), "score_HxA": (H, A)}),
+        Score.CONCAT: (Concat, {"weight_HxIxA": (H, C + D, A), "score_HxA": (H, A)}),
+        Score.MLP: (Mlp, {"weight_HxIxA": (H, C + D, A), "bias_HxA": (H, A), "score_HxA": (H, A)}),
+        Score.COSINE: (Cosine, {"sharpening": (B, H, Q)}),
+        Score.LOCATION: (Location, {"weight_HxDxN": (H, D, N)}),
+    }
+)
+
+
+def inputs(kind: Score, groups: int = H) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Random q, k and parameters of a score in float64, the keys with `groups` heads."""
+    generator = np.random.default_rng(3)
+    q = generator.normal(size=(B, Q, H, D))
+    k = generator.normal(size=(B, K, groups, D if kind in PRODUCTS else C))
+    if kind not in SHAPES:
+        return q, k, None
+    own, shapes = SHAPES[kind]
+    found = {name: generator.normal(size=shape) for name, shape in shapes.items()}
+    if kind is Score.COSINE:
+        found["sharpening"] = np.exp(found["sharpening"])
+    return q, k, own(**found)
+
+
+def equation(kind: Score, q_D: np.ndarray, k_C: np.ndarray, own: Any, head: int, beta: float, place: int) -> float:
+    """The score of one query and one key, as the docstring of `score` says it."""
+    match kind:
+        case Score.DOT:
+            return sum(a * b for a, b in zip(q_D, k_C, strict=True))
+        case Score.SCALED_DOT:
+            return sum(a * b for a, b in zip(q_D, k_C, strict=True)) / len(q_D) ** 0.5
+        case Score.GENERAL:
+            return q_D @ own.weight_HxDxC[head] @ k_C
+        case Score.ADDITIVE:
+            hidden = np.tanh(own.keys_HxCxA[head].T @ k_C + own.queries_HxDxA[head].T @ q_D)
+            return own.score_HxA[head] @ hidden
+        case Score.CONCAT:
+            return own.score_HxA[head] @ np.tanh(own.weight_HxIxA[head].T @ np.concatenate([k_C, q_D]))
+        case Score.MLP:
+            sums = own.weight_HxIxA[head].T @ np.concatenate([k_C, q_D]) + own.bias_HxA[head]
+            return own.score_HxA[head] @ np.where(sums > 0, sums, 0)
+        case Score.COSINE:
+            return beta * (q_D @ k_C) / (np.linalg.norm(q_D) * np.linalg.norm(k_C))
+        case Score.LOCATION:
+            return own.weight_HxDxN[head][:, place] @ q_D
+    raise AssertionError(kind)
+
+
+def expected(kind: Score, q: np.ndarray, k: np.ndarray, own: Any) -> np.ndarray:
+    """The equation at every place; H / G neighbouring query heads share a key head."""
+    logits = np.zeros((*q.shape[:1], q.shape[2], q.shape[1], k.shape[1]))
+    for b, h, i, j in np.ndindex(logits.shape):
+        beta = own.sharpening[b, h, i] if kind is Score.COSINE else 1.0
+        logits[b, h, i, j] = equation(kind, q[b, i, h], k[b, j, h * k.shape[2] // q.shape[2]], own, h, beta, j)
+    return logits
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
+
+
+def whole(kind: Score, q: Any, k: Any, own: Any, **options: Any) -> jax.Array:
+    """Prepared keys and their scores in one."""
+    params = Parameters(own)
+    with jax.default_matmul_precision("highest"):
+        return score(q, prepare_keys(k, kind, Position.NONE, params), kind, Position.NONE, params, **options)
+
+
+@pytest.mark.parametrize("groups", [1, H])
+@pytest.mark.parametrize("kind", list(Score), ids=lambda kind: kind.value)
+def test_every_score_is_its_equation(kind: Score, groups: int) -> None:
+    arrays = inputs(kind, groups)
+    truth = expected(kind, *arrays)
+    largest = max(1, np.abs(truth).max())
+    single = whole(kind, *cast(arrays, jnp.float32))
+    np.testing.assert_allclose(single, truth, rtol=0, atol=1e-6 * largest)
+    with jax.enable_x64(True):
+        double = whole(kind, *cast(arrays, jnp.float64))
+        np.testing.assert_allclose(double, truth, rtol=0, atol=1e-14 * largest)
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+
+
+@pytest.mark.parametrize("parameters", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", list(Score), ids=lambda kind: kind.value)
+def test_bfloat16_inputs_give_float32_logits(kind: Score, parameters: Any) -> None:
+    q, k, own = inputs(kind)
+    arrays = (*cast((q, k), jnp.bfloat16), cast(own, parameters))
+    logits = whole(kind, *arrays)
+    rounded = jax.tree.map(lambda x: np.asarray(x.astype(jnp.float32), np.float64), arrays)
+    truth = expected(kind, *rounded)
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, truth, rtol=0, atol=1e-2 * max(1, np.abs(truth).max()))
+
+
+def test_a_scale_replaces_the_root_of_the_depth() -> None:
+    arrays = cast(inputs(Score.SCALED_DOT), jnp.float32)
+    scaled, plain = whole(Score.SCALED_DOT, *arrays, scale=0.3), whole(Score.DOT, *arrays)
+    np.testing.assert_allclose(scaled, 0.3 * np.asarray(plain), rtol=1e-6)
+
+
+def test_six_steps_of_one_query() -> None:
+    """Scores 112 and 96, divided by sqrt(64): 14 and 12; softmax: 0.880797 and 0.119203."""
+    q = jnp.ones((1, 1, 1, 64))
+    k = jnp.stack([jnp.full((1, 64), 112 / 64), jnp.full((1, 64), 96 / 64)])[None]
+    np.testing.assert_array_equal(whole(Score.DOT, q, k, None)[0, 0, 0], [112, 96])
+    scaled = whole(Score.SCALED_DOT, q, k, None)
+    np.testing.assert_array_equal(scaled[0, 0, 0], [14, 12])
+    np.testing.assert_allclose(softmax(scaled)[0, 0, 0], [0.880797, 0.119203], rtol=0, atol=5e-7)
+
+
+def test_additive_is_concat_with_both_matrices_stacked() -> None:
+    q, k, own = cast(inputs(Score.ADDITIVE), jnp.float32)
+    stacked = Concat(jnp.concatenate([own.keys_HxCxA, own.queries_HxDxA], axis=1), own.score_HxA)
+    np.testing.assert_array_equal(whole(Score.ADDITIVE, q, k, own), whole(Score.CONCAT, q, k, stacked))
+
+
+def test_bahdanaus_first_step_weighs_all_keys_alike() -> None:
+    """His v starts at zero (Bahdanau et al. 2015, appendix B.1)."""
+    q, k, own = cast(inputs(Score.ADDITIVE), jnp.float32)
+    weights = softmax(whole(Score.ADDITIVE, q, k, own._replace(score_HxA=jnp.zeros((H, A)))))
+    np.testing.assert_array_equal(weights, np.full((B, H, Q, K), np.float32(1) / np.float32(K)))
+
+
+def test_general_with_a_factored_weight_is_the_product_of_two_projections() -> None:
+    """<A q, B k> = q' (A' B) k, of a rank that A and B bound."""
+    q, k, _ = inputs(Score.GENERAL)
+    generator = np.random.default_rng(4)
+    of_queries_HxPxD, of_keys_HxPxC = generator.normal(size=(H, 2, D)), generator.normal(size=(H, 2, C))
+    weight_HxDxC = np.stack([a.T @ b for a, b in zip(of_queries_HxPxD, of_keys_HxPxC, strict=True)])
+    projected_q = np.einsum("bqhd,hpd->bqhp", q, of_queries_HxPxD)
+    projected_k = np.einsum("bkhc,hpc->bkhp", k, of_keys_HxPxC)
+    with jax.enable_x64(True):
+        general = whole(Score.GENERAL, *cast((q, k, General(weight_HxDxC)), jnp.float64))
+        product = whole(Score.DOT, *cast((projected_q, projected_k), jnp.float64), None)
+        np.testing.assert_allclose(general, product, rtol=0, atol=1e-13)
+
+
+def test_general_with_the_identity_is_dot() -> None:
+    q, k, _ = cast(inputs(Score.DOT), jnp.float32)
+    identity = General(jnp.broadcast_to(jnp.eye(D), (H, D, D)))
+    np.testing.assert_allclose(whole(Score.GENERAL, q, k, identity), whole(Score.DOT, q, k, None), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("of_queries", "of_keys"), [(1e-12, 1.0), (1.0, 1e12), (300.0, 1e-3)])
+def test_cosine_does_not_know_lengths(of_queries: float, of_keys: float) -> None:
+    q, k, own = inputs(Score.COSINE)
+    truth = expected(Score.COSINE, q, k, own)
+    stretched = whole(Score.COSINE, *cast((q * of_queries, k * of_keys, own), jnp.float32))
+    np.testing.assert_allclose(stretched, truth, rtol=0, atol=1e-6 * np.abs(truth).max())
+
+
+def test_sharpened_cosine_is_the_addressing_of_a_turing_machine() -> None:
+    """w_i = exp(beta K[k, M_i]) / sum_j exp(beta K[k, M_j]) (Graves et al. 2014, equations 5 and 6)."""
+    memory_KxD = np.array([[1.0, 0], [0, 2], [-3, 0], [5, 5]])
+    cosines = np.array([1, 0, -1, np.sqrt(0.5)])
+    q, k = jnp.array([7.0, 0])[None, None, None], jnp.asarray(memory_KxD, jnp.float32)[None, :, None]
+    for beta in (1.0, 4.0):
+        powers = np.exp(beta * cosines)
+        for sharpening in (beta, jnp.full((1, 1, 1), beta)):
+            weights = softmax(whole(Score.COSINE, q, k, Cosine(sharpening)))
+            np.testing.assert_allclose(weights[0, 0, 0], powers / powers.sum(), rtol=0, atol=1e-6)
+    absent = whole(Score.COSINE, q, k, None)
+    np.testing.assert_allclose(absent[0, 0, 0], cosines, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE], ids=lambda backend: backend.value)
+def test_cosine_of_a_zero_vector_is_zero_and_so_is_its_gradient(backend: Backend) -> None:
+    q, k, own = cast(inputs(Score.COSINE), jnp.float32)
+    q, k = q.at[0, 1].set(0), k.at[1, 2].set(0)
+    v = jnp.broadcast_to(jnp.eye(K)[:, None], (B, K, H, K))
+    spec = AttentionSpec(Score.COSINE, backend=backend)
+
+    def first_weights(q: jax.Array, k: jax.Array) -> jax.Array:
+        return jnp.sum(attend(q, k, v, spec=spec, mask=Mask(), params=Parameters(own))[0][..., 0])
+
+    logits = np.asarray(whole(Score.COSINE, q, k, own))
+    assert not logits[0, :, 1].any()
+    assert not logits[1, :, :, 2].any()
+    of_q, of_k = map(np.asarray, jax.jit(jax.grad(first_weights, (0, 1)))(q, k))
+    assert np.isfinite(of_q).all()
+    assert np.isfinite(of_k).all()
+    assert not of_q[0, 1].any()
+    assert not of_k[1, 2].any()
+    assert np.abs(of_q[1]).min() > 0
+    assert np.abs(of_k[0]).min() > 0
+
+
+def test_location_depends_on_the_query_alone() -> None:
+    q, k, own = cast(inputs(Score.LOCATION), jnp.float32)
+    logits = whole(Score.LOCATION, q, k, own)
+    np.testing.assert_array_equal(logits, whole(Score.LOCATION, q, -3 * k, own))
+    of_k = jax.grad(lambda k: jnp.sum(whole(Score.LOCATION, q, k, own) ** 2))(k)
+    assert not of_k.any()
+    # Two queries that are equal look at equal places, whatever their own.
+    same = whole(Score.LOCATION, jnp.broadcast_to(q[:, :1], q.shape), k, own)
+    np.testing.assert_array_equal(same, jnp.broadcast_to(same[:, :, :1], same.shape))
+
+
+def test_location_is_cut_to_a_shorter_memory_and_refuses_a_longer_one() -> None:
+    q, k, own = cast(inputs(Score.LOCATION), jnp.float32)
+    logits = whole(Score.LOCATION, q, k, own)
+    np.testing.assert_allclose(whole(Score.LOCATION, q, k[:, :2], own), logits[..., :2], rtol=0, atol=1e-6)
+    spec = AttentionSpec(Score.LOCATION)
+    for keys, fits in ((1, True), (N, True), (N + 1, False)):
+        memory = jnp.zeros((B, keys, H, C))
+        if fits:
+            check_call(q, memory, memory, spec, Mask(), None, Parameters(own))
+            continue
+        with pytest.raises(ValueError, match=rf"weight_HxDxN has shape \({H}, {D}, {N}\).*\({H}, {D}, {N + 1}\)"):
+            check_call(q, memory, memory, spec, Mask(), None, Parameters(own))
+
+
+def position_parameters(position: Position) -> Any:
+    """Random parameters of a position scheme; None where it has none, or a default."""
+    generator = np.random.default_rng(6)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(size=shape), jnp.float32)
+
+    match position:
+        case Position.T5:
+            return T5(normal(32, H))
+        case Position.SHAW:
+            return Shaw(normal(5, D))
+        case Position.TRANSFORMER_XL:
+            return TransformerXL(normal(6, H, D), normal(H, D), normal(H, D))
+        case _:
+            return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "position"),
+    [*((kind, Position.NONE) for kind in Score), *((Score.SCALED_DOT, position) for position in POSITIONS)],
+    ids=lambda part: part.value,
+)
+def test_keys_are_prepared_once_for_a_loop_over_queries(kind: Score, position: Position) -> None:
+    """A decoder continues behind three and one tokens, one query a step."""
+    q, k, own = cast(inputs(kind), jnp.float32)
+    if kind is Score.COSINE:
+        own = Cosine(own.sharpening[:, :, :1])
+    params = Parameters(own, position_parameters(position))
+    prepared = prepare_keys(k, kind, position, params)
+    positions_BxQ = jnp.array([[3], [1]]) + jnp.arange(Q)
+
+    @jax.jit
+    def logits(q: jax.Array, positions: jax.Array) -> jax.Array:
+        return score(q, prepared, kind, position, params, positions=positions)
+
+    together = logits(q, positions_BxQ)
+    steps = [logits(q[:, i : i + 1], positions_BxQ[:, i : i + 1]) for i in range(Q)]
+    np.testing.assert_allclose(jnp.concatenate(steps, axis=2), together, rtol=0, atol=1e-5)
+
+
+def attention_weights(
+    kind: Score, position: Position, backend: Backend, temperature: float, bias: jax.Array, scale: float | None = None
+) -> np.ndarray:
+    """The weights of attend(), read through values that are unit vectors."""
+    q, k, own = cast(inputs(kind), jnp.float32)
+    v = jnp.broadcast_to(jnp.eye(K)[:, None], (B, K, H, K))
+    spec = AttentionSpec(kind, position=position, backend=backend, temperature=temperature, scale=scale)
+    params = Parameters(own, position_parameters(position))
+    output = attend(q, k, v, spec=spec, mask=Mask(), bias=bias, params=params)[0]
+    return np.asarray(jnp.moveaxis(output, 1, 2), np.float64)
+
+
+IN_BLOCKS = (Position.NONE, Position.ROTARY, Position.ALIBI, Position.T5)
+BIAS = np.random.default_rng(8).normal(size=(1, H, Q, K)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "position", "backend"),
+    [
+        *((kind, Position.ALIBI, Backend.EINSUM) for kind in Score),
+        *((Score.SCALED_DOT, position, Backend.EINSUM) for position in Position if position is not Position.ALIBI),
+        *((kind, Position.ALIBI, Backend.BLOCKWISE) for kind in PRODUCTS),
+        *((Score.SCALED_DOT, position, Backend.BLOCKWISE) for position in IN_BLOCKS if position is not Position.ALIBI),
+    ],
+    ids=lambda part: part.value,
+)
+def test_temperature_divides_the_logits_with_all_their_terms(kind: Score, position: Position, backend: Backend) -> None:
+    """softmax(s / T) is softmax(s)^(1 / T), normalised: whatever escapes the division breaks it."""
+    temperature = 0.6
+    ordinary = attention_weights(kind, position, backend, 1.0, jnp.asarray(BIAS))
+    powers = ordinary ** (1 / temperature)
+    found = attention_weights(kind, position, backend, temperature, jnp.asarray(BIAS))
+    np.testing.assert_allclose(found, powers / powers.sum(-1, keepdims=True), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE], ids=lambda backend: backend.value)
+def test_scale_bias_positions_and_temperature_stand_where_the_equation_has_them(backend: Backend) -> None:
+    """softmax((scale q . k - m |i - j| + bias) / temperature), the slopes m of two heads being 1/16 and 1/256."""
+    q, k, _ = inputs(Score.SCALED_DOT)
+    logits = np.zeros((B, H, Q, K))
+    for b, h, i, j in np.ndindex(logits.shape):
+        logits[b, h, i, j] = (0.3 * q[b, i, h] @ k[b, j, h] - [1 / 16, 1 / 256][h] * abs(i - j) + BIAS[0, h, i, j]) / 2
+    powers = np.exp(logits)
+    found = attention_weights(Score.SCALED_DOT, Position.ALIBI, backend, 2.0, jnp.asarray(BIAS), scale=0.3)
+    np.testing.assert_allclose(found, powers / powers.sum(-1, keepdims=True), rtol=0, atol=1e-6)
