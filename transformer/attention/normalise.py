@@ -83,13 +83,25 @@ def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = N
     A key that is not allowed has weight and gradient exactly 0. A row without any allowed key is all zeros,
     with zero gradient, where a softmax over a large negative bias would average the padding.
     """
-    allowed = _everywhere(logits_BxHxQxK, allowed)
-    largest = _largest(logits_BxHxQxK, allowed)
-    # The inner select keeps a forbidden logit out of exp: an overflow there would turn 0 * inf into NaN.
-    safe = jnp.where(allowed, logits_BxHxQxK - largest, 0)
-    unnormalised = jnp.where(allowed, jnp.exp(safe), 0)
+    return _softmax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+@jax.custom_jvp
+def _softmax(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
+    # Hidden logits never reach a difference: infinity minus infinity there would be NaN.
+    hidden = jnp.where(allowed, logits, -jnp.inf)
+    unnormalised = jnp.exp(hidden - _largest(logits, allowed))
     total = jnp.sum(unnormalised, axis=-1, keepdims=True)
     return unnormalised / jnp.where(total > 0, total, 1)
+
+
+@_softmax.defjvp
+def _softmax_rule(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """dw_k = w_k (ds_k - sum_j w_j ds_j): two passes over the map, where following each operation takes many."""
+    logits, allowed = primals
+    weights = _softmax(logits, allowed)
+    change = jnp.where(allowed, tangents[0], 0)
+    return weights, weights * (change - jnp.sum(weights * change, axis=-1, keepdims=True))
 
 
 def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:

@@ -1,0 +1,52 @@
+"""Time the attention backends against each other."""
+
+import sys
+
+from launch.cli import Arguments, Command, Flag, run
+
+COMMAND = Command(
+    name="backends",
+    description=(
+        "Time one self-attention, forward and backward, on every backend that computes it on this machine, in turn on "
+        "the same arrays, alone and with the statistics of all heads captured beside it."
+    ),
+    example="python -m launch.backends --lengths=512,2048 --dtype=bfloat16",
+    flags=(
+        Flag("lengths", "sequence lengths, joined by commas", default="256,1024,4096"),
+        Flag("batch", "examples", default=1, kind=int),
+        Flag("heads", "heads", default=8, kind=int),
+        Flag("depth", "depth of a head", default=64, kind=int),
+        Flag("dtype", "type of the arrays", default="float32", choices=("float32", "bfloat16", "float16")),
+        Flag("causal", "queries see no later key", default=True, kind=bool),
+        Flag("repeats", "measurements of each", default=5, kind=int),
+    ),
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Measure and print a table, a row a length and backend."""
+    from transformer.attention.timing import time_backends
+    from transformer.config import UserError
+
+    numbers = {name: getattr(arguments, name) for name in ("batch", "heads", "depth", "repeats")}
+    for name, value in numbers.items():
+        if value < 1:
+            raise UserError(f"--{name}={value} must be at least 1")
+    lengths = arguments.lengths.split(",")
+    if not all(length.isdecimal() and int(length) for length in lengths):
+        raise UserError(f"--lengths={arguments.lengths} must be whole numbers above 0, joined by commas: 256,1024")
+    print(f"{'length':>8}  {'backend':<12}{'ms':>10}{'over auto':>12}{'statistics add':>16}")
+    for length in map(int, lengths):
+        found = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **numbers)
+        for backend, seconds in found.plain.items():
+            name = f"{backend.value}{' (auto)' if backend is found.auto else ''}"
+            share = found.captured[backend] / seconds - 1
+            print(
+                f"{length:>8}  {name:<16}{seconds * 1e3:>6.1f}{seconds / found.plain[found.auto]:>12.2f}"
+                f"{100 * share:>14.0f} %",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

@@ -1,0 +1,71 @@
+"""How long each backend takes for one attention, forward and backward, measured in turn on the same arrays."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.attend import attend
+from transformer.attention.backends import BACKENDS, Combination, choose, circumstances, unfit, unsupported
+from transformer.attention.capture import Capture
+from transformer.attention.masks import Mask
+from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.statistics import STATISTICS
+
+
+class Timing(NamedTuple):
+    """Median seconds of one forward and backward pass by backend, and with all head statistics captured beside it.
+
+    `auto` is the backend that would have been chosen.
+    """
+
+    length: int
+    auto: Backend
+    plain: dict[Backend, float]
+    captured: dict[Backend, float]
+
+
+def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str, causal: bool, repeats: int) -> Timing:
+    """Time self-attention of random arrays on every backend that takes it here."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    q, k, v = (jax.random.normal(key, (batch, length, heads, depth), dtype) for key in keys)
+    mask, at = Mask(causal=causal), circumstances(q, k, v)
+    combination = Combination.of(AttentionSpec(), mask, bias=False)
+    able = [
+        backend
+        for backend in BACKENDS
+        # Splash away from its own platform is interpreted, for tests alone.
+        if not (unsupported(backend, combination) or unfit(backend, at) or (backend, at.platform) in _INTERPRETED)
+    ]
+    statistics_alone = Capture(("here",), maps=False, statistics=tuple(STATISTICS.values()))
+    programs = {
+        (backend, capture): _program(backend, mask, capture) for backend in able for capture in (None, statistics_alone)
+    }
+    times: dict = {name: [] for name in programs}
+    for repeat in range(repeats + 1):
+        for name, program in programs.items():
+            began = time.perf_counter()
+            jax.block_until_ready(program(q, k, v))
+            if repeat:  # the first compiles
+                times[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    return Timing(
+        length,
+        choose(AttentionSpec(), combination, at),
+        {backend: medians[backend, None] for backend in able},
+        {backend: medians[backend, statistics_alone] for backend in able},
+    )
+
+
+_INTERPRETED = {(Backend.SPLASH, platform) for platform in ("cpu", "gpu", "cuda", "rocm")}
+
+
+def _program(backend: Backend, mask: Mask, capture: Capture | None) -> Callable[..., object]:
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, object]:
+        output, attended = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=mask, capture=capture)
+        return jnp.sum(output.astype(jnp.float32)), attended.captured
+
+    return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))
