@@ -1,5 +1,6 @@
-"""attend() against NumPy float64: values, gradients, masks, types and what is captured."""
+"""attend() against NumPy float64: values, gradients, masks, heads, types and what is captured."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from tests.oracles import attention as oracle
-from transformer.attention.attend import AttentionSpec, attend
+from transformer.attention.attend import attend
+from transformer.attention.blockwise import Form, Terms, attend_blockwise
 from transformer.attention.capture import Capture
-from transformer.attention.masks import Mask, dense
-from transformer.attention.normalise import softmax
+from transformer.attention.masks import Mask
+from transformer.attention.normalise import Normaliser
 from transformer.attention.positions import sinusoidal
 from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Backend
 
 B, Q, K, H, D = 3, 5, 7, 2, 4
 FACTS: dict[str, dict[str, Any]] = {
@@ -28,12 +31,18 @@ FACTS: dict[str, dict[str, Any]] = {
     "all": {"causal": True, "query_offset": np.int32([2, 0, 4]), "key_lengths": np.int32([7, 4, 6])},
     "unseen": {"causal": True, "query_offset": np.int32([-2, 1, -9]), "key_lengths": np.int32([7, 0, 7])},
 }
+SEEN_AND_UNSEEN = {"causal": True, "query_offset": np.int32([-2, 1, 4]), "key_lengths": np.int32([7, 4, 6])}
+HERE = Capture(("here",))
+
+each_backend = pytest.mark.parametrize(
+    "backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda backend: backend.value
+)
 
 
-def arrays(seed: int = 0, dtype: Any = np.float32) -> list[np.ndarray]:
+def arrays(seed: int = 0, dtype: Any = np.float32, heads: int = H, groups: int = H) -> list[np.ndarray]:
     """Random q, k, v and the cotangent of the output."""
     normal = np.random.default_rng(seed).normal
-    shapes = ((B, Q, H, D), (B, K, H, D), (B, K, H, D), (B, Q, H, D))
+    shapes = ((B, Q, heads, D), (B, K, groups, D), (B, K, groups, D), (B, Q, heads, D))
     return [normal(size=shape).astype(dtype) for shape in shapes]
 
 
@@ -41,43 +50,58 @@ def seen(facts: dict[str, Any]) -> np.ndarray:
     return oracle.visible(B, Q, K, **facts)
 
 
-def run(
-    q: Any, k: Any, v: Any, cotangent: Any, facts: dict[str, Any], score: Score = Score.SCALED_DOT
-) -> tuple[Any, Any, Any]:
+def mask_of(facts: dict[str, Any]) -> Mask:
+    lengths = {name: jnp.asarray(fact) for name, fact in facts.items() if name != "causal"}
+    return Mask(causal=facts.get("causal", False), **lengths)
+
+
+@jax.jit(static_argnames="spec")
+def output_and_weights(q: Any, k: Any, v: Any, mask: Mask, spec: AttentionSpec) -> tuple[jax.Array, jax.Array]:
+    """What one attention gives, and the map that it captured."""
+    output, attended = attend(q, k, v, spec=spec, mask=mask, capture=HERE)
+    assert attended.captured is not None
+    assert attended.captured.weights is not None
+    return output, attended.captured.weights
+
+
+@jax.jit(static_argnames="spec")
+def everything(q: Any, k: Any, v: Any, cotangent: Any, mask: Mask, spec: AttentionSpec) -> tuple[Any, Any, Any]:
     """Output, captured weights and gradients of one compiled attention."""
-    static = {name: fact for name, fact in facts.items() if name == "causal"}
-    traced = {name: fact for name, fact in facts.items() if name != "causal"}
+    output, pull_back, weights = jax.vjp(lambda q, k, v: output_and_weights(q, k, v, mask, spec), q, k, v, has_aux=True)
+    return output, weights, pull_back(cotangent)
 
-    @jax.jit
-    def everything(q: Any, k: Any, v: Any, cotangent: Any, traced: Any) -> tuple[Any, Any, Any]:
-        def forward(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-            output, captured = attend(
-                q, k, v, spec=AttentionSpec(score), mask=Mask(**static, **traced), capture=Capture(("here",))
-            )
-            return output, captured.weights
 
-        output, pull_back, weights = jax.vjp(forward, q, k, v, has_aux=True)
-        return output, weights, pull_back(cotangent)
-
+def run(*inputs: Any, facts: dict[str, Any], backend: Backend, score: Score = Score.SCALED_DOT) -> tuple[Any, Any, Any]:
+    """`everything` at the highest precision, as NumPy arrays."""
     with jax.default_matmul_precision("highest"):
-        return jax.tree.map(np.asarray, everything(q, k, v, cotangent, traced))
+        found = everything(*inputs, mask_of(facts), AttentionSpec(score, backend=backend))
+    return jax.tree.map(np.asarray, found)
 
 
-@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
-@pytest.mark.parametrize("score", list(Score), ids=lambda score: score.value)
-def test_values_and_gradients_are_the_oracles(score: Score, facts: dict[str, Any]) -> None:
+@each_backend
+@pytest.mark.parametrize(
+    ("score", "named"),
+    [*((Score.SCALED_DOT, named) for named in FACTS), (Score.DOT, "all"), (Score.DOT, "unseen")],
+    ids=lambda value: value.value if isinstance(value, Score) else value,
+)
+def test_values_and_gradients_are_the_oracles(score: Score, named: str, backend: Backend) -> None:
+    facts = FACTS[named]
     q, k, v, cotangent = arrays()
     q = q * 2
-    output, weights, gradients = run(q, k, v, cotangent, facts, score)
+    output, weights, gradients = run(q, k, v, cotangent, facts=facts, backend=backend, score=score)
     options: dict[str, Any] = {"scaled": score is Score.SCALED_DOT, "seen_BxQxK": seen(facts)}
     expected = oracle.attention(q, k, v, **options)
     tolerance = 1e-6 * max(1, np.abs(expected.logits).max())
     np.testing.assert_allclose(weights, expected.weights, rtol=0, atol=tolerance)
     np.testing.assert_allclose(output, expected.output, rtol=0, atol=tolerance)
     np.testing.assert_allclose(weights.sum(-1), expected.weights.sum(-1), rtol=0, atol=1e-5)
-    for ours, theirs in zip(gradients, oracle.gradients(q, k, v, cotangent, **options), strict=True):
+    np.testing.assert_array_equal(weights == 0, expected.weights == 0)
+    unseen_BxQ, hidden_BxK = ~seen(facts).any(-1), ~seen(facts).any(1)
+    nothing = (unseen_BxQ, hidden_BxK, hidden_BxK)
+    expected_gradients = oracle.gradients(q, k, v, cotangent, **options)
+    for ours, theirs, zero in zip(gradients, expected_gradients, nothing, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3 * np.abs(theirs).max())
-        np.testing.assert_array_equal(ours == 0, theirs == 0)
+        assert not ours[zero].any()
     assert weights.dtype == output.dtype == np.float32
 
 
@@ -94,7 +118,8 @@ def test_the_oracles_gradient_is_that_of_its_values() -> None:
         np.testing.assert_allclose((losses[0] - losses[1]) / 2e-6, gradients[which][place], rtol=1e-6, atol=1e-9)
 
 
-def test_a_query_that_sees_nothing_gives_exactly_zero() -> None:
+@each_backend
+def test_a_query_that_sees_nothing_gives_exactly_zero(backend: Backend) -> None:
     facts = FACTS["unseen"]
     unseen_BxQ = ~seen(facts).any(-1)
     hidden_BxK = ~seen(facts).any(1)
@@ -106,7 +131,7 @@ def test_a_query_that_sees_nothing_gives_exactly_zero() -> None:
     k[hidden_BxK] = 3e38
     v[hidden_BxK] = -1e30
     q = q * 10
-    output, weights, (of_q, of_k, of_v) = run(q, k, v, cotangent, facts)
+    output, weights, (of_q, of_k, of_v) = run(q, k, v, cotangent, facts=facts, backend=backend)
     assert all(np.isfinite(x).all() for x in (output, weights, of_q, of_k, of_v))
     assert not output[unseen_BxQ].any()
     assert not of_q[unseen_BxQ].any()
@@ -116,92 +141,152 @@ def test_a_query_that_sees_nothing_gives_exactly_zero() -> None:
     assert np.abs(output[~unseen_BxQ]).min() > 0
 
 
-@pytest.mark.parametrize("forbidden", [np.inf, -np.inf, np.nan, 3e38])
-def test_forbidden_logits_never_reach_softmax_or_its_gradient(forbidden: float) -> None:
-    logits = np.array([[[[1.0, 2, 3], [1, 2, 3]]]], np.float32)
-    allowed = np.array([[[[True, True, False], [False, False, False]]]])
-    logits[~allowed] = forbidden
-
-    def weighted(logits: jax.Array) -> jax.Array:
-        return jnp.sum(softmax(logits, jnp.asarray(allowed)) * jnp.array([1.0, 3, 9]))
-
-    weights = softmax(jnp.asarray(logits), jnp.asarray(allowed))[0, 0]
-    first = 1 / (1 + np.e)
-    np.testing.assert_allclose(weights, [[first, 1 - first, 0], [0, 0, 0]], atol=1e-7)
-    slope = 2 * first * (1 - first)
-    gradient = jax.grad(weighted)(jnp.asarray(logits))[0, 0]
-    np.testing.assert_allclose(gradient, [[-slope, slope, 0], [0, 0, 0]], atol=1e-6)
-    assert not np.asarray(gradient)[~allowed[0, 0]].any()
-
-
-def test_a_mask_without_facts_is_absent_and_the_rest_is_what_the_oracle_sees() -> None:
-    assert dense(Mask(), Q, K) is None
-    for facts in list(FACTS.values())[1:]:
-        allowed = dense(Mask(**jax.tree.map(jnp.asarray, facts) | {"causal": facts.get("causal", False)}), Q, K)
-        np.testing.assert_array_equal(np.broadcast_to(allowed, (B, 1, Q, K))[:, 0], seen(facts))
+@each_backend
+@pytest.mark.parametrize("groups", [1, 2])
+def test_shared_key_and_value_heads_are_as_good_as_repeated_ones(groups: int, backend: Backend) -> None:
+    heads, facts = 4, FACTS["all"]
+    q, k, v, cotangent = arrays(3, heads=heads, groups=groups)
+    output, weights, gradients = run(q, k, v, cotangent, facts=facts, backend=backend)
+    repeated = [np.repeat(x, heads // groups, axis=2) for x in (k, v)]
+    options: dict[str, Any] = {"scaled": True, "seen_BxQxK": seen(facts)}
+    expected = oracle.attention(q, *repeated, **options)
+    tolerance = 1e-6 * max(1, np.abs(expected.logits).max())
+    np.testing.assert_allclose(output, expected.output, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(weights, expected.weights, rtol=0, atol=tolerance)
+    of_q, *of_repeated = oracle.gradients(q, *repeated, cotangent, **options)
+    # What a shared head gets is the sum of what its copies would get.
+    shared = [x.reshape(B, K, groups, heads // groups, D).sum(3) for x in of_repeated]
+    for ours, theirs in zip(gradients, (of_q, *shared), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3 * np.abs(theirs).max())
 
 
-def test_bfloat16_inputs_have_a_float32_softmax() -> None:
+@each_backend
+def test_bfloat16_is_computed_with_a_float32_softmax(backend: Backend) -> None:
     inputs = [jnp.asarray(x, jnp.bfloat16) for x in arrays()]
-    output, weights, _ = run(*inputs, FACTS["all"])
-    q, k, v, _ = (np.asarray(x.astype(jnp.float32)) for x in inputs)
-    expected = oracle.attention(q, k, v, scaled=True, seen_BxQxK=seen(FACTS["all"]))
+    output, weights, gradients = run(*inputs, facts=FACTS["all"], backend=backend)
+    q, k, v, cotangent = (np.asarray(x.astype(jnp.float32)) for x in inputs)
+    options: dict[str, Any] = {"scaled": True, "seen_BxQxK": seen(FACTS["all"])}
+    expected = oracle.attention(q, k, v, **options)
     assert (weights.dtype, output.dtype) == (np.float32, jnp.bfloat16)
     # Rows of a bfloat16 softmax sum to 0.985 ... 1.016.
     np.testing.assert_allclose(weights.sum(-1), expected.weights.sum(-1), rtol=0, atol=1e-5)
     np.testing.assert_allclose(weights, expected.weights, rtol=0, atol=1e-2)
     np.testing.assert_allclose(output.astype(np.float32), expected.output, rtol=0, atol=1e-2 * np.abs(v).max())
+    for ours, theirs in zip(gradients, oracle.gradients(q, k, v, cotangent, **options), strict=True):
+        assert ours.dtype == jnp.bfloat16
+        np.testing.assert_allclose(ours.astype(np.float32), theirs, rtol=0, atol=1e-1 * np.abs(theirs).max())
 
 
-def test_float64_stays_float64() -> None:
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE], ids=lambda backend: backend.value)
+def test_float64_stays_float64(backend: Backend) -> None:
     q, k, v, cotangent = arrays(2, np.float64)
-    facts = FACTS["all"]
     with jax.enable_x64(True):
-        output, _, gradients = run(q, k, v, cotangent, facts)
-        mask = Mask(**jax.tree.map(jnp.asarray, facts) | {"causal": True})
-        check_grads(
-            jax.jit(lambda q, k, v: attend(q, k, v, spec=AttentionSpec(), mask=mask)[0]),
-            (q, k, v),
-            order=1,
-            modes=["rev"],
+        output, weights, gradients = run(q, k, v, cotangent, facts=SEEN_AND_UNSEEN, backend=backend)
+    assert output.dtype == weights.dtype == np.float64
+    options: dict[str, Any] = {"scaled": True, "seen_BxQxK": seen(SEEN_AND_UNSEEN)}
+    expected = oracle.attention(q, k, v, **options)
+    np.testing.assert_allclose(output, expected.output, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(weights, expected.weights, rtol=0, atol=1e-14)
+    for ours, theirs in zip(gradients, oracle.gradients(q, k, v, cotangent, **options), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
+
+
+def test_float64_is_refused_where_it_would_become_float32() -> None:
+    with jax.enable_x64(True), pytest.raises(ValueError, match="backend=xla computes in float32, not float64"):
+        run(*arrays(2, np.float64), facts={}, backend=Backend.XLA)
+
+
+@pytest.mark.parametrize("named", ["causal_lengths", "unseen"])
+def test_blocks_smaller_than_the_lengths_change_nothing(named: str) -> None:
+    facts = FACTS[named]
+    q, k, v, cotangent = arrays(2, np.float64)
+
+    @jax.jit
+    def in_blocks(q: Any, k: Any, v: Any) -> Any:
+        output, pull_back = jax.vjp(
+            lambda *x: attend_blockwise(*x, Terms(mask_of(facts)), Form(scale=D**-0.5), 3)[0], q, k, v
         )
-    assert output.dtype == np.float64
+        return output, pull_back(jnp.asarray(cotangent))
+
+    with jax.enable_x64(True):
+        output, gradients = in_blocks(q, k, v)
     options: dict[str, Any] = {"scaled": True, "seen_BxQxK": seen(facts)}
     np.testing.assert_allclose(output, oracle.attention(q, k, v, **options).output, rtol=0, atol=1e-14)
     for ours, theirs in zip(gradients, oracle.gradients(q, k, v, cotangent, **options), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
 
 
-def test_nothing_is_captured_unless_asked_and_what_is_captured_has_no_gradient() -> None:
+def with_einsum(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    spec = AttentionSpec(backend=Backend.EINSUM, temperature=0.8)
+    return attend(q, k, v, spec=spec, mask=mask_of(SEEN_AND_UNSEEN), bias=bias)[0]
+
+
+def in_small_blocks(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    """Blocks of 3, which divide neither length, with the log-sum-exp of the rows that see a key."""
+    terms = Terms(mask_of(SEEN_AND_UNSEEN), bias)
+    output, log_sum = attend_blockwise(q, k, v, terms, Form(scale=D**-0.5, temperature=0.8), 3)
+    return output, jnp.where(jnp.isfinite(log_sum), log_sum, 0)
+
+
+@pytest.mark.parametrize("attention", [with_einsum, in_small_blocks])
+@pytest.mark.parametrize(("order", "within"), [(1, 1e-7), (2, 1e-5)])
+def test_float64_gradients_are_those_of_finite_differences(attention: Any, order: int, within: float) -> None:
+    q, k, v, _ = arrays(2, np.float64)
+    bias = np.random.default_rng(4).normal(size=(1, H, Q, K))
+    with jax.enable_x64(True):
+        # A step of 1e-5 is wrong by about 1e-10, by its curvature as much as by its rounding.
+        inputs = tuple(map(jnp.asarray, (q, k, v, bias)))
+        compiled = jax.jit(attention)
+        np.testing.assert_allclose(jax.tree.leaves(compiled(*inputs))[0], with_einsum(*inputs), rtol=0, atol=1e-14)
+        check_grads(compiled, inputs, order, modes=["rev"], atol=within, rtol=within, eps=1e-5)
+
+
+@each_backend
+def test_nothing_is_captured_unless_asked_and_what_is_captured_has_no_gradient(backend: Backend) -> None:
     q, k, v, _ = map(jnp.asarray, arrays())
-    assert attend(q, k, v, spec=AttentionSpec(), mask=Mask())[1] is None
-
-    def captured(q: jax.Array) -> jax.Array:
-        found = attend(q, k, v, spec=AttentionSpec(), mask=Mask(), capture=Capture(("here",)))[1]
-        assert found is not None
-        return jnp.sum(found.weights**2)
-
-    assert not jax.grad(captured)(q).any()
+    spec = AttentionSpec(backend=backend)
+    attended = jax.eval_shape(lambda: attend(q, k, v, spec=spec, mask=Mask())[1])
+    assert attended.captured is None
+    assert attended.log_prob is None
+    of_weights = jax.jit(jax.grad(lambda q: jnp.sum(output_and_weights(q, k, v, Mask(), spec)[1] ** 2)))
+    assert not of_weights(q).any()
 
 
-def test_six_steps_of_one_query() -> None:
+@pytest.mark.parametrize("normaliser", [Normaliser.HARD, Normaliser.STRAIGHT_THROUGH], ids=lambda kind: kind.value)
+def test_a_sample_in_training_needs_a_key_and_has_a_log_probability(normaliser: Normaliser) -> None:
+    q, k, v, _ = map(jnp.asarray, arrays())
+    spec = AttentionSpec(normaliser=normaliser)
+
+    def log_prob(**options: Any) -> Any:
+        return jax.eval_shape(lambda: attend(q, k, v, spec=spec, mask=Mask(), **options)[1].log_prob)
+
+    with pytest.raises(TypeError, match=f"normaliser={normaliser.value} draws a sample in training; .* a key"):
+        log_prob(train=True)
+    for options in ({}, {"train": True, "key": jax.random.key(0)}):
+        found = log_prob(**options)
+        assert (found.shape, found.dtype) == ((B, H, Q), jnp.float32)
+
+
+@each_backend
+def test_six_steps_of_one_query(backend: Backend) -> None:
     """Scores 112 and 96, divided by sqrt(64): 14 and 12; softmax: 0.880797 and 0.119203."""
     q = jnp.ones((1, 1, 1, 64))
     k = jnp.stack([jnp.full((1, 64), 112 / 64), jnp.full((1, 64), 96 / 64)])[None]
     v = jnp.zeros((1, 2, 1, 64)).at[0, 0].set(1.0)
-    output, captured = attend(q, k, v, spec=AttentionSpec(), mask=Mask(), capture=Capture(("here",)))
-    assert captured is not None
-    np.testing.assert_allclose(captured.weights[0, 0, 0], [0.880797, 0.119203], atol=5e-7)
+    output, weights = output_and_weights(q, k, v, Mask(), AttentionSpec(backend=backend))
+    np.testing.assert_allclose(weights[0, 0, 0], [0.880797, 0.119203], atol=5e-7)
     np.testing.assert_allclose(output[0, 0, 0, 0], 0.880797, atol=5e-7)
 
 
-def test_a_permutation_of_the_inputs_permutes_the_outputs() -> None:
+@each_backend
+def test_a_permutation_of_the_inputs_permutes_the_outputs(backend: Backend) -> None:
     normal = np.random.default_rng(0).normal
     x = jnp.asarray(normal(size=(1, 10, 1, 16)), jnp.float32)
     order = np.random.default_rng(1).permutation(10)
+    spec = AttentionSpec(backend=backend)
 
     def change(x: jax.Array, permuted: jax.Array, mask: Mask) -> float:
-        before, after = (attend(y, y, y, spec=AttentionSpec(), mask=mask)[0] for y in (x, permuted))
+        before, after = (np.asarray(output_and_weights(y, y, y, mask, spec)[0]) for y in (x, permuted))
         return float(np.abs(before[:, order] - after).max())
 
     waves = sinusoidal(jnp.arange(10), 16)[None, :, None]
@@ -210,39 +295,96 @@ def test_a_permutation_of_the_inputs_permutes_the_outputs() -> None:
     assert change(x, x[:, order], Mask(causal=True)) >= 1e-1
 
 
+@each_backend
 @pytest.mark.parametrize(("score", "largest"), [(Score.DOT, 0.900), (Score.SCALED_DOT, 0.107)])
-def test_unscaled_products_of_many_dimensions_saturate_the_softmax(score: Score, largest: float) -> None:
+def test_unscaled_products_of_many_dimensions_saturate_the_softmax(
+    score: Score, largest: float, backend: Backend
+) -> None:
     normal = np.random.default_rng(0).normal
     q = jnp.asarray(normal(size=(500, 1, 1, 256)), jnp.float32)
     k = jnp.asarray(normal(size=(500, 64, 1, 256)), jnp.float32)
-    found = attend(q, k, k, spec=AttentionSpec(score), mask=Mask(), capture=Capture(("here",)))[1]
-    assert found is not None
-    assert float(found.weights.max(-1).mean()) == pytest.approx(largest, abs=0.02)
+    weights = np.asarray(output_and_weights(q, k, k, Mask(), AttentionSpec(score, backend=backend))[1])
+    assert float(weights.max(-1).mean()) == pytest.approx(largest, abs=0.02)
 
 
 @jax.jit
-def causal_with_lengths(q: Any, k: Any, v: Any, lengths: Any) -> tuple[Any, Any, Any]:
+def slopes_of_output(q: Any, k: Any, v: Any) -> list[Any]:
+    """|d o_q / d q| of each query for products unscaled and scaled; the values have one feature."""
+
+    def output(q: Any, score: Score) -> Any:
+        return jnp.sum(attend(q, k, v, spec=AttentionSpec(score), mask=Mask())[0])
+
+    return [jnp.linalg.norm(jax.grad(output)(q, score), axis=-1) for score in (Score.DOT, Score.SCALED_DOT)]
+
+
+def test_the_gradient_vanishes_with_the_depth_unless_products_are_scaled() -> None:
+    """64 keys, all features standard normal: the typical slope at depths 4, 16, 64, 256 and 1024."""
+    slopes = []
+    for depth in (4, 16, 64, 256, 1024):
+        normal = np.random.default_rng(depth).normal
+        shapes = ((8, 32, 1, depth), (8, 64, 1, depth), (8, 64, 1, 1))
+        found = slopes_of_output(*(normal(size=shape).astype(np.float32) for shape in shapes))
+        slopes.append([np.median(slope) for slope in found])
+    unscaled, scaled = np.array(slopes).T
+    # A logit moves sqrt(D) times as far with the query where it is not scaled, and yet in the end nothing moves.
+    assert unscaled[2] > unscaled[3] > unscaled[4]
+    assert unscaled[4] < unscaled[0] / 50
+    assert unscaled[4] < scaled[4] / 20
+    assert scaled.max() < 2 * scaled.min()
+
+
+@each_backend
+def test_a_mask_passes_through_jit_and_scan_as_an_argument(backend: Backend) -> None:
+    q, k, v, _ = map(jnp.asarray, arrays())
+    spec = AttentionSpec(backend=backend)
+    traced = []
+
+    @jax.jit
+    def one_query_at_a_time(q_BxQxHxD: jax.Array, mask: Mask) -> jax.Array:
+        traced.append(mask.causal)
+
+        def step(mask: Mask, q_BxHxD: jax.Array) -> tuple[Mask, jax.Array]:
+            assert mask.query_offset is not None
+            output = attend(q_BxHxD[:, None], k, v, spec=spec, mask=mask)[0]
+            return dataclasses.replace(mask, query_offset=mask.query_offset + 1), output[:, 0]
+
+        return jnp.moveaxis(jax.lax.scan(step, mask, jnp.moveaxis(q_BxQxHxD, 1, 0))[1], 0, 1)
+
+    for facts in (FACTS["all"], SEEN_AND_UNSEEN, FACTS["all"] | {"causal": False}):
+        expected = oracle.attention(q, k, v, scaled=True, seen_BxQxK=seen(facts)).output
+        np.testing.assert_allclose(one_query_at_a_time(q, mask_of(facts)), expected, rtol=0, atol=1e-5)
+    # Other lengths compile nothing anew; another static fact does.
+    assert traced == [True, False]
+
+
+@jax.jit(static_argnames="spec")
+def causal_with_lengths(q: Any, k: Any, v: Any, lengths: Any, spec: AttentionSpec) -> tuple[Any, Any, Any]:
     """Weights and output, and the derivative of every output by every key and value."""
     mask = Mask(causal=True, key_lengths=lengths)
 
     def forward(k: Any, v: Any) -> tuple[Any, Any]:
-        output, captured = attend(q, k, v, spec=AttentionSpec(), mask=mask, capture=Capture(("here",)))
-        assert captured is not None
-        return jnp.sum(output, axis=(0, 2, 3)), (captured.weights, output)
+        output, weights = output_and_weights(q, k, v, mask, spec)
+        return jnp.sum(output, axis=(0, 2, 3)), (weights, output)
 
-    return *forward(k, v)[1], jax.jacrev(forward, (0, 1), has_aux=True)(k, v)[0]
+    summed, pull_back, (weights, output) = jax.vjp(forward, k, v, has_aux=True)
+    by_query = [pull_back(one_hot) for one_hot in jnp.eye(Q, dtype=summed.dtype)]
+    return weights, output, jax.tree.map(lambda *parts: jnp.stack(parts), *by_query)
 
 
+@each_backend
 @settings(max_examples=25)
 @given(
-    st.integers(0, 2**32 - 1),
-    st.floats(0, 30),
-    st.lists(st.integers(0, K), min_size=B, max_size=B),
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.floats(0, 30),
+    sizes=st.lists(st.integers(0, K), min_size=B, max_size=B),
 )
-def test_rows_sum_to_one_and_no_query_depends_on_a_hidden_key(seed: int, scale: float, sizes: list) -> None:
+def test_rows_sum_to_one_and_no_query_depends_on_a_hidden_key(
+    backend: Backend, seed: int, scale: float, sizes: list
+) -> None:
     q, k, v, _ = arrays(seed)
     lengths = np.int32(sizes)
-    weights, output, derivatives = causal_with_lengths(q * np.float32(scale), k, v, lengths)
+    spec = AttentionSpec(backend=backend)
+    weights, output, derivatives = causal_with_lengths(q * np.float32(scale), k, v, lengths, spec)
     visible_BxQxK = oracle.visible(B, Q, K, causal=True, key_lengths=lengths)
     rows = np.broadcast_to(visible_BxQxK.any(-1)[:, None], (B, H, Q))
     np.testing.assert_allclose(np.asarray(weights).sum(-1), rows, rtol=0, atol=1e-5)

@@ -118,7 +118,7 @@ def _dense(
     if spec.reweighting is Reweighting.GAUSSIAN:
         assert mask.centre is not None
         assert mask.window is not None
-        weights = gaussian(weights, mask.centre, mask.window[0])
+        weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
     output = read(weights.values, v)
     if isinstance(params.position, Shaw) and params.position.values_PxD is not None:
         output = output + relative.relative_values(params.position, weights.values, positions).astype(output.dtype)

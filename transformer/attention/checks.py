@@ -4,7 +4,16 @@ from jaxtyping import Array
 
 from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.positions import T5, Shaw, TransformerXL
-from transformer.attention.scores import Additive, Concat, General, Location, Mlp, Parameters, check_parameters
+from transformer.attention.scores import (
+    Additive,
+    Concat,
+    Cosine,
+    General,
+    Location,
+    Mlp,
+    Parameters,
+    check_parameters,
+)
 from transformer.attention.spec import AttentionSpec
 
 
@@ -29,75 +38,78 @@ def check_call(
     if k.shape[1] == 0:
         raise ValueError(f"k {k.shape} holds no key")
     check_parameters(spec.score, spec.position, params)
-    _check_depths(q, k, v, params)
+    _check_score(q, k, params)
+    _check_position(q, v, params)
     check_mask(mask, batch=q.shape[0], heads=q.shape[2], queries=q.shape[1], keys=k.shape[1])
     if bias is not None:
         check_broadcast("bias", bias, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
 
 
-def _check_depths(q: Array, k: Array, v: Array, params: Parameters) -> None:
+def _check_score(q: Array, k: Array, params: Parameters) -> None:
     heads, depth, key_depth = q.shape[2], q.shape[3], k.shape[3]
-    needed: dict[str, tuple[int, ...]]
-    match params.score:
+    score = params.score
+    needed: dict[str, tuple[int, ...]] = {}
+    match score:
         case General():
             needed = {"weight_HxDxC": (heads, depth, key_depth)}
-        case Additive(score_HxA=score_HxA):
-            inner = score_HxA.shape[-1]
-            needed = {
-                "keys_HxCxA": (heads, key_depth, inner),
-                "queries_HxDxA": (heads, depth, inner),
-                "score_HxA": (heads, inner),
-            }
-        case Concat(score_HxA=score_HxA):
-            needed = {"weight_HxIxA": (heads, key_depth + depth, score_HxA.shape[-1]), "score_HxA": score_HxA.shape}
-        case Mlp(score_HxA=score_HxA):
-            inner = score_HxA.shape[-1]
-            needed = {
-                "weight_HxIxA": (heads, key_depth + depth, inner),
-                "bias_HxA": (heads, inner),
-                "score_HxA": (heads, inner),
-            }
-        case Location(weight_HxDxN=weight_HxDxN):
-            longest = max(weight_HxDxN.shape[-1], k.shape[1])
-            needed = {"weight_HxDxN": (heads, depth, longest)}
+        case Additive():
+            inner = score.score_HxA.shape[-1]
+            needed = {"keys_HxCxA": (heads, key_depth, inner), "queries_HxDxA": (heads, depth, inner)}
+            needed["score_HxA"] = (heads, inner)
+        case Concat() | Mlp():
+            inner = score.score_HxA.shape[-1]
+            needed = {"weight_HxIxA": (heads, key_depth + depth, inner), "score_HxA": (heads, inner)}
+            if isinstance(score, Mlp):
+                needed["bias_HxA"] = (heads, inner)
+        case Location():
+            needed = {"weight_HxDxN": (heads, depth, max(score.weight_HxDxN.shape[-1], k.shape[1]))}
         case _:
-            needed = {}
             if depth != key_depth:
-                raise ValueError(
-                    f"q {q.shape} and k {k.shape} differ in depth, the last size; their score is a product"
-                )
+                raise ValueError(f"q {q.shape} and k {k.shape} differ in depth, which a product of them needs equal")
     for name, shape in needed.items():
-        found = getattr(params.score, name).shape
+        found = getattr(score, name).shape
         if found != shape:
             raise ValueError(f"params.score.{name} has shape {found}; q {q.shape} and k {k.shape} need {shape}")
+    if isinstance(score, Cosine) and not isinstance(score.sharpening, (int, float)):
+        found, whole = score.sharpening.shape, (q.shape[0], heads, q.shape[1])
+        if len(found) != 3 or any(size not in (1, full) for size, full in zip(found, whole, strict=True)):
+            raise ValueError(f"params.score.sharpening has shape {found}, which does not broadcast against {whole}")
+
+
+def _check_position(q: Array, v: Array, params: Parameters) -> None:
+    heads, depth = q.shape[2], q.shape[3]
     match params.position:
-        case Shaw(keys_PxD, values_PxD):
-            if keys_PxD.shape[0] % 2 == 0 or keys_PxD.shape[1] != depth:
-                raise ValueError(f"params.position.keys_PxD has shape {keys_PxD.shape}; it needs (2 clip + 1, {depth})")
-            if values_PxD is not None and (values_PxD.shape[0] % 2 == 0 or values_PxD.shape[1] != v.shape[3]):
-                raise ValueError(
-                    f"params.position.values_PxD has shape {values_PxD.shape}; it needs (2 clip + 1, {v.shape[3]})"
-                )
+        case Shaw():
+            tables = {
+                "keys_PxD": (params.position.keys_PxD, depth),
+                "values_PxD": (params.position.values_PxD, v.shape[3]),
+            }
+            for name, (table, width) in tables.items():
+                if table is not None and (table.ndim != 2 or table.shape[0] % 2 == 0 or table.shape[1] != width):
+                    raise ValueError(f"params.position.{name} has shape {table.shape}; it needs (2 clip + 1, {width})")
         case T5(table_PxH, bidirectional, longest):
-            exact = table_PxH.shape[0] // (4 if bidirectional else 2)
-            if table_PxH.shape[1] != heads or exact < 1:
+            least = 4 if bidirectional else 2
+            if table_PxH.ndim != 2 or table_PxH.shape[0] < least or table_PxH.shape[1] != heads:
                 raise ValueError(
-                    f"params.position.table_PxH has shape {table_PxH.shape}; it needs at least "
-                    f"{4 if bidirectional else 2} buckets for each of {heads} heads"
+                    f"params.position.table_PxH has shape {table_PxH.shape}; it needs at least {least} buckets "
+                    f"for {heads} heads"
                 )
+            exact = table_PxH.shape[0] // least
             if longest <= exact:
                 raise ValueError(
-                    f"params.position.longest={longest} must be above {exact}, the distances with a bucket of their own"
+                    f"params.position.longest={longest} must be above {exact}, the distances that have buckets alone"
                 )
-        case TransformerXL():
-            width = params.position.weight_ExHxD.shape[0]
-            for name, shape in {
-                "weight_ExHxD": (width, heads, depth),
-                "content_HxD": (heads, depth),
-                "position_HxD": (heads, depth),
-            }.items():
-                found = getattr(params.position, name).shape
-                if found != shape:
-                    raise ValueError(f"params.position.{name} has shape {found}; q {q.shape} needs {shape}")
+        case TransformerXL(weight_ExHxD, content_HxD, position_HxD):
+            width = weight_ExHxD.shape[0]
+            even = width + width % 2
+            for name, table, shape in (
+                ("weight_ExHxD", weight_ExHxD, (even, heads, depth)),
+                ("content_HxD", content_HxD, (heads, depth)),
+                ("position_HxD", position_HxD, (heads, depth)),
+            ):
+                if table.shape != shape:
+                    raise ValueError(
+                        f"params.position.{name} has shape {table.shape}; q {q.shape} needs {shape}, the width even"
+                    )
         case _:
             pass

@@ -54,8 +54,8 @@ def dot_product_attention(
         None if native else dense(mask, queries, keys),
         scale=form.scale / form.temperature,
         is_causal=native and mask.causal,
-        query_seq_lengths=_lengths(mask.query_lengths) if native else None,
-        key_value_seq_lengths=_lengths(mask.key_lengths) if native else None,
+        query_seq_lengths=_lengths(mask.query_lengths, backend) if native else None,
+        key_value_seq_lengths=_lengths(mask.key_lengths, backend) if native else None,
         local_window_size=window if native else None,
         implementation="cudnn" if backend is Backend.CUDNN else "xla",
     )
@@ -110,10 +110,11 @@ def splash_log_sum(
 
 def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
     """Whether each query sees any key, found in blocks of keys; None where every one certainly does."""
-    if mask.facts() <= {"causal"}:
-        return None
     size = min(BLOCK, keys)
     query_Q = jnp.arange(queries, dtype=jnp.int32)
+    # Causal alone leaves every query its own and all earlier keys, of which the first is one.
+    if mask.facts() <= {"causal"} or visible(mask, query_Q, query_Q[None, None, :1]) is None:
+        return None
     blocks = jnp.arange(-(-keys // size) * size, dtype=jnp.int32).reshape(-1, size)
 
     def some(key_K: Array) -> Array:
@@ -132,9 +133,14 @@ def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
     return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
 
 
-def _lengths(lengths: Array | None) -> Array | None:
-    """Lengths of at least one, so that no kernel divides by nothing: rows that see nothing are zeroed behind it."""
-    return None if lengths is None else jnp.maximum(lengths, 1).astype(jnp.int32)
+def _lengths(lengths: Array | None, backend: Backend) -> Array | None:
+    """Lengths as the kernel takes them: for cuDNN, which divides by what it sees, at least one.
+
+    The rows that this lets see a padded key are zeroed behind the kernel.
+    """
+    if lengths is None:
+        return None
+    return (jnp.maximum(lengths, 1) if backend is Backend.CUDNN else lengths).astype(jnp.int32)
 
 
 def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:

@@ -160,9 +160,10 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
     """
     if mask.window is not None:
         before, after = mask.window
-        if before < 0 or after < 0 or before + after == 0:
+        whole = isinstance(before, int) and isinstance(after, int)
+        if not whole or before < 0 or after < 0 or before + after == 0:
             raise ValueError(
-                f"mask.window={mask.window} must be (before, after), both at least 0 and one of them above 0"
+                f"mask.window={mask.window} must be (before, after), whole numbers at least 0 and one of them above 0"
             )
     if mask.centre is not None and mask.window is None:
         raise ValueError("mask.centre is given without mask.window, which says how far around it a query sees")

@@ -1,0 +1,219 @@
+"""Cells of the support table: arrays and facts for each combination, and attend() and the oracle called with them."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.oracles import algebra
+from transformer.attention import positions, scores
+from transformer.attention.attend import Attended, attend
+from transformer.attention.backends import BACKENDS, Combination, combinations, masks_of_the_table, unsupported
+from transformer.attention.capture import Capture
+from transformer.attention.masks import Mask
+from transformer.attention.normalise import Reweighting
+from transformer.attention.positions import Position
+from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
+
+LONGEST = 5
+STATISTICS = (ENTROPY, LARGEST_WEIGHT, FIRST_TOKEN, DISTANCE)
+
+
+class Cell(NamedTuple):
+    """One cell of the table."""
+
+    backend: Backend
+    combination: Combination
+
+    def __str__(self) -> str:
+        return f"backend={self.backend.value}: {self.combination}"
+
+
+class Sizes(NamedTuple):
+    """Batch, lengths, heads of queries and of keys, and the depth of a head."""
+
+    batch: int = 2
+    queries: int = 5
+    keys: int = 6
+    heads: int = 6
+    groups: int = 2
+    depth: int = 4
+
+
+TINY = Sizes()
+# Splash works in blocks of 128.
+LONG = Sizes(batch=2, queries=128, keys=128, heads=2, groups=1)
+
+
+def sizes_of(backend: Backend) -> Sizes:
+    return LONG if backend is Backend.SPLASH else TINY
+
+
+def supported() -> list[Cell]:
+    """Every cell that some backend takes."""
+    return [Cell(backend, one) for one in combinations() for backend in BACKENDS if unsupported(backend, one) is None]
+
+
+def arrays_of(combination: Combination, sizes: Sizes) -> algebra.Arrays:
+    """All that has a gradient, by name, as float32."""
+    random = np.random.default_rng(0)
+    batch, queries, keys, heads, groups, depth = sizes
+    key_depth, inner, clip = depth, 3, 2
+    if combination.score in (Score.GENERAL, Score.ADDITIVE, Score.CONCAT, Score.MLP):
+        key_depth = 3
+    shapes: dict[str, tuple[int, ...]] = {
+        "q": (batch, queries, heads, depth),
+        "k": (batch, keys, groups, key_depth),
+        "v": (batch, keys, groups, depth),
+    }
+    shapes |= {
+        Score.GENERAL: {"score.weight_HxDxC": (heads, depth, key_depth)},
+        Score.ADDITIVE: {
+            "score.keys_HxCxA": (heads, key_depth, inner),
+            "score.queries_HxDxA": (heads, depth, inner),
+            "score.score_HxA": (heads, inner),
+        },
+        Score.CONCAT: {
+            "score.weight_HxIxA": (heads, key_depth + depth, inner),
+            "score.score_HxA": (heads, inner),
+        },
+        Score.MLP: {
+            "score.weight_HxIxA": (heads, key_depth + depth, inner),
+            "score.bias_HxA": (heads, inner),
+            "score.score_HxA": (heads, inner),
+        },
+        Score.LOCATION: {"score.weight_HxDxN": (heads, depth, keys + 2)},
+    }.get(combination.score, {})
+    shapes |= {
+        Position.T5: {"position.table_PxH": (8, heads)},
+        Position.SHAW: {
+            "position.keys_PxD": (2 * clip + 1, depth),
+            "position.values_PxD": (2 * clip + 1, depth),
+        },
+        Position.TRANSFORMER_XL: {
+            "position.weight_ExHxD": (6, heads, depth),
+            "position.content_HxD": (heads, depth),
+            "position.position_HxD": (heads, depth),
+        },
+    }.get(combination.position, {})
+    if "bias" in combination.facts:
+        shapes["bias"] = (1, heads, queries, keys)
+    found = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    if combination.score is Score.COSINE:
+        found["score.sharpening"] = random.uniform(0.5, 3, (batch, heads, queries))
+    if "centre" in combination.facts:
+        found["centre"] = random.uniform(0, keys - 1, (batch, heads, queries))
+    return {name: array.astype(np.float32) for name, array in found.items()}
+
+
+def facts_of(combination: Combination, sizes: Sizes) -> algebra.Facts:
+    """What the mask says, but for the centre, of two examples that differ; some rows see no key."""
+    random = np.random.default_rng(1)
+    batch, queries, keys, *_ = sizes
+    query, key = np.arange(queries), np.arange(keys)
+    order = np.stack([random.permutation(max(queries, keys)) for _ in range(batch)])
+    allowed = random.random((batch, 1, queries, keys)) < 0.6
+    allowed[0, :, 1] = False
+    facts = {
+        "causal": True,
+        "window": (2, 1),
+        "query_offset": np.array([1, 3]),
+        "query_lengths": np.array([queries, queries // 2]),
+        "key_lengths": np.array([keys - 1, keys // 3]),
+        "prefix": np.array([keys // 2, 0]),
+        # Three segments of queries, two of keys; the other example the other way round.
+        "segments": (
+            np.stack([query * 3 // queries, query * 2 // queries]),
+            np.stack([key * 2 // keys, key * 3 // keys]),
+        ),
+        "order": (order[:, :queries], order[:, :keys]),
+        "allowed": allowed,
+    }
+    return {name: fact for name, fact in facts.items() if name in combination.facts}
+
+
+def last_query(arrays: algebra.Arrays, facts: algebra.Facts) -> tuple[algebra.Arrays, algebra.Facts]:
+    """The same attention for the last query alone, as a decoder with a cache asks for it."""
+    batch, queries = arrays["q"].shape[:2]
+    arrays, facts = dict(arrays), dict(facts)
+    facts["query_offset"] = facts.get("query_offset", np.zeros(batch, int)) + queries - 1
+    arrays["q"] = arrays["q"][:, -1:]
+    for name in ("bias", "score.sharpening"):
+        if name in arrays:
+            arrays[name] = arrays[name][:, :, -1:]
+    if "segments" in facts:
+        of_query, of_key = facts["segments"]
+        facts["segments"] = (of_query[:, -1:], of_key)
+    return arrays, facts
+
+
+def kind_of(combination: Combination, noise: np.ndarray | None = None) -> algebra.Kind:
+    """The combination in the oracle's words."""
+    spec = spec_of(Cell(Backend.EINSUM, combination))
+    return algebra.Kind(
+        combination.score.value,
+        combination.normaliser.value,
+        combination.position.value,
+        gaussian=combination.reweighting is Reweighting.GAUSSIAN,
+        scale=spec.scale,
+        temperature=spec.temperature,
+        bidirectional="causal" not in combination.facts,
+        longest=LONGEST,
+        noise=noise,
+    )
+
+
+def spec_of(cell: Cell) -> AttentionSpec:
+    """Every second mask goes with a scale and a temperature that are not the defaults."""
+    combination = cell.combination
+    plain = masks_of_the_table().index(combination.facts) % 2 == 0
+    return AttentionSpec(
+        combination.score,
+        combination.normaliser,
+        combination.reweighting,
+        combination.position,
+        cell.backend,
+        scale=None if plain or combination.score is not Score.SCALED_DOT else 0.7,
+        temperature=1.0 if plain else 0.8,
+    )
+
+
+def parameters_of(combination: Combination, arrays: algebra.Arrays) -> scores.Parameters:
+    def of(role: str) -> dict[str, Any]:
+        return {name.removeprefix(role): array for name, array in arrays.items() if name.startswith(role)}
+
+    of_score, of_position = of("score."), of("position.")
+    if combination.position is Position.T5:
+        of_position |= {"bidirectional": "causal" not in combination.facts, "longest": LONGEST}
+    return scores.Parameters(
+        scores.PARAMETERS[combination.score](**of_score) if of_score else None,
+        positions.PARAMETERS[combination.position](**of_position) if of_position else None,
+    )
+
+
+def mask_of(facts: algebra.Facts) -> Mask:
+    arrays = {name: jax.tree.map(jnp.asarray, fact) for name, fact in facts.items() if name not in ("causal", "window")}
+    return Mask(causal="causal" in facts, window=facts.get("window"), **arrays)
+
+
+def call(cell: Cell, arrays: Any, mask: Mask, **options: Any) -> tuple[jax.Array, Attended]:
+    """The cell by attend()."""
+    if "centre" in arrays:
+        mask = dataclasses.replace(mask, centre=arrays["centre"])
+    return attend(
+        *(arrays[name] for name in ("q", "k", "v")),
+        spec=spec_of(cell),
+        mask=mask,
+        bias=arrays.get("bias"),
+        params=parameters_of(cell.combination, arrays),
+        **options,
+    )
+
+
+def request(sizes: Sizes) -> Capture:
+    """Some rows of some heads, and statistics of all."""
+    return Capture(("here",), heads=(0, sizes.heads - 1), rows=(sizes.queries - 1, 1), statistics=STATISTICS)

@@ -1,0 +1,360 @@
+"""What attention refuses: bad input is told at trace time, by the argument's name and both shapes or the value.
+
+The cases run in one process of their own, `python -m tests.attention.test_checks`: here the types of every signature
+are checked before our own words are reached.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer.attention import statistics
+from transformer.attention.attend import attend
+from transformer.attention.capture import Capture
+from transformer.attention.masks import Mask, local_monotonic, local_predictive
+from transformer.attention.positions import T5, Position, Rotary, Shaw, TransformerXL
+from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
+from transformer.attention.spec import AttentionSpec, Backend
+
+Q_SHAPE, K_SHAPE = (2, 5, 4, 8), (2, 7, 2, 8)
+LOGITS = (2, 4, 5, 7)
+BACKENDS = (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA)
+
+
+class Case(NamedTuple):
+    """A call that must end with an error, and what its message must say."""
+
+    call: Callable[[], Any]
+    says: tuple[str, ...]
+    error: type[Exception] = ValueError
+
+
+def floats(*shape: int) -> jax.Array:
+    return jnp.ones(shape, jnp.float32)
+
+
+def whole(*shape: int) -> jax.Array:
+    return jnp.ones(shape, jnp.int32)
+
+
+def truth(*shape: int) -> jax.Array:
+    return jnp.ones(shape, bool)
+
+
+def traced(
+    q: tuple[int, ...] = Q_SHAPE,
+    k: tuple[int, ...] = K_SHAPE,
+    v: tuple[int, ...] | None = None,
+    mask: Callable[[], Mask] = Mask,
+    bias: jax.Array | None = None,
+    params: Parameters | None = None,
+    capture: Capture | None = None,
+    **spec: Any,
+) -> Any:
+    """attend() on shapes alone, under jit, compiled by nobody."""
+
+    @jax.jit
+    def call(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
+        chosen = AttentionSpec(**spec)
+        return attend(q, k, v, spec=chosen, mask=mask(), bias=bias, params=params, capture=capture)
+
+    return jax.eval_shape(call, *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (q, k, k if v is None else v)))
+
+
+def masked(**facts: Any) -> Any:
+    return traced(mask=partial(Mask, **facts))
+
+
+def scored(score: Score, parts: Any) -> Any:
+    return traced(score=score, params=Parameters(score=parts))
+
+
+def placed(position: Position, kind: Callable[..., Any] | None, *shapes: tuple[int, ...], **options: Any) -> Any:
+    parts = None if kind is None else kind(*(floats(*shape) for shape in shapes), **options)
+    return traced(position=position, params=Parameters(position=parts))
+
+
+def captured(backend: Backend = Backend.AUTO, **wanted: Any) -> Any:
+    return traced(backend=backend, capture=Capture(("here",), **wanted))
+
+
+def shapes_of_arrays() -> dict[str, Case]:
+    return {
+        "q_of_three_axes": Case(
+            partial(traced, q=(2, 5, 8)), ("q has shape (2, 5, 8)", "[batch, length, heads, depth]")
+        ),
+        "k_of_three_axes": Case(
+            partial(traced, k=(2, 7, 8)), ("k has shape (2, 7, 8)", "[batch, length, heads, depth]")
+        ),
+        "v_of_two_axes": Case(partial(traced, v=(2, 7)), ("v has shape (2, 7)", "[batch, length, heads, depth]")),
+        "batch_of_k": Case(
+            partial(traced, k=(3, 7, 2, 8)), (f"q {Q_SHAPE}", "k (3, 7, 2, 8)", "v (3, 7, 2, 8)", "batch")
+        ),
+        "batch_of_v": Case(partial(traced, v=(1, 7, 2, 8)), (f"k {K_SHAPE}", "v (1, 7, 2, 8)", "batch")),
+        "length_of_v": Case(partial(traced, v=(2, 6, 2, 8)), (f"k {K_SHAPE}", "v (2, 6, 2, 8)", "length")),
+        "heads_of_v": Case(partial(traced, v=(2, 7, 4, 8)), (f"k {K_SHAPE}", "v (2, 7, 4, 8)", "heads")),
+        "heads_that_do_not_divide": Case(
+            partial(traced, k=(2, 7, 3, 8)), (f"q {Q_SHAPE}", "3 heads of k (2, 7, 3, 8)")
+        ),
+        "more_heads_than_queries": Case(partial(traced, k=(2, 7, 8, 8)), (f"q {Q_SHAPE}", "8 heads of k (2, 7, 8, 8)")),
+        "no_key_head": Case(partial(traced, k=(2, 7, 0, 8)), (f"q {Q_SHAPE}", "0 heads of k (2, 7, 0, 8)")),
+        "no_key": Case(partial(traced, k=(2, 0, 2, 8)), ("k (2, 0, 2, 8) holds no key",)),
+        "depth": Case(partial(traced, k=(2, 7, 2, 6)), (f"q {Q_SHAPE}", "k (2, 7, 2, 6)", "differ in depth")),
+        "bias_of_another_length": Case(partial(traced, bias=floats(1, 4, 5, 6)), ("bias", "(1, 4, 5, 6)", str(LOGITS))),
+        "bias_of_two_axes": Case(partial(traced, bias=floats(5, 7)), ("bias has shape (5, 7)", str(LOGITS))),
+        "odd_depth_of_rotary": Case(
+            partial(traced, q=(2, 5, 4, 7), k=(2, 7, 2, 7), position=Position.ROTARY), ("depth 7 is odd",)
+        ),
+    }
+
+
+def masks() -> dict[str, Case]:
+    sides = "need ((2, 5), (2, 7))"
+    wrong: list[tuple[str, Any, str]] = [
+        ("query_offset", whole(3), "need (2,)"),
+        ("query_lengths", whole(1), "need (2,)"),
+        ("key_lengths", whole(3), "need (2,)"),
+        ("key_lengths", whole(2, 1), "need (2,)"),
+        ("segments", (whole(2, 5), whole(2, 5)), sides),
+        ("segments", (whole(2, 7), whole(2, 7)), sides),
+        ("segments", whole(2, 5), sides),
+        ("order", (whole(1, 5), whole(1, 7)), sides),
+        ("allowed", truth(2, 1, 5, 6), f"logits {LOGITS}"),
+        ("allowed", truth(1, 1, 7, 7), f"logits {LOGITS}"),
+        ("allowed", truth(2, 2, 5, 7), f"logits {LOGITS}"),
+        ("allowed", truth(5, 7), f"logits {LOGITS}"),
+    ]
+    cases = {}
+    for name, value, needed in wrong:
+        shape = tuple(part.shape for part in value) if isinstance(value, tuple) else value.shape
+        cases[f"{name}_{shape}"] = Case(partial(masked, **{name: value}), (f"mask.{name} has shape {shape}", needed))
+    for window in ((0, 0), (-1, 2), (2, -1), (math.nan, 2)):
+        cases[f"window_{window}"] = Case(partial(masked, window=window), (f"mask.window={window}", "at least 0"))
+    for half_width in (0, -1):
+        says = (f"mask.window=({half_width}, {half_width})",)
+        cases[f"local_monotonic_{half_width}"] = Case(partial(traced, mask=partial(local_monotonic, half_width)), says)
+        predictive = partial(local_predictive, floats(2, 4, 5), half_width)
+        cases[f"local_predictive_{half_width}"] = Case(partial(traced, mask=predictive), says)
+    of_key_heads = partial(traced, mask=partial(local_predictive, floats(2, 2, 5), 3))
+    cases["centre_of_the_key_heads"] = Case(of_key_heads, ("mask.centre has shape (2, 2, 5)", "need (2, 4, 5)"))
+    cases["prefix_of_another_batch"] = Case(
+        partial(masked, prefix=whole(3), causal=True), ("mask.prefix has shape (3,)", "need (2,)")
+    )
+    cases["prefix_alone"] = Case(partial(masked, prefix=whole(2)), ("mask.prefix", "without mask.causal"))
+    cases["centre_alone"] = Case(partial(masked, centre=floats(2, 4, 5)), ("mask.centre", "without mask.window"))
+    return cases
+
+
+def numbers() -> dict[str, Case]:
+    def sharpened(value: Any) -> Any:
+        return scored(Score.COSINE, Cosine(value))
+
+    takers: dict[str, Callable[[Any], Any]] = {
+        "scale": lambda value: AttentionSpec(scale=value),
+        "temperature": lambda value: AttentionSpec(temperature=value),
+        "sharpening": sharpened,
+        "base": Rotary,
+    }
+    cases = {}
+    for value in (math.nan, math.inf, -math.inf, 0.0, -1.0):
+        for name, take in takers.items():
+            cases[f"{name}_{value}"] = Case(partial(take, value), (f"{name}={value} ", "finite and above 0"))
+        one_of_many = floats(2, 4, 5).at[1, 3, 2].set(value)
+        cases[f"one_sharpening_{value}"] = Case(partial(sharpened, one_of_many), ("sharpening=[[[", f"{value:.0f}"))
+    for score in (Score.DOT, Score.COSINE, Score.GENERAL):
+        says = ("scale=0.5", f"score is {score.value}")
+        cases[f"scale_of_{score.value}"] = Case(partial(AttentionSpec, score, scale=0.5), says)
+    return cases
+
+
+FITTING: dict[Score, Any] = {
+    Score.GENERAL: General(floats(4, 8, 8)),
+    Score.ADDITIVE: Additive(floats(4, 8, 3), floats(4, 8, 3), floats(4, 3)),
+    Score.CONCAT: Concat(floats(4, 16, 3), floats(4, 3)),
+    Score.MLP: Mlp(floats(4, 16, 3), floats(4, 3), floats(4, 3)),
+    Score.LOCATION: Location(floats(4, 8, 9)),
+    Score.COSINE: Cosine(floats(2, 4, 5)),
+}
+
+
+def scores() -> dict[str, Case]:
+    wrong = [
+        (Score.GENERAL, "weight_HxDxC", (4, 8, 7), (4, 8, 8)),
+        (Score.GENERAL, "weight_HxDxC", (2, 8, 8), (4, 8, 8)),
+        (Score.GENERAL, "weight_HxDxC", (8, 8), (4, 8, 8)),
+        (Score.ADDITIVE, "keys_HxCxA", (4, 8, 2), (4, 8, 3)),
+        (Score.ADDITIVE, "queries_HxDxA", (4, 7, 3), (4, 8, 3)),
+        (Score.ADDITIVE, "score_HxA", (1, 3), (4, 3)),
+        (Score.CONCAT, "weight_HxIxA", (4, 15, 3), (4, 16, 3)),
+        (Score.CONCAT, "score_HxA", (1, 3), (4, 3)),
+        (Score.CONCAT, "score_HxA", (2, 3), (4, 3)),
+        (Score.MLP, "weight_HxIxA", (4, 8, 3), (4, 16, 3)),
+        (Score.MLP, "bias_HxA", (1, 3), (4, 3)),
+        (Score.MLP, "score_HxA", (2, 3), (4, 3)),
+        (Score.LOCATION, "weight_HxDxN", (4, 8, 6), (4, 8, 7)),
+        (Score.LOCATION, "weight_HxDxN", (4, 7, 9), (4, 8, 9)),
+        (Score.COSINE, "sharpening", (2, 4, 6), (2, 4, 5)),
+        (Score.COSINE, "sharpening", (2, 2, 5), (2, 4, 5)),
+        (Score.COSINE, "sharpening", (4, 4, 5), (2, 4, 5)),
+        (Score.COSINE, "sharpening", (4, 5), (2, 4, 5)),
+    ]
+    cases = {}
+    for score, name, shape, needed in wrong:
+        parts = FITTING[score]._replace(**{name: floats(*shape)})
+        says = (f"params.score.{name} has shape {shape}", str(needed))
+        cases[f"{score.value}_{name}_{shape}"] = Case(partial(scored, score, parts), says)
+    one = ((1, 5, 4, 8), (1, 7, 2, 8))
+    many = Parameters(Cosine(floats(3, 4, 5)))
+    says = ("params.score.sharpening has shape (3, 4, 5)", "(1, 4, 5)")
+    cases["sharpening_of_a_larger_batch"] = Case(partial(traced, *one, score=Score.COSINE, params=many), says)
+    for score, parts, needed, found in (
+        *((score, None, f"{type(FITTING[score]).__name__}(...)", "nothing") for score in list(FITTING)[:-1]),
+        (Score.GENERAL, Cosine(), "General(...)", "Cosine"),
+        (Score.COSINE, FITTING[Score.MLP], "Cosine(...)", "Mlp"),
+        (Score.DOT, FITTING[Score.GENERAL], "no parameters", "General"),
+        (Score.SCALED_DOT, Cosine(), "no parameters", "Cosine"),
+    ):
+        says = (f"score={score.value} takes", needed, f"params.score is {found}")
+        cases[f"{score.value}_with_{found}"] = Case(partial(scored, score, parts), says, TypeError)
+    return cases
+
+
+def positions() -> dict[str, Case]:
+    xl = TransformerXL
+    wrong: list[tuple[Position, Any, tuple[tuple[int, ...], ...], str, str]] = [
+        (Position.T5, T5, ((8, 2),), "table_PxH has shape (8, 2)", "for 4 heads"),
+        (Position.T5, T5, ((2, 4),), "table_PxH has shape (2, 4)", "buckets"),
+        (Position.T5, partial(T5, bidirectional=False), ((1, 4),), "table_PxH has shape (1, 4)", "buckets"),
+        (Position.T5, partial(T5, longest=2), ((8, 4),), "longest=2", "buckets"),
+        (Position.SHAW, Shaw, ((4, 8),), "keys_PxD has shape (4, 8)", "(2 clip + 1, 8)"),
+        (Position.SHAW, Shaw, ((5, 7),), "keys_PxD has shape (5, 7)", "(2 clip + 1, 8)"),
+        (Position.SHAW, Shaw, ((5, 8), (4, 8)), "values_PxD has shape (4, 8)", "(2 clip + 1, 8)"),
+        (Position.SHAW, Shaw, ((5, 8), (5, 7)), "values_PxD has shape (5, 7)", "(2 clip + 1, 8)"),
+        (Position.TRANSFORMER_XL, xl, ((6, 2, 8), (4, 8), (4, 8)), "weight_ExHxD has shape (6, 2, 8)", "(6, 4, 8)"),
+        (Position.TRANSFORMER_XL, xl, ((5, 4, 8), (4, 8), (4, 8)), "weight_ExHxD has shape (5, 4, 8)", "even"),
+        (Position.TRANSFORMER_XL, xl, ((6, 4, 8), (2, 8), (4, 8)), "content_HxD has shape (2, 8)", "(4, 8)"),
+        (Position.TRANSFORMER_XL, xl, ((6, 4, 8), (4, 8), (4, 7)), "position_HxD has shape (4, 7)", "(4, 8)"),
+    ]
+    cases = {}
+    for position, kind, shapes, found, needed in wrong:
+        says = (f"params.position.{found}", needed)
+        cases[f"{position.value} {found}"] = Case(partial(placed, position, kind, *shapes), says)
+    for position, kind, needed, found in (
+        (Position.T5, None, "T5(...)", "nothing"),
+        (Position.SHAW, None, "Shaw(...)", "nothing"),
+        (Position.TRANSFORMER_XL, None, "TransformerXL(...)", "nothing"),
+        (Position.T5, Rotary, "T5(...)", "Rotary"),
+        (Position.ALIBI, Rotary, "no parameters", "Rotary"),
+        (Position.NONE, Rotary, "no parameters", "Rotary"),
+    ):
+        says = (f"position={position.value} takes", needed, f"params.position is {found}")
+        cases[f"{position.value}_with_{found}"] = Case(partial(placed, position, kind), says, TypeError)
+    wide = partial(placed, Position.ROTARY_HALVES, T5, (8, 4))
+    cases["rotary_with_T5"] = Case(wide, ("position=rotary_halves takes", "Rotary(...)", "is T5"), TypeError)
+    return cases
+
+
+def captures() -> dict[str, Case]:
+    cases = {}
+    for backend in BACKENDS:
+        for name, chosen, last in (("rows", (0, 5), 4), ("rows", (-1,), 4), ("heads", (0, 4), 3), ("heads", (-1,), 3)):
+            says = (f"capture.{name}={chosen} names [{chosen[-1]}]", f"0 ... {last}")
+            call = partial(captured, backend, **{name: chosen})
+            cases[f"{name}_{chosen}_{backend.value}"] = Case(call, says)
+    twice = (statistics.ENTROPY, statistics.DISTANCE, statistics.ENTROPY)
+    cases["one_name_twice"] = Case(partial(captured, statistics=twice), ("['entropy', 'distance', 'entropy']", "twice"))
+    third = (statistics.segment(3),)
+    cases["segment_of_no_segments"] = Case(partial(captured, statistics=third), ("segment_3", "mask.segments"))
+    for period in (1, 0, -2):
+        cases[f"induction_{period}"] = Case(partial(statistics.induction, period), (f"period={period} ", "at least 2"))
+    for start, stop in ((3, 3), (4, 2), (-1, 2)):
+        says = (f"span({start}, {stop})", "0 <= start < stop")
+        cases[f"span_{start}_{stop}"] = Case(partial(statistics.span, start, stop), says)
+    return cases
+
+
+CASES = shapes_of_arrays() | masks() | numbers() | scores() | positions() | captures()
+
+# What lies just on the right side of those refusals.
+ACCEPTED: dict[str, Callable[[], Any]] = {
+    "one_key_head": partial(traced, k=(2, 7, 1, 8)),
+    "values_of_another_depth": partial(traced, v=(2, 7, 2, 3)),
+    "a_bias_that_broadcasts": partial(traced, bias=floats(1, 4, 1, 7)),
+    "a_dense_mask_that_broadcasts": partial(masked, allowed=truth(2, 1, 1, 7)),
+    "a_window_to_one_side": partial(masked, window=(0, 1)),
+    "every_fact": partial(
+        masked,
+        causal=True,
+        window=(2, 0),
+        segments=(whole(2, 5), whole(2, 7)),
+        order=(whole(2, 5), whole(2, 7)),
+        centre=floats(2, 4, 5),
+        **dict.fromkeys(("query_offset", "query_lengths", "key_lengths", "prefix"), whole(2)),
+    ),
+    "keys_of_another_depth": partial(
+        traced, k=(2, 7, 2, 6), score=Score.GENERAL, params=Parameters(General(floats(4, 8, 6)))
+    ),
+    "cosine_of_no_parts": partial(scored, Score.COSINE, None),
+    "a_sharpening_of_each_head": partial(scored, Score.COSINE, Cosine(floats(1, 4, 1))),
+    "a_sharpening_that_nobody_knows": lambda: jax.eval_shape(
+        lambda beta: scored(Score.COSINE, Cosine(-beta)), floats(2, 4, 5)
+    ),
+    "rotary": partial(placed, Position.ROTARY, partial(Rotary, 500.0)),
+    "rotary_of_no_parts": partial(placed, Position.ROTARY, None),
+    "t5": partial(placed, Position.T5, T5, (4, 4)),
+    "shaw": partial(placed, Position.SHAW, Shaw, (5, 8), (5, 8)),
+    "transformer_xl": partial(placed, Position.TRANSFORMER_XL, TransformerXL, (6, 4, 8), (4, 8), (4, 8)),
+    "the_last_row_and_head": partial(captured, rows=(4, 0), heads=(3,)),
+    "the_shortest_period": partial(statistics.induction, 2),
+    "a_span_of_one_key": partial(statistics.span, 0, 1),
+    **{f"{score.value}_of_its_parts": partial(scored, score, parts) for score, parts in FITTING.items()},
+}
+
+
+def outcome(call: Callable[[], Any]) -> tuple[str, str] | None:
+    """The type and the message of the error with which a call ends, if it does."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+@pytest.fixture(scope="module")
+def outcomes(root: Path) -> dict[str, tuple[str, str] | None]:
+    """How every case ends where nothing but our own checks looks at it."""
+    command = [sys.executable, "-m", "tests.attention.test_checks"]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_is_refused_by_name(outcomes: dict[str, Any], name: str) -> None:
+    found = outcomes[name]
+    assert found is not None, "accepted"
+    kind, message = found
+    for part in CASES[name].says:
+        assert part in message, message
+    assert kind == CASES[name].error.__name__
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_fits_is_accepted(outcomes: dict[str, Any], name: str) -> None:
+    assert outcomes[name] is None
+
+
+if __name__ == "__main__":
+    calls = {name: case.call for name, case in CASES.items()} | ACCEPTED
+    print(json.dumps({name: outcome(call) for name, call in calls.items()}))

@@ -1,0 +1,260 @@
+"""Masks as facts against NumPy, one place at a time; and the windows of local attention."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer.attention import library
+from transformer.attention.attend import attend
+from transformer.attention.capture import Capture
+from transformer.attention.library import rows_that_see
+from transformer.attention.masks import (
+    FACTS,
+    Mask,
+    dense,
+    local_monotonic,
+    local_predictive,
+    predicted_centre,
+    visible,
+)
+from transformer.attention.normalise import Reweighting
+from transformer.attention.spec import AttentionSpec, Backend
+
+B, H, Q, K, D = 2, 3, 5, 6, 4
+NEEDS = {"prefix": "causal", "centre": "window"}
+
+
+def facts_of(names: Any, seed: int) -> dict[str, Any]:
+    """Facts of these names and what they need, drawn so that most hide something and few hide everything."""
+    random = np.random.default_rng(seed)
+    drawn = {
+        "causal": True,
+        "window": [(2, 1), (0, 3), (3, 0), (1, 1), (9, 9)][random.integers(5)],
+        "query_offset": random.integers(-3, 5, B),
+        "query_lengths": random.integers(0, Q + 2, B),
+        "key_lengths": random.integers(0, K + 2, B),
+        "prefix": random.integers(0, K + 1, B),
+        "segments": (random.integers(0, 3, (B, Q)), random.integers(0, 3, (B, K))),
+        "order": (random.integers(0, 4, (B, Q)), random.integers(0, 4, (B, K))),
+        # Quarters, so that no rounding decides what lies on the edge of a window.
+        "centre": random.integers(-4, 4 * K, (B, H, Q)) / 4,
+        "allowed": random.random([random.choice([1, size]) for size in (B, H, Q, K)]) < 0.7,
+    }
+    wanted = {*names, *(NEEDS[name] for name in names if name in NEEDS)}
+    return {name: fact for name, fact in drawn.items() if name in wanted}
+
+
+def mask_of(facts: dict[str, Any]) -> Mask:
+    def as_array(fact: np.ndarray) -> jax.Array:
+        return jnp.asarray(fact, {"i": jnp.int32, "f": jnp.float32, "b": bool}[fact.dtype.kind])
+
+    static = {name: fact for name, fact in facts.items() if name in ("causal", "window")}
+    return Mask(**static, **{name: jax.tree.map(as_array, fact) for name, fact in facts.items() if name not in static})
+
+
+def sees(facts: dict[str, Any], b: int, h: int, q: int, k: int) -> bool:
+    """Whether query q of one head sees key k, from what each fact means."""
+    position = q + (facts["query_offset"][b] if "query_offset" in facts else 0)
+    if "causal" in facts and k > position and not ("prefix" in facts and k < facts["prefix"][b]):
+        return False
+    if "window" in facts:
+        before, after = facts["window"]
+        centre = facts["centre"][b, h, q] if "centre" in facts else position
+        if k < centre - before or k > centre + after:
+            return False
+    if "query_lengths" in facts and q >= facts["query_lengths"][b]:
+        return False
+    if "key_lengths" in facts and k >= facts["key_lengths"][b]:
+        return False
+    if "segments" in facts and facts["segments"][0][b, q] != facts["segments"][1][b, k]:
+        return False
+    if "order" in facts and facts["order"][1][b, k] >= facts["order"][0][b, q]:
+        return False
+    return "allowed" not in facts or bool(np.broadcast_to(facts["allowed"], (B, H, Q, K))[b, h, q, k])
+
+
+def expected(facts: dict[str, Any]) -> np.ndarray:
+    """`sees` of every place, `B H Q K`."""
+    return np.array([sees(facts, *place) for place in np.ndindex(B, H, Q, K)]).reshape(B, H, Q, K)
+
+
+def whole(found: Any, *shape: int) -> np.ndarray:
+    """What `visible` says of a grid of this shape; None allows everything."""
+    return np.ones(shape, bool) if found is None else np.broadcast_to(found, shape)
+
+
+def check_grid_and_pairs(facts: dict[str, Any], seed: int) -> None:
+    """On the whole grid, on some queries and keys in another order, and on keys that each query chose itself."""
+    mask, answer, random = mask_of(facts), expected(facts), np.random.default_rng(seed)
+    np.testing.assert_array_equal(whole(dense(mask, Q, K), B, H, Q, K), answer)
+    query, key = random.permutation(Q)[:4], random.permutation(K)[:3]
+    found = visible(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key, jnp.int32)[None, None])
+    np.testing.assert_array_equal(whole(found, B, H, 4, 3), answer[:, :, query][..., key])
+    key_BxQxN = random.integers(0, K, (B, 4, 2))
+    found = visible(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key_BxQxN, jnp.int32))
+    chosen = np.take_along_axis(answer[:, :, query], np.broadcast_to(key_BxQxN[:, None], (B, H, 4, 2)), axis=3)
+    np.testing.assert_array_equal(whole(found, B, H, 4, 2), chosen)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_each_fact_hides_what_it_says(name: str) -> None:
+    hidden = 0
+    for seed in range(5):
+        facts = facts_of([name], seed)
+        check_grid_and_pairs(facts, seed)
+        hidden += np.sum(~expected(facts))
+    # An offset alone hides nothing; any other fact that hid nothing here would not have been tested.
+    assert (hidden > 0) == (name != "query_offset")
+
+
+@settings(max_examples=200)
+@given(st.sets(st.sampled_from(FACTS), min_size=2), st.integers(0, 2**32 - 1))
+def test_facts_together_hide_what_any_of_them_hides(names: set[str], seed: int) -> None:
+    check_grid_and_pairs(facts_of(sorted(names), seed), seed)
+
+
+def test_a_mask_without_facts_allows_everything() -> None:
+    assert dense(Mask(), Q, K) is None
+    assert visible(Mask(), jnp.arange(Q), jnp.arange(K)[None, None]) is None
+    assert rows_that_see(Mask(), Q, K) is None
+    assert Mask().facts() == frozenset()
+
+
+def test_facts_are_told_by_their_names() -> None:
+    for name in FACTS:
+        assert mask_of(facts_of([name], 0)).facts() == {name} | ({NEEDS[name]} if name in NEEDS else set())
+    assert mask_of(facts_of(FACTS, 0)).facts() == set(FACTS)
+    # A fact that happens to hide nothing is still there.
+    assert Mask(window=(0, 0), key_lengths=jnp.full(B, K)).facts() == {"window", "key_lengths"}
+    assert set(FACTS) == {field.name for field in dataclasses.fields(Mask)}
+
+
+@pytest.mark.parametrize("block", [4, 512])
+def test_rows_that_see_are_those_with_any_key_in_the_dense_mask(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(library, "BLOCK", block)
+    compiled = jax.jit(lambda mask: rows_that_see(mask, Q, K))
+    single = [[name] for name in FACTS]
+    pairs = [["causal", "query_offset"], ["window", "query_offset"], ["segments", "key_lengths"], ["allowed", "order"]]
+    blind = 0
+    for names, seed in itertools.product([*single, *pairs, FACTS], range(3)):
+        facts = facts_of(names, seed) | ({"window": (0, 1)} if "window" in names else {})
+        found = compiled(mask_of(facts))
+        rows = expected(facts).any(-1)
+        blind += np.sum(~rows)
+        np.testing.assert_array_equal(whole(found, B, H, Q), rows, err_msg=str(facts))
+    assert blind, "every row saw something, so nothing was tested"
+
+
+def inputs(seed: int = 0) -> list[jax.Array]:
+    normal = np.random.default_rng(seed).normal
+    return [jnp.asarray(normal(size=shape), jnp.float32) for shape in ((B, Q, H, D), (B, K, H, D), (B, K, H, D))]
+
+
+@jax.jit(static_argnames="spec")
+def attention(q: Any, k: Any, v: Any, mask: Mask, spec: AttentionSpec) -> tuple[jax.Array, jax.Array]:
+    """The output, and the weights that made it."""
+    output, attended = attend(q, k, v, spec=spec, mask=mask, capture=Capture(("here",)))
+    assert attended.captured is not None
+    assert attended.captured.weights is not None
+    return output, attended.captured.weights
+
+
+def softmax_of(q: jax.Array, k: jax.Array, seen: np.ndarray) -> np.ndarray:
+    """Scaled products through a softmax over the keys that are seen, in float64."""
+    logits = np.einsum("bqhd,bkhd->bhqk", np.asarray(q, np.float64), np.asarray(k, np.float64)) / np.sqrt(D)
+    powers = np.where(seen, np.exp(logits), 0)
+    total = powers.sum(-1, keepdims=True)
+    return powers / np.where(total > 0, total, 1)
+
+
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda one: one.value)
+def test_local_monotonic_attention_is_zero_outside_its_window(backend: Backend) -> None:
+    q, k, v = inputs()
+    half_width = 1
+    weights = np.asarray(attention(q, k, v, local_monotonic(half_width), AttentionSpec(backend=backend))[1])
+    inside = np.abs(np.arange(K) - np.arange(Q)[:, None]) <= half_width
+    np.testing.assert_array_equal(weights > 0, np.broadcast_to(inside, weights.shape))
+    np.testing.assert_allclose(weights, softmax_of(q, k, inside), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("reweighting", Reweighting, ids=lambda one: one.value)
+def test_local_predictive_attention_is_zero_outside_its_window(reweighting: Reweighting) -> None:
+    q, k, v = inputs()
+    half_width = 2
+    centre = np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)).astype(np.float32)
+    mask = local_predictive(jnp.asarray(centre), half_width)
+    output, weights = (np.asarray(x) for x in attention(q, k, v, mask, AttentionSpec(reweighting=reweighting)))
+    distance = np.arange(K) - centre.astype(np.float64)[..., None]
+    inside = np.abs(distance) <= half_width
+    np.testing.assert_array_equal(weights > 0, inside)
+    assert not inside.all()
+    wanted = softmax_of(q, k, inside)
+    if reweighting is Reweighting.GAUSSIAN:
+        wanted = wanted * np.exp(-(distance**2) / (2 * (half_width / 2) ** 2))
+    np.testing.assert_allclose(weights, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(output, np.einsum("bhqk,bkhd->bqhd", wanted, np.asarray(v)), rtol=0, atol=1e-5)
+
+
+def test_a_window_as_wide_as_the_text_is_global_attention() -> None:
+    q, k, v = inputs()
+    everything = attention(q, k, v, Mask(), AttentionSpec())
+    centre = jnp.asarray(np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)), jnp.float32)
+    for mask in (local_monotonic(K), local_predictive(centre, K)):
+        for ours, theirs in zip(attention(q, k, v, mask, AttentionSpec()), everything, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_gaussian_of_a_lopsided_window_is_finite() -> None:
+    """D is half of the window's width: 1.5 for (0, 3)."""
+    q, k, v = inputs()
+    centre = np.full((B, H, Q), 2, np.float32)
+    mask = Mask(window=(0, 3), centre=jnp.asarray(centre))
+    weights = attention(q, k, v, mask, AttentionSpec(reweighting=Reweighting.GAUSSIAN))[1]
+    distance = np.arange(K) - 2
+    inside = np.broadcast_to((distance >= 0) & (distance <= 3), (B, H, Q, K))
+    wanted = softmax_of(q, k, inside) * np.exp(-(distance**2) / (2 * (1.5 / 2) ** 2))
+    np.testing.assert_allclose(weights, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("reweighting", Reweighting, ids=lambda one: one.value)
+def test_the_gradient_reaches_the_prediction_through_the_gaussian_alone(reweighting: Reweighting) -> None:
+    q, k, v = inputs()
+    normal = np.random.default_rng(2).normal
+    parts = [jnp.asarray(normal(size=shape), jnp.float32) for shape in ((H, D, 3), (H, 3))]
+    lengths = jnp.asarray([K, K - 2], jnp.int32)
+
+    @jax.jit
+    @jax.grad
+    def of_parts(parts: list[jax.Array]) -> jax.Array:
+        mask = local_predictive(predicted_centre(q, *parts, lengths), 2)
+        mask = dataclasses.replace(mask, key_lengths=lengths)
+        return jnp.sum(jnp.sin(attend(q, k, v, spec=AttentionSpec(reweighting=reweighting), mask=mask)[0]))
+
+    for gradient in of_parts(parts):
+        assert np.isfinite(gradient).all()
+        assert np.any(gradient, axis=tuple(range(1, gradient.ndim))).all() == (reweighting is Reweighting.GAUSSIAN)
+        assert np.any(gradient) == (reweighting is Reweighting.GAUSSIAN)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1, 100])
+def test_a_predicted_centre_is_the_equations_and_lies_on_the_text(spread: float) -> None:
+    """p_t = (S - 1) sigmoid(v_p' tanh(W_p h_t)): positions count from 0."""
+    normal = np.random.default_rng(3).normal
+    q, weight, score = (spread * normal(size=shape) for shape in ((B, Q, H, D), (H, D, 3), (H, 3)))
+    lengths = np.array([K, 1])
+    found = predicted_centre(*(jnp.asarray(x, jnp.float32) for x in (q, weight, score)), jnp.asarray(lengths))
+    wanted = np.zeros((B, H, Q))
+    for b, h, i in np.ndindex(B, H, Q):
+        inner = sum(score[h, a] * math.tanh(q[b, i, h] @ weight[h, :, a]) for a in range(3))
+        wanted[b, h, i] = (lengths[b] - 1) / (1 + math.exp(-inner))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
+    assert np.min(found) >= 0
+    assert (np.asarray(found) <= lengths[:, None, None] - 1).all()

@@ -1,0 +1,399 @@
+"""What holds of attention whatever its inputs: each property over 500 drawn cases of a pool of twelve shapes."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.oracles import algebra as oracle
+from transformer.attention.attend import attend
+from transformer.attention.blockwise import Form, Terms, attend_blockwise
+from transformer.attention.capture import Capture
+from transformer.attention.masks import Mask
+from transformer.attention.normalise import SAMPLERS, Normaliser
+from transformer.attention.positions import T5, Position, Shaw, TransformerXL
+from transformer.attention.scores import Parameters, Score
+from transformer.attention.spec import AttentionSpec, Backend
+
+Facts = dict[str, Any]
+
+
+class Shape(NamedTuple):
+    """The sizes of q, k and v; `groups` heads of k and v are shared by `heads` of q."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    groups: int
+    depth: int
+    value_depth: int
+
+
+SHAPES = (
+    Shape(2, 5, 7, 4, 2, 4, 4),
+    Shape(3, 8, 8, 1, 1, 2, 2),
+    Shape(2, 1, 9, 2, 1, 4, 4),
+    Shape(2, 9, 4, 3, 3, 6, 6),
+    Shape(2, 17, 17, 2, 2, 4, 3),
+    Shape(2, 6, 6, 2, 2, 4, 4),
+    Shape(1, 3, 13, 6, 3, 2, 2),
+    Shape(4, 4, 10, 2, 1, 2, 5),
+    Shape(2, 12, 7, 2, 1, 8, 8),
+    Shape(2, 19, 20, 1, 1, 2, 2),
+    Shape(1, 16, 16, 4, 1, 4, 4),
+    Shape(2, 2, 3, 2, 2, 6, 6),
+)
+
+# To compile is what costs time here. So shape number i is tried with only one choice from each of the lists below,
+# the one whose number is i modulo the list's length; 12 shapes bring each of them together with several shapes.
+BACKENDS = (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA)
+CAUSAL = [
+    ("causal", "key_lengths", *more) for more in ((), ("window",), ("prefix",), ("query_offset", "query_lengths"))
+]
+FREE = [
+    ("key_lengths", *more)
+    for more in (("query_lengths",), ("window", "query_offset"), ("segments", "order"), ("window", "centre", "allowed"))
+]
+POSITIONS = tuple(Position)
+NORMALISERS = (Normaliser.SPARSEMAX, Normaliser.ENTMAX15, Normaliser.HARD, Normaliser.STRAIGHT_THROUGH)
+BLOCKS = (1, 2, 3, 5, 16)
+
+
+def turn(choices: Sequence[Any], number: int) -> Any:
+    """The choice whose turn it is at this shape."""
+    return choices[number % len(choices)]
+
+
+class Place(NamedTuple):
+    """One shape of the pool, what computes it, and the facts of its mask."""
+
+    number: int
+    backend: Backend
+    facts: tuple[str, ...] = ()
+    normaliser: Normaliser = Normaliser.SOFTMAX
+
+    @property
+    def shape(self) -> Shape:
+        return SHAPES[self.number]
+
+    @property
+    def self_shape(self) -> Shape:
+        return self.shape._replace(queries=self.shape.keys)
+
+
+# XLA takes values of the keys' depth only.
+EVERYWHERE = [
+    Place(number, backend, turn(CAUSAL, number))
+    for number, shape in enumerate(SHAPES)
+    for backend in BACKENDS
+    if backend is not Backend.XLA or shape.depth == shape.value_depth
+]
+# As 3 and 4 have no common divisor, each of these masks meets each backend at one of the 12 shapes.
+MASKED = EVERYWHERE + [Place(number, turn(BACKENDS, number), turn(FREE, number)) for number in range(len(SHAPES))]
+
+SEEDS, LARGEST = st.integers(0, 2**32 - 1), st.floats(0, 60)
+
+
+class Found(NamedTuple):
+    """What an attention gave: output, captured weights and, where a cotangent was given, gradients."""
+
+    output: np.ndarray
+    weights: np.ndarray
+    of_q: Any = None
+    of_k: Any = None
+    of_v: Any = None
+
+
+@functools.cache
+def compiled(spec: AttentionSpec, causal: bool, window: tuple[int, int] | None) -> Any:
+    """The jitted attention of these static choices, compiled once for each shape that it meets."""
+
+    @jax.jit
+    def run(q: Any, k: Any, v: Any, facts: Facts, cotangent: Any, options: dict[str, Any]) -> Found:
+        def forward(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+            mask = Mask(causal=causal, window=window, **facts)
+            wanted, train = Capture(("here",)), "key" in options
+            output, attended = attend(q, k, v, spec=spec, mask=mask, capture=wanted, train=train, **options)
+            return output, attended.captured.weights
+
+        if cotangent is None:
+            return Found(*forward(q, k, v))
+        output, pull_back, weights = jax.vjp(forward, q, k, v, has_aux=True)
+        return Found(output, weights, *pull_back(cotangent))
+
+    return run
+
+
+def traced_facts(facts: Facts) -> Facts:
+    return {name: fact for name, fact in facts.items() if name not in ("causal", "window")}
+
+
+def attention(
+    spec: AttentionSpec, facts: Facts, qkv: Sequence[np.ndarray], cotangent: np.ndarray | None = None, **options: Any
+) -> Found:
+    run = compiled(spec, "causal" in facts, facts.get("window"))
+    with jax.default_matmul_precision("highest"):
+        return jax.tree.map(np.asarray, run(*qkv, traced_facts(facts), cotangent, options))
+
+
+def products(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    return np.einsum("bqhd,bkhd->bhqk", q, oracle.of_query_heads(k, q.shape[2]))
+
+
+def random_arrays(random: np.random.Generator, shape: Shape, largest: float) -> tuple[list[np.ndarray], np.ndarray]:
+    """q, k and v whose largest scaled logit is `largest`, and a cotangent of the output."""
+    batch, queries, keys, heads, groups, depth, value_depth = shape
+    q = random.normal(size=(batch, queries, heads, depth))
+    k = random.normal(size=(batch, keys, groups, depth))
+    v = random.normal(size=(batch, keys, groups, value_depth))
+    q *= largest / np.abs(products(q, k) / np.sqrt(depth)).max()
+    cotangent = random.normal(size=(batch, queries, heads, value_depth))
+    return [array.astype(np.float32) for array in (q, k, v)], cotangent.astype(np.float32)
+
+
+def random_facts(random: np.random.Generator, shape: Shape, kind: tuple[str, ...]) -> Facts:
+    """Facts of any strength, from forbidding nothing to forbidding all."""
+    batch, queries, keys, heads = shape[:4]
+
+    def whole(low: int, high: int, *size: int) -> np.ndarray:
+        return random.integers(low, high, size, endpoint=True).astype(np.int32)
+
+    facts: Facts = {
+        "causal": True,
+        "window": (2, 1),
+        "query_offset": whole(-queries, keys, batch),
+        "query_lengths": whole(0, queries, batch),
+        "key_lengths": whole(0, keys, batch),
+        "prefix": whole(0, keys, batch),
+        "segments": (whole(0, 1, batch, queries), whole(0, 1, batch, keys)),
+        "order": (whole(0, keys, batch, queries), whole(0, keys, batch, keys)),
+        # Quarters, so that no key lies beyond a window's edge by rounding alone.
+        "centre": whole(-4, 4 * keys, batch, heads, queries).astype(np.float32) / 4,
+        "allowed": random.uniform(size=(batch, heads, queries, keys)) < 0.6,
+    }
+    return {name: facts[name] for name in kind}
+
+
+def masked_case(seed: int, largest: float, shape: Shape, kind: tuple[str, ...]) -> tuple:
+    """The source of further draws; q, k and v; the cotangent; the facts of the mask."""
+    random = np.random.default_rng(seed)
+    return random, *random_arrays(random, shape, largest), random_facts(random, shape, kind)
+
+
+def seen_keys(facts: Facts, shape: Shape) -> np.ndarray:
+    """Which keys each query sees, `B H Q K`, by the oracle."""
+    arrays = {"k": np.zeros((1, shape.keys)), **({"centre": facts["centre"]} if "centre" in facts else {})}
+    seen = oracle.visible(facts, arrays, oracle.positions(facts, shape.batch, shape.queries))
+    return np.broadcast_to(seen, (shape.batch, shape.heads, shape.queries, shape.keys))
+
+
+def close(ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
+def agree(ours: Found, theirs: Found, largest: float) -> None:
+    """Values within 1e-6 times the largest logit, gradients within 2e-3 of their largest."""
+    rounding = 1e-6 * max(1, largest)
+    close(ours.output, theirs.output, rounding)
+    close(ours.weights, theirs.weights, rounding)
+    for of_ours, of_theirs in zip(ours[2:], theirs[2:], strict=True):
+        # A row of one key, or a saturated one, has the gradient 0 as a difference of rounded numbers.
+        close(of_ours, of_theirs, 2e-3 * np.abs(of_theirs).max() + rounding)
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(EVERYWHERE), SEEDS, LARGEST)
+def test_no_gradient_reaches_a_key_that_no_row_so_far_may_see(place: Place, seed: int, largest: float) -> None:
+    random, qkv, cotangent, facts = masked_case(seed, largest, place.shape, place.facts)
+    last = int(random.integers(place.shape.queries))
+    cotangent[:, last + 1 :] = 0
+    found = attention(AttentionSpec(backend=place.backend), facts, qkv, cotangent)
+    seen_BxK = seen_keys(facts, place.shape)[:, :, : last + 1].any(axis=(1, 2))
+    position_B = last + facts.get("query_offset", np.zeros(place.shape.batch, int))
+    later_BxK = np.arange(place.shape.keys) > np.maximum(position_B, facts.get("prefix", position_B) - 1)[:, None]
+    assert not found.of_k[later_BxK | ~seen_BxK].any()
+    assert not found.of_v[later_BxK | ~seen_BxK].any()
+    assert not found.of_q[:, last + 1 :].any()
+    np.testing.assert_array_equal(found.of_v.any(axis=(1, 2, 3)), seen_BxK.any(axis=1))
+
+
+def exact_arrays(random: np.random.Generator, shape: Shape, largest: float) -> tuple[list[np.ndarray], np.ndarray]:
+    """q, k and v for score=dot, and a bias, all in eighths: no logit is rounded, nor its sum with a whole number."""
+    (q, k, v), _ = random_arrays(random, shape, largest)
+    bias_BxHxQxK = random.normal(size=(shape.batch, shape.heads, shape.queries, shape.keys)).astype(np.float32)
+    eighths = [np.round(8 * x) / 8 for x in (q / np.float32(np.sqrt(shape.depth)), k, v, bias_BxHxQxK)]
+    return eighths[:3], eighths[3]
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(EVERYWHERE), SEEDS, LARGEST)
+def test_self_attention_without_positions_permutes_with_its_inputs(place: Place, seed: int, largest: float) -> None:
+    random = np.random.default_rng(seed)
+    (q, k, v), bias = exact_arrays(random, place.self_shape, largest)
+    order = random.permutation(place.self_shape.keys)
+    spec = AttentionSpec(Score.DOT, backend=place.backend)
+    before = attention(spec, {}, (q, k, v), bias=bias)
+    after = attention(spec, {}, [x[:, order] for x in (q, k, v)], bias=bias[:, :, order][..., order])
+    tolerance = 1e-6 * max(1, np.abs(products(q, k) + bias).max())
+    close(after.output, before.output[:, order], tolerance)
+    close(after.weights, before.weights[:, :, order][..., order], tolerance)
+
+
+@pytest.mark.parametrize("what", ["causal", "rotary", "rotary_halves", "alibi"])
+def test_a_causal_mask_and_relative_positions_break_it(what: str) -> None:
+    facts, position = ({what: True}, "none") if what == "causal" else ({}, what)
+    random, qkv, *_ = masked_case(0, 3.0, SHAPES[10], ())
+    order = random.permutation(SHAPES[10].keys)
+    spec = AttentionSpec(position=Position(position))
+    before, after = (attention(spec, facts, arrays).output for arrays in (qkv, [x[:, order] for x in qkv]))
+    assert np.abs(after - before[:, order]).max() >= 1e-1
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(MASKED), SEEDS, LARGEST)
+def test_what_stands_in_the_padding_changes_nothing(place: Place, seed: int, largest: float) -> None:
+    random, (q, k, v), cotangent, facts = masked_case(seed, largest, place.shape, place.facts)
+    spec = AttentionSpec(backend=place.backend)
+    before = attention(spec, facts, (q, k, v), cotangent)
+    key_padding = np.arange(place.shape.keys) >= facts["key_lengths"][:, None]
+    k[key_padding] = 1e15 * random.uniform(-1, 1, k[key_padding].shape)
+    v[key_padding] = 1e30 * random.uniform(-1, 1, v[key_padding].shape)
+    if "query_lengths" in facts:
+        query_padding = np.arange(place.shape.queries) >= facts["query_lengths"][:, None]
+        q[query_padding] = 1e15 * random.uniform(-1, 1, q[query_padding].shape)
+    after = attention(spec, facts, (q, k, v), cotangent)
+    for name in Found._fields:
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name), err_msg=name)
+
+
+def position_parameters(random: np.random.Generator, shape: Shape, position: Position) -> Parameters:
+    def normal(*size: int) -> jax.Array:
+        return jax.device_put(random.normal(size=size).astype(np.float32))
+
+    size = (shape.heads, shape.depth)
+    match position:
+        case Position.T5:
+            return Parameters(position=T5(normal(8, shape.heads), longest=16))
+        case Position.SHAW:
+            return Parameters(position=Shaw(normal(5, shape.depth), normal(5, shape.value_depth)))
+        case Position.TRANSFORMER_XL:
+            return Parameters(position=TransformerXL(normal(4, *size), normal(*size), normal(*size)))
+    return Parameters()
+
+
+DENSE = (Position.SHAW, Position.TRANSFORMER_XL)
+PACKED = [one for one in EVERYWHERE if one.backend is Backend.EINSUM or turn(POSITIONS, one.number) not in DENSE]
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(PACKED), SEEDS, LARGEST)
+def test_a_packed_segment_gives_what_it_gives_alone(place: Place, seed: int, largest: float) -> None:
+    random = np.random.default_rng(seed)
+    shape, position = place.self_shape, turn(POSITIONS, place.number)
+    qkv, _ = random_arrays(random, shape, largest)
+    spec = AttentionSpec(backend=place.backend, position=position)
+    params = position_parameters(random, shape, position)
+    static = {"causal": True} if place.number % 2 else {}
+    edges_Bx1x2 = random.integers(0, shape.keys, (shape.batch, 1, 2), endpoint=True)
+    segment_BxK = np.sum(np.arange(shape.keys)[:, None] >= edges_Bx1x2, axis=-1, dtype=np.int32)
+    whole = {"key_lengths": np.full(shape.batch, shape.keys, np.int32)}
+    packed = attention(spec, static | whole | {"segments": (segment_BxK, segment_BxK)}, qkv, params=params)
+    one_BxK = np.zeros_like(segment_BxK)
+    for segment in range(3):
+        # Alone: moved to the front, all else padding.
+        here_BxK = segment_BxK == segment
+        order_BxKx1x1 = np.argsort(~here_BxK, axis=1, kind="stable")[..., None, None]
+        front_BxK = np.take_along_axis(here_BxK, order_BxKx1x1[..., 0, 0], axis=1)
+        moved = [np.take_along_axis(x, order_BxKx1x1, axis=1) for x in (*qkv, packed.output)]
+        lengths = {"key_lengths": here_BxK.sum(axis=1, dtype=np.int32)}
+        alone = attention(spec, static | lengths | {"segments": (one_BxK, one_BxK)}, moved[:3], params=params)
+        # The same angle of a rotation is another difference of two rounded angles here.
+        close(alone.output[front_BxK], moved[3][front_BxK], 1e-5 * max(1, largest))
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(MASKED), SEEDS, LARGEST)
+def test_a_row_that_sees_nothing_is_exactly_zero(place: Place, seed: int, largest: float) -> None:
+    _, qkv, cotangent, facts = masked_case(seed, largest, place.shape, place.facts)
+    if seen_keys(facts, place.shape).any(axis=-1).all():
+        facts["key_lengths"][0] = 0
+    unseen_BxHxQ = ~seen_keys(facts, place.shape).any(axis=-1)
+    unseen_BxQxH = np.moveaxis(unseen_BxHxQ, 1, 2)
+    spec = AttentionSpec(backend=place.backend)
+    found = attention(spec, facts, qkv, cotangent)
+    assert all(np.isfinite(part).all() for part in found)
+    assert not found.output[unseen_BxQxH].any()
+    assert not found.weights[unseen_BxHxQ].any()
+    close(found.weights.sum(axis=-1), ~unseen_BxHxQ, 1e-5)
+    assert not found.of_q[unseen_BxQxH].any()
+    from_these = attention(spec, facts, qkv, np.where(unseen_BxQxH[..., None], cotangent, 0))
+    assert not any(gradient.any() for gradient in from_these[2:])
+
+
+ROWS = [place._replace(facts=()) for place in EVERYWHERE]
+ROWS += [Place(number, Backend.EINSUM, turn(FREE, number), turn(NORMALISERS, number)) for number in range(len(SHAPES))]
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(ROWS), SEEDS, LARGEST)
+def test_rows_sum_to_one_and_do_not_feel_a_constant(place: Place, seed: int, largest: float) -> None:
+    random = np.random.default_rng(seed)
+    shape = place.self_shape
+    (q, k, v), bias = exact_arrays(random, shape, largest)
+    facts = random_facts(random, shape, place.facts)
+    spec = AttentionSpec(Score.DOT, place.normaliser, backend=place.backend)
+    options = {"key": jax.random.key(seed)} if place.normaliser is Normaliser.STRAIGHT_THROUGH else {}
+    constant_BxHxQx1 = random.integers(-56, 57, bias[..., :1].shape).astype(np.float32)
+    found = attention(spec, facts, (q, k, v), bias=bias, **options)
+    moved = attention(spec, facts, (q, k, v), bias=bias + constant_BxHxQx1, **options)
+    seen = seen_keys(facts, shape)
+    for weights in (found.weights, moved.weights):
+        close(weights.sum(axis=-1), seen.any(axis=-1), 1e-5)
+        assert (weights >= 0).all()
+        assert not weights[~seen].any()
+        if place.normaliser in SAMPLERS:
+            np.testing.assert_array_equal((weights != 0).sum(axis=-1), seen.any(axis=-1))
+    # A draw near a tie may fall on the other side, since its noise is rounded in the sum.
+    if not options:
+        tolerance = 1e-6 * max(1, np.abs(products(q, k) + bias + constant_BxHxQx1).max())
+        close(moved.weights, found.weights, tolerance)
+        close(moved.output, found.output, tolerance)
+
+
+@settings(max_examples=500)
+@given(st.sampled_from([place for place in MASKED if place.backend is not Backend.EINSUM]), SEEDS, LARGEST)
+def test_every_backend_gives_the_same(place: Place, seed: int, largest: float) -> None:
+    _, qkv, cotangent, facts = masked_case(seed, largest, place.shape, place.facts)
+    ours = attention(AttentionSpec(backend=place.backend), facts, qkv, cotangent)
+    theirs = attention(AttentionSpec(backend=Backend.EINSUM), facts, qkv, cotangent)
+    agree(ours, theirs, largest)
+
+
+@functools.cache
+def compiled_blocks(causal: bool, window: tuple[int, int] | None, form: Form, block: int) -> Any:
+    @jax.jit
+    def run(q: Any, k: Any, v: Any, facts: Facts, cotangent: Any) -> Any:
+        terms = Terms(Mask(causal=causal, window=window, **facts))
+        output, pull_back = jax.vjp(lambda q, k, v: attend_blockwise(q, k, v, terms, form, block)[0], q, k, v)
+        return output, pull_back(cotangent)
+
+    return run
+
+
+@settings(max_examples=500)
+@given(st.integers(0, len(SHAPES) - 1), SEEDS, LARGEST)
+def test_the_size_of_the_blocks_changes_nothing(number: int, seed: int, largest: float) -> None:
+    shape = SHAPES[number]
+    _, qkv, cotangent, facts = masked_case(seed, largest, shape, turn(CAUSAL + FREE, number))
+    theirs = attention(AttentionSpec(backend=Backend.EINSUM), facts, qkv, cotangent)
+    form = Form(scale=shape.depth**-0.5)
+    run = compiled_blocks("causal" in facts, facts.get("window"), form, turn(BLOCKS, number))
+    with jax.default_matmul_precision("highest"):
+        output, gradients = jax.tree.map(np.asarray, run(*qkv, traced_facts(facts), cotangent))
+    agree(Found(output, theirs.weights, *gradients), theirs, largest)

@@ -1,0 +1,330 @@
+"""Every cell of the support table: what is supported is what the oracle says, what is not is refused by its name."""
+
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.attention import cells
+from tests.attention.cells import Cell, Sizes
+from tests.oracles import algebra
+from transformer.attention.attend import attend, read
+from transformer.attention.backends import (
+    BACKENDS,
+    Circumstances,
+    Combination,
+    choose,
+    combinations,
+    meaningless,
+    nearest,
+    unfit,
+    unsupported,
+)
+from transformer.attention.capture import capture_weights
+from transformer.attention.masks import Mask
+from transformer.attention.normalise import SAMPLERS, Normaliser, normalise
+from transformer.attention.positions import Position
+from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Backend
+
+KEY = jax.random.key(3)
+# What has loops of its own would be compiled for every cell: then Python runs the loops.
+LOOPS = (Backend.BLOCKWISE, Backend.XLA)
+IN_HASTE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+CPU = Circumstances("cpu", "float32", batch=2, heads=4, queries=128, keys=128, depth=64, value_depth=64)
+
+
+class Cotangents(NamedTuple):
+    """What the output and the log-probabilities are weighed with before they are differentiated."""
+
+    output: np.ndarray
+    log_prob: np.ndarray
+
+
+class Expected(NamedTuple):
+    """The oracle's word: in training, in evaluation, and for each array slopes of the loss with their directions."""
+
+    facts: algebra.Facts
+    training: algebra.Answer
+    evaluation: algebra.Answer
+    slopes: dict[str, list[tuple[np.ndarray, float]]]
+
+
+def cotangents_of(sizes: Sizes) -> Cotangents:
+    random = np.random.default_rng(2)
+    output = random.normal(size=(sizes.batch, sizes.queries, sizes.heads, sizes.depth)).astype(np.float32)
+    log_prob = random.normal(size=(sizes.batch, sizes.heads, sizes.queries)).astype(np.float32)
+    return Cotangents(output, log_prob)
+
+
+def expected_of(combination: Combination, sizes: Sizes) -> Expected:
+    """Slopes are central differences along two random directions of each array."""
+    arrays, facts = cells.arrays_of(combination, sizes), cells.facts_of(combination, sizes)
+    arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
+    kind = cells.kind_of(combination)
+    evaluation = training = algebra.attention(kind, arrays, facts)
+    if combination.normaliser in SAMPLERS:
+        noise = jax.random.gumbel(KEY, evaluation.logits.shape, jnp.float32)
+        kind = kind._replace(noise=np.asarray(noise, np.float64))
+        training = algebra.attention(kind, arrays, facts)
+    loss = algebra.loss(kind, arrays, facts, *cotangents_of(sizes))
+    random = np.random.default_rng(4)
+    slopes: dict[str, list[tuple[np.ndarray, float]]] = {}
+    for name, array in arrays.items():
+        for direction in random.normal(size=(2, *array.shape)):
+            step = 1e-6 * direction
+            rise = loss(arrays | {name: array + step}) - loss(arrays | {name: array - step})
+            slopes.setdefault(name, []).append((direction, rise / 2e-6))
+    return Expected(facts, training, evaluation, slopes)
+
+
+def everything(cell: Cell, arrays: Any, mask: Mask, cotangents: Cotangents) -> tuple[Any, Any, Any]:
+    """In training: output and log-probabilities, their gradients, and what was captured."""
+
+    def forward(arrays: Any) -> tuple[Any, Any]:
+        capture = cells.request(cells.sizes_of(cell.backend))
+        output, attended = cells.call(cell, arrays, mask, key=KEY, train=True, capture=capture)
+        return (output, attended.log_prob), attended.captured
+
+    values, pull_back, captured = jax.vjp(forward, arrays, has_aux=True)
+    weights = (cotangents.output, None if values[1] is None else cotangents.log_prob)
+    return values, pull_back(weights)[0], captured
+
+
+def faults_of(cell: Cell, *, compiled: bool) -> list[str]:
+    """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache.
+
+    Compiled as a training step is, or operation by operation, which is far quicker for one call.
+    """
+    sizes = cells.sizes_of(cell.backend)
+    expected = expected_of(cell.combination, sizes)
+    arrays = jax.tree.map(jnp.asarray, cells.arrays_of(cell.combination, sizes))
+    cotangents = jax.tree.map(jnp.asarray, cotangents_of(sizes))
+    mask = cells.mask_of(expected.facts)
+    tolerance = 1e-6 * max(1, np.abs(expected.training.logits).max())
+    faults: list[str] = []
+
+    def compare(name: str, found: Any, wanted: Any, within: Any = tolerance) -> None:
+        difference = np.abs(np.asarray(found, np.float64) - wanted)
+        if not (difference <= within).all():
+            faults.append(f"{cell}: {name} is off by {difference.max():.1e}, more than {np.max(within):.1e}")
+
+    run = jax.jit(everything, static_argnums=0, compiler_options=IN_HASTE) if compiled else everything
+    with jax.default_matmul_precision("highest"), jax.disable_jit(not compiled and cell.backend in LOOPS):
+        (output, log_prob), gradients, captured = run(cell, arrays, mask, cotangents)
+        compare("output", output, expected.training.output)
+        if cell.combination.normaliser in SAMPLERS:
+            compare("log_prob", log_prob, expected.training.log_prob)
+            compare("output in evaluation", cells.call(cell, arrays, mask)[0], expected.evaluation.output)
+        decoding = dataclasses.replace(cell.combination, facts=cell.combination.facts | {"query_offset"})
+        if "causal" in decoding.facts and unsupported(cell.backend, decoding) is None:
+            one, facts = cells.last_query(arrays, expected.facts)
+            decoded = cells.call(cell, one, cells.mask_of(facts))[0]
+            compare("decoded output", decoded, expected.evaluation.output[:, -1:])
+    request = cells.request(sizes)
+    compare("captured rows", captured.weights, expected.training.weights[:, request.heads][:, :, request.rows])
+    means = captured.means()
+    for name, (mean, count) in algebra.statistics(expected.training, expected.facts).items():
+        compare(f"statistic {name}", means[name], mean, 1e-5 * np.maximum(1, np.abs(mean)))
+        compare(f"count of {name}", captured.counts[name], count, 0)
+    for name, found in expected.slopes.items():
+        for direction, slope in found:
+            # The floor is what float32 itself leaves of a slope that cancels to nothing.
+            within = 2e-3 * max(abs(slope), 1e-2)
+            compare(f"gradient of {name}", np.sum(np.asarray(gradients[name]) * direction), slope, within)
+    return faults
+
+
+def faults_of_all(chosen: Sequence[Cell], *, compiled: bool) -> list[str]:
+    return [fault for cell in chosen for fault in faults_of(cell, compiled=compiled)]
+
+
+def pairwise(chosen: Sequence[Cell]) -> list[Cell]:
+    """Few cells in which any two choices meet that meet anywhere, taken greedily."""
+    pairs = {
+        cell: set(itertools.combinations(enumerate((cell.backend, *vars(cell.combination).values())), 2))
+        for cell in chosen
+    }
+    missing = set().union(*pairs.values())
+    cover: list[Cell] = []
+    for least in range(max(map(len, pairs.values())), 0, -1):
+        for cell in chosen:
+            if len(pairs[cell] & missing) >= least:
+                cover.append(cell)
+                missing -= pairs[cell]
+    assert not missing
+    return cover
+
+
+SUPPORTED = [(backend, score) for backend, takes in BACKENDS.items() for score in Score if score in takes.scores]
+# The kernel of splash, run without its TPU, is slow: a cell of each score, position and kind of mask.
+INTERPRETED = [cell for cell in cells.supported() if cell.backend is Backend.SPLASH][::40]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "score"), SUPPORTED, ids=lambda choice: choice.value)
+def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> None:
+    if backend is Backend.CUDNN:
+        pytest.skip(str(unfit(backend, CPU)))
+    chosen = [cell for cell in cells.supported() if (cell.backend, cell.combination.score) == (backend, score)]
+    assert faults_of_all(chosen, compiled=backend is Backend.SPLASH) == []
+
+
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda choice: choice.value)
+def test_supported_cells_are_the_oracles_pair_by_pair(backend: Backend) -> None:
+    everywhere = [cell for cell in cells.supported() if cell.backend not in (Backend.SPLASH, Backend.CUDNN)]
+    chosen = [cell for cell in pairwise(everywhere) if cell.backend is backend]
+    assert faults_of_all(chosen, compiled=backend is not Backend.EINSUM) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "says"),
+    [
+        ("read", lambda weights, v: read(jax.lax.stop_gradient(weights), v), "gradient of q"),
+        ("normalise", lambda logits, allowed, *kind, **options: normalise(logits, None, *kind, **options), "output"),
+        ("query_positions", lambda mask, queries: jnp.arange(queries)[None], "decoded output"),
+        (
+            "capture_weights",
+            lambda weights, *rest, **more: capture_weights(weights[:, ::-1], *rest, **more),
+            "captured",
+        ),
+    ],
+)
+def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, says: str) -> None:
+    cell = Cell(Backend.EINSUM, Combination(position=Position.ROTARY, facts=frozenset({"causal"})))
+    assert faults_of(cell, compiled=False) == []
+    monkeypatch.setattr(f"transformer.attention.attend.{name}", fault)
+    assert any(f"{cell}: {says}" in found for found in faults_of(cell, compiled=False))
+
+
+def test_splash_cells_are_the_oracles() -> None:
+    assert faults_of_all(INTERPRETED, compiled=True) == []
+
+
+def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
+    chosen = [cell for cell in cells.supported() if cell.backend is Backend.CUDNN]
+    assert chosen
+    fitting = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16")
+    for cell in chosen:
+        spec = cells.spec_of(cell)
+        assert choose(spec, cell.combination, fitting) is Backend.CUDNN
+        for change, says in (
+            ({"platform": "cpu"}, "needs an NVIDIA GPU; the platform is cpu"),
+            ({"dtype": "float32"}, "takes bfloat16 and float16, not float32"),
+            ({"depth": 20, "value_depth": 20}, "head depths to 128 that are multiples of 8, not 20"),
+            ({"depth": 256, "value_depth": 256}, "head depths to 128 that are multiples of 8, not 256"),
+            ({"value_depth": 32}, "values of the keys' depth, 64, not 32"),
+        ):
+            with pytest.raises(ValueError, match=says) as caught:
+                choose(spec, cell.combination, dataclasses.replace(fitting, **change))
+            assert str(cell.combination) in str(caught.value)
+
+
+@pytest.mark.parametrize("normaliser", [Normaliser.HARD, Normaliser.STRAIGHT_THROUGH], ids=lambda choice: choice.value)
+def test_a_sample_has_the_gradient_that_its_kind_promises(normaliser: Normaliser) -> None:
+    cell = Cell(Backend.EINSUM, Combination(normaliser=normaliser, facts=frozenset({"causal"})))
+    arrays, facts = (make(cell.combination, cells.TINY) for make in (cells.arrays_of, cells.facts_of))
+    arrays, mask = jax.tree.map(jnp.asarray, arrays), cells.mask_of(facts)
+
+    def gradients(cell: Cell) -> Any:
+        cotangents = cotangents_of(cells.TINY)._replace(log_prob=np.zeros((2, 6, 5), np.float32))
+        return everything(cell, arrays, mask, jax.tree.map(jnp.asarray, cotangents))[1]
+
+    found = gradients(cell)
+    softmax = gradients(cell._replace(combination=dataclasses.replace(cell.combination, normaliser=Normaliser.SOFTMAX)))
+    for name in ("q", "k"):
+        assert np.abs(softmax[name]).max() > 0.1
+        wanted = softmax[name] if normaliser is Normaliser.STRAIGHT_THROUGH else np.zeros_like(softmax[name])
+        np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-6 * (normaliser is not Normaliser.HARD))
+    assert np.abs(found["v"] - softmax["v"]).max() > 0.1
+    with pytest.raises(TypeError, match=f"normaliser={normaliser.value} draws a sample"):
+        cells.call(cell, arrays, mask, train=True)
+
+
+def test_every_unsupported_cell_is_refused_with_its_name_and_the_nearest_that_is_not() -> None:
+    refused = 0
+    for backend, combination in itertools.product(BACKENDS, combinations()):
+        if unsupported(backend, combination) is None:
+            continue
+        refused += 1
+        with pytest.raises(ValueError, match=r"has no meaning: |does not take ") as caught:
+            choose(AttentionSpec(backend=backend), combination, CPU)
+        message = str(caught.value)
+        assert message.startswith(str(combination)), message
+        if meaningless(combination) is None:
+            assert f"backend={backend.value} does not take" in message
+            able = [other.value for other in BACKENDS if not (unsupported(other, combination) or unfit(other, CPU))]
+            assert f"; backend={' or '.join(able)} computes it as it stands; " in message
+            assert "einsum" in able
+            near = nearest(backend, combination)
+            assert near is not None
+            assert message.endswith(f"nearest here: {near}")
+            assert unsupported(backend, near) is None
+    assert refused == len(BACKENDS) * len(list(combinations())) - len(cells.supported())
+
+
+def test_attend_itself_refuses_a_sample_of_the_unsupported_cells() -> None:
+    every = [Cell(*pair) for pair in itertools.product(BACKENDS, combinations()) if unsupported(*pair) is not None]
+    for cell in every[::211]:
+        arrays, facts = (make(cell.combination, cells.TINY) for make in (cells.arrays_of, cells.facts_of))
+        with pytest.raises(ValueError, match=r"has no meaning: |does not take ") as caught:
+            jax.eval_shape(functools.partial(cells.call, cell), arrays, cells.mask_of(facts))
+        assert str(cell.combination) in str(caught.value)
+
+
+MACHINES = {
+    "cpu": CPU,
+    "gpu": dataclasses.replace(CPU, platform="gpu", dtype="bfloat16"),
+    "gpu in float32": dataclasses.replace(CPU, platform="gpu"),
+    "one tpu": dataclasses.replace(CPU, platform="tpu", dtype="bfloat16"),
+    "many tpus": dataclasses.replace(CPU, platform="tpu", dtype="bfloat16", devices=8),
+    "odd length": dataclasses.replace(CPU, platform="tpu", queries=100),
+    "float64": dataclasses.replace(CPU, dtype="float64"),
+    "long": dataclasses.replace(CPU, queries=2**15, keys=2**15),
+}
+AUTO = AttentionSpec()
+
+
+@pytest.mark.parametrize("at", MACHINES.values(), ids=MACHINES)
+def test_auto_is_exact_for_whatever_means_something(at: Circumstances) -> None:
+    for combination in combinations():
+        if meaningless(combination) is None:
+            chosen = choose(AUTO, combination, at)
+            assert unsupported(chosen, combination) is None
+            assert unfit(chosen, at) is None
+
+
+def test_auto_takes_the_fastest() -> None:
+    causal, bias = (Combination(facts=frozenset({fact})) for fact in ("causal", "bias"))
+    sparse = Combination(normaliser=Normaliser.SPARSEMAX)
+    for combination, machine, wanted in (
+        (causal, "cpu", Backend.EINSUM),
+        (causal, "gpu", Backend.CUDNN),
+        (causal, "gpu in float32", Backend.EINSUM),
+        (causal, "one tpu", Backend.SPLASH),
+        (causal, "many tpus", Backend.EINSUM),
+        (causal, "odd length", Backend.EINSUM),
+        (causal, "long", Backend.BLOCKWISE),
+        (bias, "gpu", Backend.EINSUM),
+        (bias, "long", Backend.BLOCKWISE),
+        (sparse, "gpu", Backend.EINSUM),
+        (sparse, "long", Backend.EINSUM),
+    ):
+        assert choose(AUTO, combination, MACHINES[machine]) is wanted, (combination, machine)
+
+
+def test_the_log_says_which_backend_computes_what(caplog: pytest.LogCaptureFixture) -> None:
+    q = jnp.zeros((2, 5, 6, 4))
+    k = jnp.zeros((2, 5, 2, 4))
+    with caplog.at_level(logging.INFO, "transformer.attention.backends"):
+        attend(q, k, k, spec=AUTO, mask=Mask(causal=True))
+    (record,) = (record for record in caplog.records if record.name == "transformer.attention.backends")
+    says = "backend=einsum for score=scaled_dot x normaliser=softmax x position=none x mask=causal, float32 [B 2, H 6"
+    assert says in record.getMessage()
