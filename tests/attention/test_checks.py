@@ -138,7 +138,7 @@ def masks() -> dict[str, Case]:
     for name, value, needed in wrong:
         shape = tuple(part.shape for part in value) if isinstance(value, tuple) else value.shape
         cases[f"{name}_{shape}"] = Case(partial(masked, **{name: value}), (f"mask.{name} has shape {shape}", needed))
-    for window in ((0, 0), (-1, 2), (2, -1), (math.nan, 2)):
+    for window in ((0, 0), (-1, 2), (2, -1), (math.nan, 2), (1.5, 2)):
         cases[f"window_{window}"] = Case(partial(masked, window=window), (f"mask.window={window}", "at least 0"))
     for half_width in (0, -1):
         says = (f"mask.window=({half_width}, {half_width})",)

@@ -53,7 +53,8 @@ def attention(kind: Kind, arrays: Arrays, facts: Facts) -> Answer:
     seen = np.broadcast_to(visible(facts, arrays, position_BxQ), logits.shape)
     probabilities, weights, log_prob = normalise(kind, logits, seen)
     if kind.gaussian:
-        half_width = facts["window"][0]
+        # D of Luong et al. 2015: half of what the window spans.
+        half_width = sum(facts["window"]) / 2
         distance = np.arange(logits.shape[-1]) - arrays["centre"][..., None]
         weights = weights * np.exp(-(distance**2) / (2 * (half_width / 2) ** 2))
     return Answer(logits, seen, probabilities, weights, read(arrays, weights, position_BxQ), log_prob)

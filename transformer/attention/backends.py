@@ -23,7 +23,7 @@ from transformer.attention.spec import AttentionSpec, Backend
 _logger = logging.getLogger(__name__)
 
 # A dense map of this size and less is faster whole than in blocks, on CPU as on accelerators.
-DENSE_LOGITS = 2**26
+DENSE_LOGITS = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
