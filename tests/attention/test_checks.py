@@ -107,8 +107,8 @@ def shapes_of_arrays() -> dict[str, Case]:
             partial(traced, k=(2, 7, 3, 8)), (f"q {Q_SHAPE}", "3 heads of k (2, 7, 3, 8)")
         ),
         "more_heads_than_queries": Case(partial(traced, k=(2, 7, 8, 8)), (f"q {Q_SHAPE}", "8 heads of k (2, 7, 8, 8)")),
-        "no_key_head": Case(partial(traced, k=(2, 7, 0, 8)), (f"q {Q_SHAPE}", "0 heads of k (2, 7, 0, 8)")),
-        "no_key": Case(partial(traced, k=(2, 0, 2, 8)), ("k (2, 0, 2, 8) holds no key",)),
+        "no_key_head": Case(partial(traced, k=(2, 7, 0, 8)), ("k has shape (2, 7, 0, 8)", "no size may be 0")),
+        "no_key": Case(partial(traced, k=(2, 0, 2, 8)), ("k has shape (2, 0, 2, 8)", "no size may be 0")),
         "depth": Case(partial(traced, k=(2, 7, 2, 6)), (f"q {Q_SHAPE}", "k (2, 7, 2, 6)", "differ in depth")),
         "bias_of_another_length": Case(partial(traced, bias=floats(1, 4, 5, 6)), ("bias", "(1, 4, 5, 6)", str(LOGITS))),
         "bias_of_two_axes": Case(partial(traced, bias=floats(5, 7)), ("bias has shape (5, 7)", str(LOGITS))),

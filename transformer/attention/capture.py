@@ -79,6 +79,9 @@ class Captured(NamedTuple):
         """The maps of these layers alone; statistics stay those of every layer."""
         if layers is None or self.weights is None:
             return self
+        beyond = [layer for layer in layers if not 0 <= layer < len(self.weights)]
+        if beyond:
+            raise ValueError(f"capture.layers={layers} names {beyond}; there are layers 0 ... {len(self.weights) - 1}")
         return self._replace(weights=self.weights[jnp.asarray(layers)])
 
 

@@ -27,16 +27,16 @@ def check_call(
     for name, array in (("q", q), ("k", k), ("v", v)):
         if array.ndim != 4:
             raise ValueError(f"{name} has shape {array.shape}; attention takes [batch, length, heads, depth]")
+        if 0 in array.shape:
+            raise ValueError(f"{name} has shape {array.shape}; no size may be 0")
     if not q.shape[0] == k.shape[0] == v.shape[0]:
         raise ValueError(f"q {q.shape}, k {k.shape} and v {v.shape} differ in their batch, the first size")
     if k.shape[1:3] != v.shape[1:3]:
         raise ValueError(f"k {k.shape} and v {v.shape} differ in length or heads")
-    if k.shape[2] == 0 or q.shape[2] % k.shape[2]:
+    if q.shape[2] % k.shape[2]:
         raise ValueError(
             f"q {q.shape} has {q.shape[2]} heads, which the {k.shape[2]} heads of k {k.shape} do not divide"
         )
-    if k.shape[1] == 0:
-        raise ValueError(f"k {k.shape} holds no key")
     check_parameters(spec.score, spec.position, params)
     _check_score(q, k, params)
     _check_position(q, v, params)

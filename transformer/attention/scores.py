@@ -242,15 +242,15 @@ def check_parameters(kind: Score, position: Position, params: Parameters) -> Non
         check_positive("sharpening", params.score.sharpening)
 
 
-def check_positive(name: str, value: Array | float | None) -> None:
-    """Refuse a number (or an array whose numbers are known) that is not finite and above 0.
+def check_positive(name: str, value: Array | float) -> None:
+    """Refuse what is no real number, finite and above 0 (of a traced array the numbers are not known).
 
     Errors: ValueError that names the argument and its value.
     """
-    if value is None or isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.core.Tracer):
         return
     numbers = np.asarray(value)
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+    if numbers.dtype.kind not in "fiuV" or not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise ValueError(f"{name}={value} must be finite and above 0")
 
 

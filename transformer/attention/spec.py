@@ -42,7 +42,8 @@ class AttentionSpec:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("scale", self.scale)
+        if self.scale is not None:
+            check_positive("scale", self.scale)
         check_positive("temperature", self.temperature)
         if self.scale is not None and self.score is not Score.SCALED_DOT:
             raise ValueError(f"scale={self.scale} belongs to score=scaled_dot alone; score is {self.score.value}")
