@@ -260,6 +260,8 @@ def test_a_thumbnail_and_a_curve_are_doors(report, visit):
     wait_for(page, "step", "100")
     assert page.locator("#once").inner_text() == ""
     page.locator("#more-curves summary").click()
+    # The browser tells of the opening a moment later.
+    page.locator("#more-curves .chart svg[role=img]").nth(1).wait_for()
     assert page.locator("#more-curves .chart svg[role=img]").count() == 2
 
 
