@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,10 +35,18 @@ from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 
 KEY = jax.random.key(3)
-# What has loops of its own would be compiled for every cell: then Python runs the loops.
+# To compile a program costs far more than to run it once. So operations run one by one, and Python runs the loops of
+# what has loops; only the kernel of splash is compiled.
 LOOPS = (Backend.BLOCKWISE, Backend.XLA)
-IN_HASTE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 CPU = Circumstances("cpu", "float32", batch=2, heads=4, queries=128, keys=128, depth=64, value_depth=64)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_in_haste() -> Iterator[None]:
+    """What is compiled here runs once: to optimise it would take longer."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Cotangents(NamedTuple):
@@ -98,11 +106,8 @@ def everything(cell: Cell, arrays: Any, mask: Mask, cotangents: Cotangents) -> t
     return values, pull_back(weights)[0], captured
 
 
-def faults_of(cell: Cell, *, compiled: bool) -> list[str]:
-    """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache.
-
-    Compiled as a training step is, or operation by operation, which is far quicker for one call.
-    """
+def faults_of(cell: Cell) -> list[str]:
+    """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache."""
     sizes = cells.sizes_of(cell.backend)
     expected = expected_of(cell.combination, sizes)
     arrays = jax.tree.map(jnp.asarray, cells.arrays_of(cell.combination, sizes))
@@ -116,11 +121,10 @@ def faults_of(cell: Cell, *, compiled: bool) -> list[str]:
         if not (difference <= within).all():
             faults.append(f"{cell}: {name} is off by {difference.max():.1e}, more than {np.max(within):.1e}")
 
-    run = jax.jit(everything, static_argnums=0, compiler_options=IN_HASTE) if compiled else everything
-    with jax.default_matmul_precision("highest"), jax.disable_jit(not compiled and cell.backend in LOOPS):
-        (output, log_prob), gradients, captured = run(cell, arrays, mask, cotangents)
-    compare("output", output, expected.training.output)
+    run = jax.jit(everything, static_argnums=0) if cell.backend is Backend.SPLASH else everything
     with jax.default_matmul_precision("highest"), jax.disable_jit(cell.backend in LOOPS):
+        (output, log_prob), gradients, captured = run(cell, arrays, mask, cotangents)
+        compare("output", output, expected.training.output)
         if cell.combination.normaliser in SAMPLERS:
             compare("log_prob", log_prob, expected.training.log_prob)
             compare("output in evaluation", cells.call(cell, arrays, mask)[0], expected.evaluation.output)
@@ -143,12 +147,12 @@ def faults_of(cell: Cell, *, compiled: bool) -> list[str]:
     return faults
 
 
-def faults_of_all(chosen: Sequence[Cell], *, compiled: bool) -> list[str]:
+def faults_of_all(chosen: Sequence[Cell]) -> list[str]:
     """Those of each cell; one that raises is a fault too, and hides no other."""
     faults = []
     for cell in chosen:
         try:
-            faults += faults_of(cell, compiled=compiled)
+            faults += faults_of(cell)
         except Exception as error:
             faults.append(f"{cell}: raises {error!r}")
     return faults
@@ -182,14 +186,14 @@ def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> 
     if backend is Backend.CUDNN:
         pytest.skip(str(unfit(backend, CPU)))
     chosen = [cell for cell in cells.supported() if (cell.backend, cell.combination.score) == (backend, score)]
-    assert faults_of_all(chosen, compiled=backend is Backend.SPLASH) == []
+    assert faults_of_all(chosen) == []
 
 
 @pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda choice: choice.value)
 def test_supported_cells_are_the_oracles_pair_by_pair(backend: Backend) -> None:
     everywhere = [cell for cell in cells.supported() if cell.backend not in (Backend.SPLASH, Backend.CUDNN)]
     chosen = [cell for cell in pairwise(everywhere) if cell.backend is backend]
-    assert faults_of_all(chosen, compiled=backend is not Backend.EINSUM) == []
+    assert faults_of_all(chosen) == []
 
 
 @pytest.mark.parametrize(
@@ -207,13 +211,13 @@ def test_supported_cells_are_the_oracles_pair_by_pair(backend: Backend) -> None:
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, says: str) -> None:
     cell = Cell(Backend.EINSUM, Combination(position=Position.ROTARY, facts=frozenset({"causal"})))
-    assert faults_of(cell, compiled=False) == []
+    assert faults_of(cell) == []
     monkeypatch.setattr(f"transformer.attention.attend.{name}", fault)
-    assert any(f"{cell}: {says}" in found for found in faults_of(cell, compiled=False))
+    assert any(f"{cell}: {says}" in found for found in faults_of(cell))
 
 
 def test_splash_cells_are_the_oracles() -> None:
-    assert faults_of_all(INTERPRETED, compiled=True) == []
+    assert faults_of_all(INTERPRETED) == []
 
 
 def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
