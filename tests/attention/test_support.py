@@ -24,6 +24,7 @@ from transformer.attention.backends import (
     combinations,
     meaningless,
     nearest,
+    nearest_meaning,
     unfit,
     unsupported,
 )
@@ -275,7 +276,9 @@ def test_every_unsupported_cell_is_refused_with_its_name_and_the_nearest_that_is
                 choose(AttentionSpec(backend=backend), combination, CPU)
             message = str(caught.value)
             if nonsense:
-                assert message == f"{combination} has no meaning: {nonsense}"
+                sensible = nearest_meaning(combination)
+                assert unsupported(Backend.EINSUM, sensible) is None
+                assert message == f"{combination} has no meaning: {nonsense}; nearest: {sensible}"
                 continue
             near = nearest(backend, combination)
             assert near is not None

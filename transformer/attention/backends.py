@@ -10,6 +10,7 @@ import itertools
 import logging
 import string
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +117,24 @@ def meaningless(combination: Combination) -> str | None:
     return None
 
 
+def nearest_meaning(combination: Combination) -> Combination:
+    """The combination that means something with the fewest parts changed."""
+    needed = {fact for owner, fact in (("centre", "window"), ("prefix", "causal")) if owner in combination.facts}
+    repairs: tuple[dict[str, Any], ...] = (
+        {"position": Position.NONE},
+        {"reweighting": Reweighting.NONE},
+        {"facts": combination.facts | needed},
+    )
+    for count in range(len(repairs) + 1):
+        for chosen in itertools.combinations(repairs, count):
+            changed = combination
+            for repair in chosen:
+                changed = dataclasses.replace(changed, **repair)
+            if meaningless(changed) is None:
+                return changed
+    raise AssertionError(f"{combination}: without position and re-weighting every combination has a meaning")
+
+
 def unsupported(backend: Backend, combination: Combination) -> str | None:
     """What of the combination the backend does not take; None when it is exact for all of it."""
     nonsense = meaningless(combination)
@@ -173,7 +192,7 @@ def choose(spec: AttentionSpec, combination: Combination, at: Circumstances) -> 
     """
     nonsense = meaningless(combination)
     if nonsense is not None:
-        raise ValueError(f"{combination} has no meaning: {nonsense}")
+        raise ValueError(f"{combination} has no meaning: {nonsense}; nearest: {nearest_meaning(combination)}")
     if spec.backend is not Backend.AUTO:
         why = unsupported(spec.backend, combination) or unfit(spec.backend, at)
         if why is not None:
