@@ -2,14 +2,16 @@
 
 Shape letters, used in names such as `weights_BxHxQxK` and in jaxtyping: B batch, R row (example x beam),
 Q query length, K key length, S source length, T target length, H heads, D head depth, E model width,
-F feed-forward width, L layers, V vocabulary.
+F feed-forward width, L layers, V vocabulary, G key and value heads.
 """
 
 from collections.abc import Mapping
 
 from jax.sharding import PartitionSpec
 
-LOGICAL_AXES = frozenset({"batch", "embed", "feed_forward", "head_depth", "heads", "layers", "positions", "vocabulary"})
+LOGICAL_AXES = frozenset(
+    {"batch", "embed", "features", "feed_forward", "head_depth", "heads", "layers", "positions", "vocabulary"}
+)
 
 # Where each logical axis lies: the name of a mesh axis, or None for "whole on every device".
 Rules = Mapping[str, str | None]

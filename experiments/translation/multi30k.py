@@ -55,7 +55,7 @@ def get_config() -> ConfigDict:
                 "positions": "sinusoidal",
                 "longest": 128,
                 "score": "scaled_dot",
-                "attention_bias": True,
+                "biases": "all",
                 "unroll": 4,
             },
             "optimizer": {

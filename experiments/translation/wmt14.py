@@ -61,7 +61,7 @@ def get_config(size: str = "base") -> ConfigDict:
                 "positions": "sinusoidal",
                 "longest": 512,
                 "score": "scaled_dot",
-                "attention_bias": False,
+                "biases": "feed_forward",
                 "unroll": 1,
             },
             "optimizer": {

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.tasks.losses import token_loss
+from transformer.tasks.losses import hidden_token_loss, token_loss
 
 BATCH, LENGTH, VOCABULARY = 3, 5, 7
 
@@ -74,3 +74,46 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
     assert found.smoothed.dtype == jnp.float32
     smoothed, _, _ = by_hand(np.asarray(half, np.float32), labels, counts, 0.1)
     assert float(found.smoothed) == pytest.approx(smoothed, rel=1e-5)
+
+
+@pytest.mark.parametrize("at_once", [1, BATCH * VOCABULARY * 2, 10**9])
+def test_the_loss_in_chunks_is_the_whole_ones_value_and_gradient(at_once: int) -> None:
+    logits, labels, counts = drawn()
+    random = np.random.default_rng(1)
+    hidden = random.normal(size=(BATCH, LENGTH, 4)).astype(np.float32)
+    kernel = random.normal(size=(4, VOCABULARY)).astype(np.float32)
+
+    def whole(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
+        return token_loss(hidden @ kernel, jnp.asarray(labels), jnp.asarray(counts), 0.1).smoothed
+
+    def chunked(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
+        return hidden_token_loss(
+            lambda part: part @ kernel,
+            hidden,
+            jnp.asarray(labels),
+            jnp.asarray(counts),
+            0.1,
+            logits_at_once=at_once,
+        ).smoothed
+
+    for mine, theirs in zip(
+        jax.tree.leaves(jax.value_and_grad(chunked, (0, 1))(hidden, kernel)),
+        jax.tree.leaves(jax.value_and_grad(whole, (0, 1))(hidden, kernel)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=2e-6)
+
+
+def test_the_whole_logits_never_exist_in_chunks() -> None:
+    labels = jnp.zeros((2, 64), jnp.int32)
+
+    def loss(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
+        return hidden_token_loss(
+            lambda part: part @ kernel, hidden, labels, labels == 0, 0.0, logits_at_once=2 * 8 * 4096
+        ).smoothed
+
+    shapes = (jax.ShapeDtypeStruct((2, 64, 4), jnp.float32), jax.ShapeDtypeStruct((4, 4096), jnp.float32))
+    text = str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(*shapes))
+    assert "[2,8,4096]" in text
+    assert "[2,64,4096]" not in text
+    assert "[8,2,8,4096]" not in text

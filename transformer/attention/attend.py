@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention import positions as relative
-from transformer.attention.backends import Combination, choose, circumstances, log_choice
+from transformer.attention.backends import Combination, choose, circumstances, interpreted, log_choice
 from transformer.attention.blockwise import Form, Terms, attend_blockwise
 from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
 from transformer.attention.checks import check_call
+from transformer.attention.dropout import dropout
 from transformer.attention.library import dot_product_attention, splash_attention, splash_log_sum
 from transformer.attention.masks import Mask, dense, query_positions
 from transformer.attention.normalise import Reweighting, gaussian, normalise
@@ -61,14 +63,18 @@ def attend(
     With the defaults softmax(Q K' / sqrt(D)) V (Vaswani et al. 2017, equation 1). Keys and values may have fewer
     heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023), multi-query for G = 1 (Shazeer
     2019). Softmax and log-sum-exp are at least float32. A query that may see no key gives exactly 0. `key` and
-    `train` matter to the normalisers that draw a sample.
+    `train` matter to the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone
+    and behind whatever is captured.
 
-    Errors: ValueError for arrays, masks or heads that do not fit each other, and for a combination that the named
-    backend does not take; TypeError for parameters that are not the score's own.
+    Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
+    backend does not take, and for dropout in training without a key; TypeError for parameters that are not the
+    score's own.
     """
     params = params or Parameters()
     check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
-    combination = Combination.of(spec, mask, bias=bias is not None)
+    if train and spec.dropout > 0 and key is None:
+        raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
+    combination = Combination.of(spec, mask, bias=bias is not None, train=train)
     at = circumstances(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv)
     backend = choose(spec, combination, at)
     log_choice(backend, combination, at)
@@ -84,11 +90,15 @@ def attend(
         case Backend.BLOCKWISE:
             output, log_sum = attend_blockwise(q, k, v_BxKxGxDv, terms, form)
         case Backend.SPLASH:
-            interpret = at.platform != "tpu"
+            interpret = interpreted(backend, at)
             factor = form.scale / form.temperature
             output = splash_attention(q, k, v_BxKxGxDv, mask, factor, interpret=interpret)
-            # One more pass of the kernel, which only a step that captures should pay.
-            log_sum = lambda: splash_log_sum(q, k, v_BxKxGxDv, mask, factor, interpret=interpret)  # noqa: E731
+
+            def log_sum_of_splash() -> Array:
+                # One more pass of the kernel, which only a step that captures should pay.
+                return splash_log_sum(q, k, v_BxKxGxDv, mask, factor, interpret=interpret)
+
+            log_sum = log_sum_of_splash
         case _:
             output = dot_product_attention(q, k, v_BxKxGxDv, terms, form, backend)
     captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=log_sum)
@@ -114,13 +124,19 @@ def _dense(
     if spec.temperature != 1:
         logits = logits / spec.temperature
     allowed = dense(mask, queries=q.shape[1], keys=k.shape[1])
+    dropout_key = None
+    if train and spec.dropout > 0:
+        assert key is not None
+        # Which key a sampler draws must tell nothing of which weights are dropped.
+        key, dropout_key = jax.random.split(key)
     weights = normalise(logits, allowed, spec.normaliser, key=key, train=train)
     if spec.reweighting is Reweighting.GAUSSIAN:
         assert mask.centre is not None
         assert mask.window is not None
         weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
-    output = read(weights.values, v)
+    used = dropout(weights.values, spec.dropout, dropout_key)
+    output = read(used, v)
     if isinstance(params.position, Shaw) and params.position.values_PxD is not None:
-        output = output + relative.relative_values(params.position, weights.values, positions).astype(output.dtype)
+        output = output + relative.relative_values(params.position, used, positions).astype(output.dtype)
     captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
     return output, Attended(captured, weights.log_prob)

@@ -1,21 +1,18 @@
-"""Which program computes which attention: the support table, the choice among them, and the table as a page.
+"""Which program computes which attention: what each takes, and the choice among them.
 
-A combination is score x normaliser x re-weighting x position x facts of the mask (and a bias). What each backend
-takes is declared once, in `BACKENDS`; the choice, the errors and the published table are read from there.
+A combination is score x normaliser x re-weighting x position x facts of the mask (a bias, and dropout). What each
+backend takes is declared once, in `BACKENDS`; the choice, the errors and the published table are read from there.
 """
 
 import dataclasses
-import enum
 import itertools
 import logging
-import string
-from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.masks import FACTS, Mask
+from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
 from transformer.attention.normalise import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.positions import BIASES, ROTARIES, Position
 from transformer.attention.scores import PRODUCTS, Score
@@ -29,7 +26,7 @@ DENSE_LOGITS = 2**25
 
 @dataclasses.dataclass(frozen=True)
 class Combination:
-    """What is asked of a backend, whatever the arrays. `facts`: of the mask, and "bias"."""
+    """What is asked of a backend, whatever the arrays. `facts`: of the mask, "bias", and "dropout" of the weights."""
 
     score: Score = Score.SCALED_DOT
     normaliser: Normaliser = Normaliser.SOFTMAX
@@ -38,9 +35,10 @@ class Combination:
     facts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool) -> "Combination":
-        """The combination of a call."""
-        facts = mask.facts() | ({"bias"} if bias else frozenset())
+    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "Combination":
+        """The combination of a call; weights are dropped in training alone."""
+        beside = {"bias": bias, "dropout": train and spec.dropout > 0}
+        facts = mask.facts() | {name for name, present in beside.items() if present}
         return cls(spec.score, spec.normaliser, spec.reweighting, spec.position, facts)
 
     def __str__(self) -> str:
@@ -77,7 +75,11 @@ class Takes:
     facts: frozenset[str]
 
 
-EVERY_FACT = frozenset({*FACTS, "bias"})
+# Facts of a call that are none of its mask's.
+BESIDE_THE_MASK = ("bias", "dropout")
+_EVERY_FACT = frozenset({*FACTS, *BESIDE_THE_MASK})
+# No program but einsum has the weights themselves, which are what is dropped.
+_WHOLE_WEIGHTS = _EVERY_FACT - {"dropout"}
 _SOFTMAX = frozenset({Normaliser.SOFTMAX})
 _PLAIN = frozenset({Reweighting.NONE})
 _TURNED = frozenset({Position.NONE}) | ROTARIES
@@ -91,10 +93,10 @@ BACKENDS: dict[Backend, Takes] = {
         PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, frozenset({"causal", "window", "query_lengths", "key_lengths", "segments"})
     ),
     Backend.EINSUM: Takes(
-        frozenset(Score), frozenset(Normaliser), frozenset(Reweighting), frozenset(Position), EVERY_FACT
+        frozenset(Score), frozenset(Normaliser), frozenset(Reweighting), frozenset(Position), _EVERY_FACT
     ),
-    Backend.BLOCKWISE: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, EVERY_FACT),
-    Backend.XLA: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, EVERY_FACT),
+    Backend.BLOCKWISE: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, _WHOLE_WEIGHTS),
+    Backend.XLA: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, _WHOLE_WEIGHTS),
 }
 
 
@@ -110,16 +112,12 @@ def meaningless(combination: Combination) -> str | None:
             return f"reweighting=gaussian weighs keys, of which normaliser={combination.normaliser.value} leaves one"
         if not {"window", "centre"} <= facts:
             return "reweighting=gaussian needs mask.window and mask.centre (masks.local_predictive)"
-    if "centre" in facts and "window" not in facts:
-        return "mask.centre needs mask.window, which says how far around it a query sees"
-    if "prefix" in facts and "causal" not in facts:
-        return "mask.prefix needs mask.causal, the fact that it lifts"
-    return None
+    return lacking(facts)
 
 
 def nearest_meaning(combination: Combination) -> Combination:
     """The combination that means something with the fewest parts changed."""
-    needed = {fact for owner, fact in (("centre", "window"), ("prefix", "causal")) if owner in combination.facts}
+    needed = {NEEDS[fact] for fact in combination.facts & NEEDS.keys()}
     repairs: tuple[dict[str, Any], ...] = (
         {"position": Position.NONE},
         {"reweighting": Reweighting.NONE},
@@ -151,10 +149,20 @@ def unsupported(backend: Backend, combination: Combination) -> str | None:
         )
         if value not in known
     ]
-    missing += ["bias" if fact == "bias" else f"mask.{fact}" for fact in sorted(combination.facts - takes.facts)]
-    if not missing and backend is Backend.CUDNN and "window" in combination.facts and "causal" not in combination.facts:
+    missing += [fact if fact in BESIDE_THE_MASK else f"mask.{fact}" for fact in sorted(combination.facts - takes.facts)]
+    if not missing and _window_alone(backend, combination):
         missing.append("mask.window without mask.causal")
     return f"backend={backend.value} does not take {', '.join(missing)}" if missing else None
+
+
+def _window_alone(backend: Backend, combination: Combination) -> bool:
+    """Whether this is the one pair of facts of which cuDNN takes the first with the second alone."""
+    return backend is Backend.CUDNN and "window" in combination.facts and "causal" not in combination.facts
+
+
+def interpreted(backend: Backend, at: Circumstances) -> bool:
+    """Whether the kernel is run without its machine: right, slow, for tests alone."""
+    return backend is Backend.SPLASH and at.platform != "tpu"
 
 
 def unfit(backend: Backend, at: Circumstances) -> str | None:
@@ -203,7 +211,7 @@ def choose(spec: AttentionSpec, combination: Combination, at: Circumstances) -> 
     for backend in BACKENDS:
         if unsupported(backend, combination) or unfit(backend, at):
             continue
-        if backend is Backend.SPLASH and (at.platform != "tpu" or at.devices > 1):
+        if interpreted(backend, at) or (backend is Backend.SPLASH and at.devices > 1):
             continue
         if backend is Backend.EINSUM and not small and not unsupported(Backend.BLOCKWISE, combination):
             continue
@@ -229,7 +237,7 @@ def nearest(backend: Backend, combination: Combination) -> Combination | None:
         position=combination.position if combination.position in takes.positions else Position.NONE,
         facts=combination.facts & takes.facts,
     )
-    if backend is Backend.CUDNN and "window" in changed.facts and "causal" not in changed.facts:
+    if _window_alone(backend, changed):
         changed = dataclasses.replace(changed, facts=changed.facts - {"window"})
     return changed if unsupported(backend, changed) is None else None
 
@@ -258,70 +266,3 @@ def log_choice(backend: Backend, combination: Combination, at: Circumstances) ->
         "attention: backend=%s for %s, %s [B %d, H %d, Q %d, K %d, D %d] on %s",
         *(backend.value, combination, at.dtype, at.batch, at.heads, at.queries, at.keys, at.depth, at.platform),
     )
-
-
-def masks_of_the_table() -> tuple[frozenset[str], ...]:
-    """The masks of the table: each fact alone (with the one that it needs), and the usual pairs."""
-    needs = {"centre": "window", "prefix": "causal"}
-    single = [frozenset({fact} | ({needs[fact]} if fact in needs else set())) for fact in (*FACTS, "bias")]
-    pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
-    return (frozenset(), *single, *(frozenset(pair) for pair in pairs))
-
-
-def combinations() -> Iterable[Combination]:
-    """Every cell of the table, but for the backend."""
-    for score, normaliser, reweighting, position, facts in itertools.product(
-        Score, Normaliser, Reweighting, Position, masks_of_the_table()
-    ):
-        yield Combination(score, normaliser, reweighting, position, facts)
-
-
-def table() -> str:
-    """The support table as Markdown: rows that every backend treats alike are one row, long cells are notes below."""
-    families = (Score, Normaliser, Reweighting, Position)
-    masks = masks_of_the_table()
-    rows: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for parts in itertools.product(*families):
-        cells = tuple(_mask_text(backend, parts, masks) for backend in BACKENDS)
-        if set(cells) != {"-"}:
-            rows.setdefault(cells, []).append(tuple(part.value for part in parts))
-    long = [text for text in dict.fromkeys(itertools.chain(*rows)) if "," in text]
-    notes = dict(zip(long, string.ascii_lowercase, strict=False))
-    lines = [
-        "| score | normaliser | re-weighting | position | " + " | ".join(b.value for b in BACKENDS) + " |",
-        "| --- " * (4 + len(BACKENDS)) + "|",
-    ]
-    for cells, alike in rows.items():
-        for group in _products(alike):
-            texts = [_choice_text(values, family) for values, family in zip(group, families, strict=True)]
-            lines.append("| " + " | ".join([*texts, *(notes.get(cell, cell) for cell in cells)]) + " |")
-    return "\n".join([*lines, "", *(f"- {letter}: {text}" for text, letter in notes.items())])
-
-
-def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
-    """The rows as few products of sets: scores and normalisers that share all else are joined."""
-    boxes: list[tuple[tuple[str, ...], ...]] = [tuple((value,) for value in row) for row in named]
-    for axis in range(4):
-        joined: dict[tuple, list[str]] = {}
-        for box in boxes:
-            rest = (*box[:axis], *box[axis + 1 :])
-            joined.setdefault(rest, []).extend(box[axis])
-        boxes = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in joined.items()]
-    return boxes
-
-
-def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
-    """Some members of a family, in the fewest words."""
-    left = [member.value for member in family if member.value not in values]
-    if not left:
-        return "every"
-    return "all but " + ", ".join(left) if len(left) < len(values) else ", ".join(values)
-
-
-def _mask_text(
-    backend: Backend, parts: tuple[Score, Normaliser, Reweighting, Position], masks: tuple[frozenset[str], ...]
-) -> str:
-    """Which masks a backend takes with these choices."""
-    taken = [facts for facts in masks if unsupported(backend, Combination(*parts, facts)) is None]
-    named = ["+".join(sorted(facts)) or "none" for facts in taken]
-    return "every mask" if len(taken) == len(masks) else ", ".join(named) or "-"

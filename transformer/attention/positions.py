@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.attention.static import static
+
 
 class Position(enum.Enum):
     """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) need nothing here.
@@ -36,7 +38,7 @@ BIASES = frozenset({Position.ALIBI, Position.T5})
 class Rotary:
     """The base of the frequencies base^(-2i / D)."""
 
-    base: float = dataclasses.field(default=10000.0, metadata={"static": True})
+    base: float = static(10000.0)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.base) and self.base > 0):
@@ -49,8 +51,8 @@ class T5:
     """A bias for each bucket of distance and each head; `longest`: distances from here on share the last bucket."""
 
     table_PxH: Float[Array, "P H"]
-    bidirectional: bool = dataclasses.field(default=True, metadata={"static": True})
-    longest: int = dataclasses.field(default=128, metadata={"static": True})
+    bidirectional: bool = static(True)
+    longest: int = static(128)
 
 
 @jax.tree_util.register_dataclass
@@ -106,16 +108,19 @@ def combine(
             return jnp.concatenate([x, broadcast.astype(x.dtype)], axis=-1)
 
 
-def sinusoidal(positions: Int[Array, "*shape"], width: int) -> Float[Array, "*shape {width}"]:
+def sinusoidal(positions: Int[Array, "*shape"], width: int, *, halves: bool = False) -> Float[Array, "*shape {width}"]:
     """Sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
 
-    PE(p, 2i) = sin(p / 10000^(2i / width)), PE(p, 2i + 1) = cos(p / 10000^(2i / width)).
+    PE(p, 2i) = sin(p / 10000^(2i / width)), PE(p, 2i + 1) = cos(p / 10000^(2i / width)); `halves` puts all sines
+    before all cosines instead, as the authors' code does.
 
     Errors: ValueError when `width` is odd.
     """
     if width % 2:
         raise ValueError(f"width={width} is odd; sinusoidal positions pair each sine with a cosine")
     sines, cosines = _waves(positions, width, 10000.0, jnp.dtype(jnp.float32))
+    if halves:
+        return jnp.concatenate([sines, cosines], axis=-1)
     return jnp.stack([sines, cosines], axis=-1).reshape(*positions.shape, width)
 
 

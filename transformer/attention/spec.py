@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 
+from transformer.attention.dropout import check_rate
 from transformer.attention.normalise import Normaliser, Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score, check_positive
@@ -29,8 +30,11 @@ class AttentionSpec:
     """Score x normaliser x re-weighting x position x backend; which keys are seen is the mask's to say.
 
     `scale` replaces 1 / sqrt(D) of scaled_dot. `temperature` divides all logits: softmax(logits / temperature).
+    `dropout`: in training each weight is zeroed with this probability and scaled by 1 / (1 - dropout) otherwise, after
+    the normaliser and the re-weighting (as in the published code of Vaswani et al. 2017 and Devlin et al. 2019).
 
-    Errors: ValueError for a scale or temperature that is not finite and above 0, or a scale without scaled_dot.
+    Errors: ValueError for a scale or temperature that is not finite and above 0, a scale without scaled_dot, or a
+    dropout that is not at least 0 and below 1.
     """
 
     score: Score = Score.SCALED_DOT
@@ -40,10 +44,12 @@ class AttentionSpec:
     backend: Backend = Backend.AUTO
     scale: float | None = None
     temperature: float = 1.0
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.scale is not None:
             check_positive("scale", self.scale)
         check_positive("temperature", self.temperature)
+        check_rate("dropout", self.dropout)
         if self.scale is not None and self.score is not Score.SCALED_DOT:
             raise ValueError(f"scale={self.scale} belongs to score=scaled_dot alone; score is {self.score.value}")

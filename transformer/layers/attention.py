@@ -1,153 +1,92 @@
-"""Multi-head attention: four projections around attend(), and the parameters of scores that have any."""
+"""Multi-head attention: four projections around attend(), whole or one position at a time over a cache."""
 
-import math
-from typing import assert_never
+import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.attend import attend
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
-from transformer.attention.scores import (
-    Additive,
-    Concat,
-    Cosine,
-    General,
-    Location,
-    Mlp,
-    Parameters,
-    Score,
+from transformer.attention.positions import (
+    ROTARIES,
+    T5,
+    Position,
+    Rotary,
+    relative_bias,
+    rotary,
 )
-from transformer.attention.scores import (
-    ScoreParameters as ScoreArrays,
-)
-from transformer.attention.spec import AttentionSpec
-from transformer.layers.linear import Linear, xavier_uniform
-from transformer.layers.module import Initializer, Keys, Module, Parameter
+from transformer.attention.scores import Parameters, Score
+from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
+from transformer.layers.block_config import Biases, BlockConfig, Positions
+from transformer.layers.initialisation import Initialise, Role
+from transformer.layers.linear import Linear
+from transformer.layers.module import Keys, Module, Parameter
 
+# The name by which a rematerialisation policy keeps what attention returns.
+OUTPUT_NAME = "attention_output"
+# What reads a key's index as its position, so that a cache must hold every key at its own place.
+_INDEXED_POSITIONS = frozenset({Position.SHAW, Position.TRANSFORMER_XL})
 
-class ScoreParameters(Module):
-    """The trained part of a score between heads of one depth: empty for the dot products.
-
-    Additive, concat and mlp have a hidden layer of the head's depth. Cosine's sharpening is one number a head and
-    starts at sqrt(D), where its logits spread as far as scaled products of random vectors do at most. Location has a
-    row for each of `longest` keys and reads no key, so that the keys' projection stays as it began.
-    """
-
-    def __init__(self, score: Score, heads: int, depth: int, longest: int, *, parameter: Parameter, keys: Keys):
-        self.score = score
-
-        def matrix(rows: int, columns: int) -> object:
-            axes = ("heads", "head_depth", "head_depth")
-            return parameter(keys, xavier_uniform(rows, columns), (heads, rows, columns), axes)
-
-        def vector(initializer: Initializer) -> object:
-            return parameter(keys, initializer, (heads, depth), ("heads", "head_depth"))
-
-        match score:
-            case Score.DOT | Score.SCALED_DOT:
-                pass
-            case Score.GENERAL:
-                self.weight = matrix(depth, depth)
-            case Score.ADDITIVE:
-                self.keys, self.queries = matrix(depth, depth), matrix(depth, depth)
-                self.vector = vector(xavier_uniform(depth, 1))
-            case Score.CONCAT:
-                self.weight, self.vector = matrix(2 * depth, depth), vector(xavier_uniform(depth, 1))
-            case Score.MLP:
-                self.weight, self.vector = matrix(2 * depth, depth), vector(xavier_uniform(depth, 1))
-                self.bias = vector(jax.nn.initializers.zeros)
-            case Score.COSINE:
-                start = jax.nn.initializers.constant(math.log(math.sqrt(depth)))
-                self.log_sharpening = parameter(keys, start, (heads,), ("heads",))
-            case Score.LOCATION:
-                axes = ("heads", "head_depth", "positions")
-                self.weight = parameter(keys, xavier_uniform(depth, longest), (heads, depth, longest), axes)
-            case _:
-                assert_never(score)
-
-    def __call__(self, dtype: jnp.dtype) -> ScoreArrays | None:
-        """The parameters as attend() takes them, in the type that it computes in."""
-
-        def cast(array: object) -> Array:
-            return jnp.asarray(array[...], dtype)  # type: ignore[index]
-
-        match self.score:
-            case Score.GENERAL:
-                return General(cast(self.weight))
-            case Score.ADDITIVE:
-                return Additive(cast(self.keys), cast(self.queries), cast(self.vector))
-            case Score.CONCAT:
-                return Concat(cast(self.weight), cast(self.vector))
-            case Score.MLP:
-                return Mlp(cast(self.weight), cast(self.bias), cast(self.vector))
-            case Score.COSINE:
-                return Cosine(jnp.exp(cast(self.log_sharpening))[None, :, None])
-            case Score.LOCATION:
-                return Location(cast(self.weight))
-            case _:
-                return None
+KeysAndValues = tuple[Float[Array, "B K G D"], Float[Array, "B K G D"]]
 
 
 class MultiHeadAttention(Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O (Vaswani et al. 2017, section 3.2.2).
 
-    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i) with depth D = width / heads. `longest` is the greatest number of
-    keys, which only a score by location needs to know.
-
-    Errors: ValueError when `heads` does not divide `width`.
+    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighbouring heads share keys and values. Attention
+    over another sequence (`cross`) has no relative positions.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        bias: bool,
-        spec: AttentionSpec,
-        longest: int,
-        parameter: Parameter,
-        keys: Keys,
-    ):
-        if width % heads:
-            raise ValueError(f"width={width} is not divisible by heads={heads}")
-        model = (("embed", width),)
-        split = (("heads", heads), ("head_depth", width // heads))
-        self.query = Linear(model, split, bias=bias, parameter=parameter, keys=keys)
-        self.key = Linear(model, split, bias=bias, parameter=parameter, keys=keys)
-        self.value = Linear(model, split, bias=bias, parameter=parameter, keys=keys)
-        self.output = Linear(split, model, bias=bias, parameter=parameter, keys=keys)
-        self.score = ScoreParameters(spec.score, heads, width // heads, longest, parameter=parameter, keys=keys)
-        self.spec = spec
+    def __init__(self, config: BlockConfig, *, cross: bool, initialise: Initialise, parameter: Parameter, keys: Keys):
+        model = (("embed", config.width),)
+        heads = (("heads", config.heads), ("head_depth", config.depth))
+        groups = (("heads", config.groups), ("head_depth", config.depth))
+        linear = functools.partial(Linear, bias=config.biases is Biases.ALL, parameter=parameter, keys=keys)
+        self.query = linear(model, heads, initialise=functools.partial(initialise, Role.QUERY))
+        self.key = linear(model, groups, initialise=functools.partial(initialise, Role.KEY))
+        self.value = linear(model, groups, initialise=functools.partial(initialise, Role.VALUE))
+        self.output = linear(heads, model, initialise=functools.partial(initialise, Role.OUTPUT))
+        self.score = TrainedScore(
+            config.score, config.heads, config.depth, config.longest, parameter=parameter, keys=keys
+        )
+        position = Position.NONE if cross else config.positions.within_attention
+        self.spec = config.spec(position)
+        if cross:
+            config = dataclasses.replace(config, positions=Positions.NONE)
+        self.relative = TrainedPositions(config, parameter=parameter, keys=keys)
 
-    def keys_and_values(
-        self, memory_BxKxE: Float[Array, "B K E"]
-    ) -> tuple[Float[Array, "B K H D"], Float[Array, "B K H D"]]:
-        """The projected keys and values of a memory: what a decoder caches."""
+    def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
+        """The projected keys and values of a memory, without positions."""
         return self.key(memory_BxKxE), self.value(memory_BxKxE)
 
     def read(
         self,
         x_BxQxE: Float[Array, "B Q E"],
-        k_BxKxHxD: Float[Array, "B K H D"],
-        v_BxKxHxD: Float[Array, "B K H D"],
+        k_BxKxGxD: Float[Array, "B K G D"],
+        v_BxKxGxD: Float[Array, "B K G D"],
         *,
         mask: Mask,
+        table: T5 | None = None,
+        key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], Captured | None]:
-        """Attend from x to keys and values that are already projected."""
+        """Attend from x to keys and values that are already projected; with a key, as in training."""
         output_BxQxHxD, attended = attend(
             self.query(x_BxQxE),
-            k_BxKxHxD,
-            v_BxKxHxD,
+            k_BxKxGxD,
+            v_BxKxGxD,
             spec=self.spec,
             mask=mask,
-            params=Parameters(score=self.score(x_BxQxE.dtype)),
+            params=self._parameters(table, x_BxQxE.dtype),
+            key=key,
+            train=key is not None,
             capture=capture,
         )
-        return self.output(output_BxQxHxD), attended.captured
+        return self.output(checkpoint_name(output_BxQxHxD, OUTPUT_NAME)), attended.captured
 
     def __call__(
         self,
@@ -155,17 +94,94 @@ class MultiHeadAttention(Module):
         memory_BxKxE: Float[Array, "B K E"],
         *,
         mask: Mask,
+        table: T5 | None = None,
+        key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], Captured | None]:
         """Attend from x to a memory; self-attention where both are the same."""
-        return self.read(x_BxQxE, *self.keys_and_values(memory_BxKxE), mask=mask, capture=capture)
+        projected = self.keys_and_values(memory_BxKxE)
+        return self.read(x_BxQxE, *projected, mask=mask, table=table, key=key, capture=capture)
+
+    def cacheable(self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"]) -> KeysAndValues:
+        """Keys and values as `step` keeps them: rotary keys are turned once, by the position that they came from."""
+        keys, values = keys_and_values
+        return self._turn(keys, positions_BxK), values
+
+    def step(
+        self,
+        x_Rx1xE: Float[Array, "R 1 E"],
+        cache: KeysAndValues,
+        position_R: Int[Array, " R"],
+        *,
+        window: int,
+        table: T5 | None = None,
+    ) -> tuple[Float[Array, "R 1 E"], KeysAndValues]:
+        """Attend from each row's new position to its past: the output, and the cache with the new key and value.
+
+        The cache is a ring: position p lies at slot p mod its length (`cache_length`).
+        """
+        new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
+        grown = jax.tree.map(lambda held, added: write_slot(held, added, position_R), cache, new)
+        if self.spec.position in _INDEXED_POSITIONS or self.spec.score is Score.LOCATION:
+            mask = Mask(causal=True, window=(window, 0) if window else None, query_offset=position_R)
+            return self.read(x_Rx1xE, *grown, mask=mask, table=table)[0], grown
+        held_RxK = slot_positions(position_R, grown[0].shape[1])
+        seen_RxK = held_RxK >= 0
+        if window:
+            seen_RxK &= position_R[:, None] - held_RxK <= window
+        params = self._parameters(table, x_Rx1xE.dtype)
+        queries_Rx1xHxD = self._turn(self.query(x_Rx1xE), position_R[:, None])
+        bias = relative_bias(
+            self.spec.position,
+            params.position,
+            queries_Rx1xHxD.shape[2],
+            position_R[:, None],
+            held_RxK[:, None],
+            jnp.promote_types(x_Rx1xE.dtype, jnp.float32),
+        )
+        output, _ = attend(
+            queries_Rx1xHxD,
+            *grown,
+            spec=dataclasses.replace(self.spec, position=Position.NONE),
+            mask=Mask(allowed=seen_RxK[:, None, None]),
+            bias=bias,
+            params=params._replace(position=None),
+        )
+        return self.output(output), grown
+
+    def cache_length(self, length: int, window: int) -> int:
+        """The slots that a cache of `length` positions needs, where a query sees `window` back (0: all)."""
+        indexed = self.spec.position in _INDEXED_POSITIONS or self.spec.score is Score.LOCATION
+        return length if indexed or not window else min(window + 1, length)
+
+    def _parameters(self, table: T5 | None, dtype: jnp.dtype) -> Parameters:
+        return Parameters(score=self.score(dtype), position=self.relative(table, dtype))
+
+    def _turn(self, x: Float[Array, "B N H D"], positions: Int[Array, "#B N"]) -> Float[Array, "B N H D"]:
+        if self.spec.position not in ROTARIES:
+            return x
+        turning = self.relative(None, x.dtype)
+        assert isinstance(turning, Rotary)
+        return rotary(x, positions, base=turning.base, halves=self.spec.position is Position.ROTARY_HALVES)
 
 
-def write_cache(
-    cache_RxKxHxD: Float[Array, "R K H D"],
-    new_Rx1xHxD: Float[Array, "R 1 H D"],
-    position_R: jnp.ndarray,
-) -> Float[Array, "R K H D"]:
-    """The cache with each row's new key or value at that row's position."""
-    here_RxK = jnp.arange(cache_RxKxHxD.shape[1])[None] == position_R[:, None]
-    return jnp.where(here_RxK[:, :, None, None], new_Rx1xHxD, cache_RxKxHxD)
+def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"]:
+    """The position that each slot of a ring holds when `position` is the newest; negative where it is still empty."""
+    return position_R[:, None] - (position_R[:, None] - jnp.arange(slots)) % slots
+
+
+def write_slot(
+    ring_RxKxGxD: Float[Array, "R K G D"], new_Rx1xGxD: Float[Array, "R 1 G D"], position_R: Int[Array, " R"]
+) -> Float[Array, "R K G D"]:
+    """The ring with each row's new key or value at the slot of its position."""
+    slots = ring_RxKxGxD.shape[1]
+    here_RxK = jnp.arange(slots)[None] == (position_R % slots)[:, None]
+    return jnp.where(here_RxK[:, :, None, None], new_Rx1xGxD, ring_RxKxGxD)
+
+
+def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"], slots: int) -> Float[Array, "B K G D"]:
+    """A ring of `slots` that holds the values at positions up to each row's `last`."""
+    held_BxK = slot_positions(last_B, slots)
+    index = jnp.clip(held_BxK, 0, values_BxPxGxD.shape[1] - 1)[:, :, None, None]
+    picked = jnp.take_along_axis(values_BxPxGxD, index, axis=1)
+    return jnp.where((held_BxK >= 0)[:, :, None, None], picked, 0)

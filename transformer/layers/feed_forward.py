@@ -1,20 +1,88 @@
 """The position-wise feed-forward network."""
 
+import enum
+import functools
+from collections.abc import Callable
+
 import jax
 from jaxtyping import Array, Float
 
+from transformer.layers.initialisation import Initialise, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Keys, Module, Parameter
 
 
-class FeedForward(Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2)."""
+class Activation(enum.Enum):
+    """What stands between the two maps.
 
-    def __init__(self, width: int, hidden: int, *, parameter: Parameter, keys: Keys):
+    gelu is x Phi(x) (Hendrycks and Gimpel 2016); gelu_tanh its approximation by a hyperbolic tangent, with which
+    GPT and BERT's code were trained; silu is x sigmoid(x). swiglu, geglu and geglu_tanh gate a second map by silu
+    or gelu of the first (Shazeer 2020, section 2).
+    """
+
+    RELU = "relu"
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    SILU = "silu"
+    SWIGLU = "swiglu"
+    GEGLU = "geglu"
+    GEGLU_TANH = "geglu_tanh"
+
+    @property
+    def gated(self) -> bool:
+        """Whether a second map is multiplied with the activation of the first."""
+        return self in (Activation.SWIGLU, Activation.GEGLU, Activation.GEGLU_TANH)
+
+    @property
+    def function(self) -> Callable[[Array], Array]:
+        """The function of one number."""
+        match self:
+            case Activation.RELU:
+                return jax.nn.relu
+            case Activation.SILU | Activation.SWIGLU:
+                return jax.nn.silu
+            case Activation.GELU | Activation.GEGLU:
+                return functools.partial(jax.nn.gelu, approximate=False)
+            case Activation.GELU_TANH | Activation.GEGLU_TANH:
+                return functools.partial(jax.nn.gelu, approximate=True)
+
+
+class FeedForward(Module):
+    """FFN(x) = f(x W_1 + b_1) W_2 + b_2, f = relu in Vaswani et al. 2017, equation 2.
+
+    A gated activation has a third matrix: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, equation 6).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        activation: Activation,
+        bias: bool,
+        initialise: Initialise,
+        parameter: Parameter,
+        keys: Keys,
+    ):
         model, inner = (("embed", width),), (("feed_forward", hidden),)
-        self.expand = Linear(model, inner, bias=True, parameter=parameter, keys=keys)
-        self.contract = Linear(inner, model, bias=True, parameter=parameter, keys=keys)
+        expand = functools.partial(
+            Linear,
+            model,
+            inner,
+            bias=bias,
+            initialise=functools.partial(initialise, Role.EXPAND),
+            parameter=parameter,
+            keys=keys,
+        )
+        self.expand = expand()
+        self.gate = expand() if activation.gated else None
+        contract = functools.partial(initialise, Role.CONTRACT)
+        self.contract = Linear(inner, model, bias=bias, initialise=contract, parameter=parameter, keys=keys)
+        self.activation = activation
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Map every position by itself."""
-        return self.contract(jax.nn.relu(self.expand(x)))
+        function = self.activation.function
+        if self.gate is None:
+            return self.contract(function(self.expand(x)))
+        return self.contract(function(self.gate(x)) * self.expand(x))

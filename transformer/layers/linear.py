@@ -1,6 +1,7 @@
 """Linear maps between named axes."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,25 +9,23 @@ from jaxtyping import Array, Float
 
 from transformer.layers.module import Initializer, Keys, Module, Parameter
 
-
-def xavier_uniform(fan_in: int, fan_out: int) -> Initializer:
-    """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16)."""
-    bound = math.sqrt(6 / (fan_in + fan_out))
-    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
+Axes = tuple[tuple[str, int], ...]
 
 
 class Linear(Module):
     """y = x W + b over the last axes of x, from axes `inputs` to axes `outputs`, each a list of (name, size).
 
-    Computed in the type of x; parameters are cast to it. Xavier initialisation, biases at zero.
+    Computed in the type of x; parameters are cast to it. `initialise` gives W its distribution from fan-in and
+    fan-out; biases begin at zero.
     """
 
     def __init__(
         self,
-        inputs: tuple[tuple[str, int], ...],
-        outputs: tuple[tuple[str, int], ...],
+        inputs: Axes,
+        outputs: Axes,
         *,
         bias: bool,
+        initialise: Callable[[int, int], Initializer],
         parameter: Parameter,
         keys: Keys,
     ):
@@ -34,7 +33,7 @@ class Linear(Module):
         self.contracted = len(inputs)
         output_names, output_sizes = zip(*outputs, strict=True)
         fan_in, fan_out = math.prod(size for _, size in inputs), math.prod(output_sizes)
-        self.kernel = parameter(keys, xavier_uniform(fan_in, fan_out), sizes, names)
+        self.kernel = parameter(keys, initialise(fan_in, fan_out), sizes, names)
         self.bias = parameter(keys, jax.nn.initializers.zeros, output_sizes, output_names) if bias else None
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:

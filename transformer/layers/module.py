@@ -61,24 +61,35 @@ def stack(make: Callable[[Keys], Module], count: int, keys: Keys) -> Module:
 
 
 def scan(
-    function: Callable[[Any, Any, Any], tuple[Any, Any]],
+    function: Callable[[tuple[Any, ...], Any, Any], tuple[Any, Any]],
     stacked: Module,
     carry: Any,
     inputs: Any,
     *,
-    unroll: int | bool = 1,
+    period: int = 1,
+    unroll: int = 1,
+    checkpoint: Callable[..., Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Run `function(block, carry, input) -> (carry, output)` over the layers of a stacked module.
+    """Run `function(blocks, carry, input) -> (carry, output)` over the layers of a stacked module, `period` at a time.
 
-    `inputs` and the returned outputs have a leading layer axis. `unroll` layers are compiled in line.
+    `inputs` and the returned outputs have a leading axis of periods. `unroll` periods are compiled in line.
+    `checkpoint` is a policy of jax.checkpoint by which each call's forward pass is kept; None keeps everything.
     """
     definition, state = nnx.split(stacked)
+    grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), nnx.to_pure_dict(state))
 
-    def body(carry: Any, layer: Any) -> tuple[Any, Any]:
-        layer_state, layer_input = layer
-        return function(nnx.merge(definition, layer_state), carry, layer_input)
+    def body(carry: Any, group: Any) -> tuple[Any, Any]:
+        states, group_input = group
+        blocks = tuple(
+            nnx.merge(definition, jax.tree.map(lambda leaf: leaf[number], states))  # noqa: B023
+            for number in range(period)
+        )
+        return function(blocks, carry, group_input)
 
-    return jax.lax.scan(body, carry, (state, inputs), unroll=unroll)
+    if checkpoint is not None:
+        # Within a loop nothing could merge the two passes again; layers that are compiled in line could.
+        body = jax.checkpoint(body, policy=checkpoint, prevent_cse=unroll > 1)
+    return jax.lax.scan(body, carry, (grouped, inputs), unroll=unroll)
 
 
 class Functional[M: Module]:

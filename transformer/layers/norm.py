@@ -1,10 +1,20 @@
 """Normalisation of one vector."""
 
+import enum
+from typing import assert_never
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.layers.module import Keys, Module, Parameter
+
+
+class Norm(enum.Enum):
+    """Which norm: with its mean taken out, or by its root mean square alone."""
+
+    LAYER = "layer"
+    RMS = "rms"
 
 
 class LayerNorm(Module):
@@ -13,9 +23,9 @@ class LayerNorm(Module):
     The variance is the biased one; the paper has no epsilon. Statistics are at least float32.
     """
 
-    def __init__(self, width: int, *, parameter: Parameter, keys: Keys, epsilon: float = 1e-6):
+    def __init__(self, width: int, *, parameter: Parameter, keys: Keys, epsilon: float = 1e-6, bias: bool = True):
         self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("embed",))
-        self.bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("embed",))
+        self.bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("embed",)) if bias else None
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
@@ -23,5 +33,35 @@ class LayerNorm(Module):
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        normalised = centred * jax.lax.rsqrt(variance + self.epsilon)
-        return (normalised * self.scale[...] + self.bias[...]).astype(x.dtype)
+        scaled = centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...]
+        return (scaled if self.bias is None else scaled + self.bias[...]).astype(x.dtype)
+
+
+class RmsNorm(Module):
+    """y = scale x / sqrt(mean(x^2) + epsilon) over the last axis (Zhang and Sennrich 2019, equation 4).
+
+    The mean square is at least float32.
+    """
+
+    def __init__(self, width: int, *, parameter: Parameter, keys: Keys, epsilon: float = 1e-6):
+        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("embed",))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+        """Normalise every vector by itself, in the type of x."""
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * self.scale[...]).astype(x.dtype)
+
+
+def make_norm(
+    kind: Norm, width: int, *, epsilon: float, bias: bool, parameter: Parameter, keys: Keys
+) -> LayerNorm | RmsNorm:
+    """A norm of a kind; only a layer norm can have a bias."""
+    match kind:
+        case Norm.LAYER:
+            return LayerNorm(width, parameter=parameter, keys=keys, epsilon=epsilon, bias=bias)
+        case Norm.RMS:
+            return RmsNorm(width, parameter=parameter, keys=keys, epsilon=epsilon)
+        case _:
+            assert_never(kind)

@@ -1,47 +1,125 @@
-"""Residual connections: where the norm stands around a sub-layer."""
+"""Residual connections: where the norm stands around a sub-layer, and what is dropped on the way."""
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.layers.dropout import dropout
-from transformer.layers.module import Keys, Module, Parameter
-from transformer.layers.norm import LayerNorm
+from transformer.attention.dropout import dropout
+from transformer.layers.module import Module
+from transformer.layers.norm import LayerNorm, RmsNorm
+
+Sublayer = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 
 
 class NormPlacement(enum.Enum):
-    """Where the norm stands: after the addition, or before the sub-layer."""
+    """Where the norm stands around a sub-layer F.
+
+    post: x = norm(x + F(x)) (Vaswani et al. 2017, section 3.1).
+    pre: x = x + F(norm(x)), and a norm behind the last block (Xiong et al. 2020, section 3.1).
+    sandwich: x = x + norm(F(norm(x))), and a norm behind the last block (Ding et al. 2021, section 2.4).
+    deepnorm: x = norm(alpha x + F(x)), alpha from the depth (Wang et al. 2022, figure 2).
+    parallel: x = x + attention(norm(x)) + feed_forward(norm(x)), one norm for all sub-layers of a block, and a norm
+      behind the last block (Wang and Komatsuzaki 2021; Chowdhery et al. 2022, section 2).
+    """
 
     POST = "post"
     PRE = "pre"
+    SANDWICH = "sandwich"
+    DEEPNORM = "deepnorm"
+    PARALLEL = "parallel"
+
+    @property
+    def final_norm(self) -> bool:
+        """Whether the residual stream is left as a sum, which a norm behind the last block must close."""
+        return self in (NormPlacement.PRE, NormPlacement.SANDWICH, NormPlacement.PARALLEL)
+
+
+class Drops(NamedTuple):
+    """What is left out while training: a share of a sub-layer's features, and of whole sub-layers (by example)."""
+
+    dropout: float
+    depth: Float[Array, ""] | float
 
 
 class Residual(Module):
-    """One sub-layer F with its residual connection, its norm and its dropout.
+    """The norms and the addition around one sub-layer; `alpha` is deepnorm's.
 
-    post: x = norm(x + dropout(F(x))) (Vaswani et al. 2017, sections 3.1 and 5.4).
-    pre: x = x + dropout(F(norm(x))) (Xiong et al. 2020, section 3.1).
+    `make_norm` is None for a sub-layer that reads another's norm (parallel).
     """
 
-    def __init__(self, width: int, placement: NormPlacement, *, parameter: Parameter, keys: Keys):
-        self.norm = LayerNorm(width, parameter=parameter, keys=keys)
-        self.placement = placement
+    def __init__(
+        self, placement: NormPlacement, make_norm: Callable[[], LayerNorm | RmsNorm] | None, alpha: float = 1.0
+    ):
+        self.norm = _absent if make_norm is None else make_norm()
+        sandwich = placement is NormPlacement.SANDWICH and make_norm is not None
+        self.output_norm = make_norm() if make_norm is not None and sandwich else _absent
+        self.placement, self.alpha = placement, alpha
 
     def __call__(
-        self,
-        x: Float[Array, "*B E"],
-        function: Callable[[jax.Array], tuple[jax.Array, Any]],
-        rate: float,
-        key: Key[Array, ""] | None,
-    ) -> tuple[Float[Array, "*B E"], Any]:
-        """Apply the sub-layer `function`, which returns its output and whatever else it has to say."""
+        self, x: Float[Array, "B *N E"], function: Sublayer, drops: Drops, key: Key[Array, ""] | None
+    ) -> tuple[Float[Array, "B *N E"], Any]:
+        """Apply `function`, which takes x and a key and returns its output and whatever else it has to say."""
+        inner, outer = (None, None) if key is None else jax.random.split(key)
         match self.placement:
-            case NormPlacement.POST:
-                y, extra = function(x)
-                return self.norm(x + dropout(y, rate, key)), extra
+            case NormPlacement.POST | NormPlacement.DEEPNORM:
+                y, extra = function(x, inner)
+                return self.norm(self.alpha * x + drop(y, drops, outer)), extra
             case NormPlacement.PRE:
-                y, extra = function(self.norm(x))
-                return x + dropout(y, rate, key), extra
+                y, extra = function(self.norm(x), inner)
+                return x + drop(y, drops, outer), extra
+            case NormPlacement.SANDWICH:
+                y, extra = function(self.norm(x), inner)
+                return x + drop(self.output_norm(y), drops, outer), extra
+            case NormPlacement.PARALLEL:
+                raise ValueError("parallel sub-layers are added together: use apply_sublayers")
+
+
+def _absent(x: jax.Array) -> jax.Array:
+    raise ValueError("this sub-layer has no such norm")
+
+
+def apply_sublayers(
+    x: Float[Array, "B *N E"],
+    sublayers: list[tuple[Residual, Sublayer]],
+    drops: Drops,
+    key: Key[Array, ""] | None,
+) -> tuple[Float[Array, "B *N E"], tuple[Any, ...]]:
+    """The sub-layers of one block, one behind another, or side by side where the placement is parallel.
+
+    Parallel sub-layers all read the first one's norm.
+    """
+    keys = [None] * len(sublayers) if key is None else list(jax.random.split(key, len(sublayers)))
+    extras = []
+    if sublayers[0][0].placement is NormPlacement.PARALLEL:
+        normed, total = sublayers[0][0].norm(x), x
+        for (_, function), of_sublayer in zip(sublayers, keys, strict=True):
+            inner, outer = (None, None) if of_sublayer is None else jax.random.split(of_sublayer)
+            y, extra = function(normed, inner)
+            total = total + drop(y, drops, outer)
+            extras.append(extra)
+        return total, tuple(extras)
+    for (residual, function), of_sublayer in zip(sublayers, keys, strict=True):
+        x, extra = residual(x, function, drops, of_sublayer)
+        extras.append(extra)
+    return x, tuple(extras)
+
+
+def drop(y: Float[Array, "B *N E"], drops: Drops, key: Key[Array, ""] | None) -> Float[Array, "B *N E"]:
+    """Dropout, then stochastic depth: an example's whole sub-layer is left out at the rate `drops.depth`.
+
+    What remains is divided by 1 - rate, so that nothing changes at evaluation (Huang et al. 2016, section 3, scale
+    their survival probability in at test time instead). The identity without a key.
+    """
+    if key is None:
+        return y
+    features, depth = jax.random.split(key)
+    y = dropout(y, drops.dropout, features)
+    if isinstance(drops.depth, float) and drops.depth == 0:
+        return y
+    survives_B = jax.random.uniform(depth, y.shape[:1]) >= drops.depth
+    survives = survives_B.reshape(-1, *(1 for _ in y.shape[1:]))
+    return jnp.where(survives, y / (1 - jnp.asarray(drops.depth, y.dtype)), 0).astype(y.dtype)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
+from transformer.config import UserError
 from transformer.layers.module import Functional
 
 PyTree = Any
@@ -52,14 +53,27 @@ class Interface:
     """What a task asks of a model, known before it is built.
 
     `inputs`: the shapes and types of the largest batch; `vocabularies`: sizes by name; `pad`, `begin` and `end`
-    are token numbers.
+    are token numbers, None where the task has no such token.
     """
 
     inputs: Mapping[str, jax.ShapeDtypeStruct]
     vocabularies: Mapping[str, int]
-    pad: int
-    begin: int
-    end: int
+    pad: int | None
+    begin: int | None
+    end: int | None
+
+
+def check_longest(longest: int, interface: Interface) -> None:
+    """Refuse a task whose sequences do not fit the `longest` positions of a model.
+
+    Errors: UserError naming the input, its length and the two keys that can change it.
+    """
+    for name, shape in interface.inputs.items():
+        if len(shape.shape) > 1 and shape.shape[1] > longest:
+            raise UserError(
+                f"the task's longest {name} has {shape.shape[1]} positions, more than config.model.longest={longest}; "
+                "shorten it (config.task.lengths or config.task.context) or raise config.model.longest"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +93,9 @@ class Precision:
 class Model:
     """A family's module as pure functions of variables.
 
-    The module's methods take (state, inputs, *, train, key, capture) and return (outputs, Aux); a family that
-    decodes also has the methods `init_cache` and `step` (transformer.decode).
+    The module's methods take (state, inputs, *, train, key, capture) and return (outputs, Aux): `forward`, and for
+    families that score tokens `hidden`, whose outputs `logits` scores. A family that decodes also has the methods
+    `init_cache` and `step` (transformer.decode).
     """
 
     functional: Functional
@@ -119,6 +134,10 @@ class Model:
         if capture is not None:
             aux = aux._replace(maps={site: found.of_layers(capture.layers) for site, found in aux.maps.items()})
         return outputs, aux
+
+    def logits(self, variables: Variables, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """The score of every token from outputs of the method `hidden`, or a part of them, in at least float32."""
+        return self.functional.bind(variables.params).logits(hidden)
 
     def init_cache(
         self, variables: Variables, inputs: Inputs, *, beams: int, length: int

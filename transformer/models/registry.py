@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import choice, from_config
-from transformer.models import encoder_decoder
+from transformer.models import decoder, encoder, encoder_decoder
 from transformer.models.contract import Interface, Model, Precision
 
-FAMILIES = {"encoder_decoder": (encoder_decoder.EncoderDecoderConfig, encoder_decoder.build)}
+FAMILIES = {
+    "encoder_decoder": (encoder_decoder.EncoderDecoderConfig, encoder_decoder.build),
+    "decoder": (decoder.DecoderConfig, decoder.build),
+    "encoder": (encoder.EncoderConfig, encoder.build),
+}
 
 
 def model_config(values: Mapping[str, Any]) -> Any:

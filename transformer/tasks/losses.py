@@ -1,10 +1,15 @@
 """Losses of token predictions."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+
+# As many logits are held at once, unless a caller says otherwise: half a GiB of float32.
+LOGITS_AT_ONCE = 2**27
 
 
 class TokenLoss(NamedTuple):
@@ -39,3 +44,37 @@ def token_loss(
         jnp.sum(jnp.where(counts_BxT, value, 0)) for value in (smoothed_BxT, plain_BxT, correct_BxT)
     )
     return TokenLoss(smoothed, plain, correct.astype(plain.dtype))
+
+
+def hidden_token_loss(
+    score: Callable[[Float[Array, "B C E"]], Float[Array, "B C V"]],
+    hidden_BxTxE: Float[Array, "B T E"],
+    labels_BxT: Int[Array, "B T"],
+    counts_BxT: Bool[Array, "B T"],
+    label_smoothing: float,
+    *,
+    logits_at_once: int = LOGITS_AT_ONCE,
+) -> TokenLoss:
+    """`token_loss` of the logits score(hidden), of which only about `logits_at_once` ever exist.
+
+    Positions are taken in chunks, one after another; the backward pass computes each chunk's logits again.
+    """
+    batch, length, _ = hidden_BxTxE.shape
+    vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]
+    chunk = max(logits_at_once // (batch * vocabulary), 1)
+    if chunk >= length:
+        return token_loss(score(hidden_BxTxE), labels_BxT, counts_BxT, label_smoothing)
+
+    def cut(x: Array) -> Array:
+        padded = jnp.pad(x, ((0, 0), (0, -length % chunk), *((0, 0),) * (x.ndim - 2)))
+        return jnp.moveaxis(padded.reshape(batch, -1, chunk, *x.shape[2:]), 1, 0)
+
+    @jax.checkpoint
+    def add(sums: TokenLoss, part: tuple[Array, Array, Array]) -> tuple[TokenLoss, None]:
+        hidden, labels, counts = part
+        return jax.tree.map(jnp.add, sums, token_loss(score(hidden), labels, counts, label_smoothing)), None
+
+    parts = tuple(map(cut, (hidden_BxTxE, labels_BxT, counts_BxT)))
+    zero = jnp.zeros((), jnp.promote_types(hidden_BxTxE.dtype, jnp.float32))
+    sums, _ = jax.lax.scan(add, TokenLoss(zero, zero, zero), parts)
+    return sums

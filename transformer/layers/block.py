@@ -1,0 +1,225 @@
+"""The Transformer's block, and running a stack of them: whole sequences, prefilled caches, one position at a time."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.masks import Mask
+from transformer.attention.positions import T5
+from transformer.layers.attention import OUTPUT_NAME, KeysAndValues, MultiHeadAttention, fill_ring
+from transformer.layers.block_config import Biases, BlockConfig, Remat
+from transformer.layers.feed_forward import FeedForward
+from transformer.layers.initialisation import Initialise
+from transformer.layers.module import Keys, Module, Parameter, scan
+from transformer.layers.norm import LayerNorm, RmsNorm, make_norm
+from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
+
+
+class Layer(NamedTuple):
+    """What a layer is told beside its parameters: its window (0: none), what it drops, and a key while training."""
+
+    window: int
+    drops: Drops
+    key: Key[Array, ""] | None
+
+
+class Memory(NamedTuple):
+    """What a decoder's blocks read beside their own sequence: an encoder's output, or its keys and values."""
+
+    content: Any
+    mask: Mask
+
+
+class Block(Module):
+    """Self-attention, attention over a memory where `cross`, and a feed-forward network.
+
+    `alpha` is deepnorm's factor of the residual connections.
+    """
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        cross: bool,
+        initialise: Initialise,
+        alpha: float,
+        parameter: Parameter,
+        keys: Keys,
+    ):
+        def norm() -> LayerNorm | RmsNorm:
+            biased = config.biases is not Biases.NONE
+            epsilon = config.norm_epsilon
+            return make_norm(config.norm, config.width, epsilon=epsilon, bias=biased, parameter=parameter, keys=keys)
+
+        def residual() -> Residual:
+            return Residual(config.norm_placement, norm, alpha)
+
+        def later() -> Residual:
+            shared = config.norm_placement is NormPlacement.PARALLEL
+            return Residual(config.norm_placement, None if shared else norm, alpha)
+
+        made: dict[str, Any] = {"initialise": initialise, "parameter": parameter, "keys": keys}
+        self.attention = MultiHeadAttention(config, cross=False, **made)
+        self.attention_residual = residual()
+        self.cross = MultiHeadAttention(config, cross=True, **made) if cross else None
+        self.cross_residual = later() if cross else None
+        self.feed_forward = FeedForward(
+            config.width,
+            config.feed_forward,
+            activation=config.activation,
+            bias=config.biases is not Biases.NONE,
+            **made,
+        )
+        self.feed_forward_residual = later()
+
+    def __call__(
+        self,
+        x_BxTxE: Float[Array, "B T E"],
+        layer: Layer,
+        *,
+        mask: Mask,
+        table: T5 | None = None,
+        memory: Memory | None = None,
+        capture: tuple[Capture | None, Capture | None] = (None, None),
+    ) -> tuple[Float[Array, "B T E"], tuple[Captured | None, Captured | None]]:
+        """One layer over whole sequences, and the maps of self-attention and of attention over the memory."""
+
+        def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
+            return self.attention(x, x, mask=mask, table=table, key=key, capture=capture[0])
+
+        def attend_to_memory(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
+            assert self.cross is not None
+            assert memory is not None
+            return self.cross(x, memory.content, mask=memory.mask, key=key, capture=capture[1])
+
+        x_BxTxE, captured = self._apply(x_BxTxE, layer, attend, attend_to_memory)
+        return x_BxTxE, (captured[0], captured[1] if self.cross is not None else None)
+
+    def prefill(
+        self,
+        x_BxPxE: Float[Array, "B P E"],
+        layer: Layer,
+        *,
+        mask: Mask,
+        last_B: Int[Array, " B"],
+        length: int,
+        table: T5 | None = None,
+    ) -> tuple[Float[Array, "B P E"], KeysAndValues]:
+        """One layer over prompts, and its cache of `length` positions, filled up to each prompt's `last` position."""
+
+        def attend(x: Array, key: None) -> tuple[Array, KeysAndValues]:
+            projected = self.attention.keys_and_values(x)
+            slots = self.attention.cache_length(length, layer.window)
+            cached = self.attention.cacheable(projected, jnp.arange(x.shape[1])[None])
+            ring = jax.tree.map(lambda values: fill_ring(values, last_B, slots), cached)
+            return self.attention.read(x, *projected, mask=mask, table=table)[0], ring
+
+        x_BxPxE, extras = self._apply(x_BxPxE, layer, attend, None)
+        return x_BxPxE, extras[0]
+
+    def step(
+        self,
+        x_RxE: Float[Array, "R E"],
+        layer: Layer,
+        cache: KeysAndValues,
+        position_R: Int[Array, " R"],
+        *,
+        table: T5 | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[Float[Array, "R E"], KeysAndValues]:
+        """One layer over one new position of every row: the output and the grown cache."""
+
+        def attend(x_Rx1xE: Array, key: None) -> tuple[Array, KeysAndValues]:
+            return self.attention.step(x_Rx1xE, cache, position_R, window=layer.window, table=table)
+
+        def attend_to_memory(x_Rx1xE: Array, key: None) -> tuple[Array, None]:
+            assert self.cross is not None
+            assert memory is not None
+            # The beams of an example are queries of one attention, so that its memory is never tiled.
+            x_BxQxE = x_Rx1xE.reshape(memory.content[0].shape[0], -1, x_Rx1xE.shape[-1])
+            return self.cross.read(x_BxQxE, *memory.content, mask=memory.mask)[0].reshape(x_Rx1xE.shape), None
+
+        x_Rx1xE, extras = self._apply(x_RxE[:, None], layer, attend, attend_to_memory)
+        return x_Rx1xE[:, 0], extras[0]
+
+    def _apply(
+        self, x: Array, layer: Layer, attend: Callable[..., Any], attend_to_memory: Callable[..., Any] | None
+    ) -> tuple[Array, tuple[Any, ...]]:
+        sublayers: list[tuple[Residual, Any]] = [(self.attention_residual, attend)]
+        if self.cross_residual is not None:
+            sublayers.append((self.cross_residual, attend_to_memory))
+        sublayers.append((self.feed_forward_residual, lambda x, key: (self.feed_forward(x), None)))
+        return apply_sublayers(x, sublayers, layer.drops, layer.key)
+
+
+def run_layers(
+    stacked: Module,
+    config: BlockConfig,
+    count: int,
+    function: Callable[[Any, Array, Layer, Any], tuple[Array, Any]],
+    x: Array,
+    *,
+    key: Key[Array, ""] | None = None,
+    inputs: tuple[Any, ...] | None = None,
+) -> tuple[Array, tuple[Any, ...]]:
+    """Run `function(block, x, layer, input) -> (x, output)` over the `count` layers of a stacked block.
+
+    The layers are scanned by periods of windows. `inputs` and the returned outputs are tuples with one tree for each
+    layer of a period, with a leading axis of the periods, so that layers of unlike windows may have caches of unlike
+    lengths; `by_layer` puts outputs in the order of the layers.
+    """
+    period = config.period
+    periods = count // len(period)
+    rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
+    keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
+
+    def group(blocks: tuple[Any, ...], x: Array, given: tuple[Any, Any, Any]) -> tuple[Array, tuple[Any, ...]]:
+        rates_P, keys_P, inputs_P = given
+        outputs = []
+        for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
+            depth = rates_P[number] if config.stochastic_depth else 0.0
+            layer_key = None if keys_P is None else keys_P[number]
+            layer = Layer(window, Drops(config.dropout, depth), layer_key)
+            given_here = None if inputs_P is None else inputs_P[number]
+            x, output = function(block, x, layer, given_here)
+            outputs.append(output)
+        return x, tuple(outputs)
+
+    return scan(
+        group,
+        stacked,
+        x,
+        (rates.reshape(periods, len(period)), keys, inputs),
+        period=len(period),
+        unroll=config.unroll,
+        checkpoint=_policy(config.remat),
+    )
+
+
+def by_layer(outputs: tuple[Any, ...]) -> Any:
+    """Outputs of `run_layers` that are alike in all layers of a period, with one leading axis of layers."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:]), *outputs)
+
+
+def windowed(mask: Mask, window: int) -> Mask:
+    """The mask with a layer's window: so many positions back, and ahead too where it is not causal."""
+    if not window:
+        return mask
+    return Mask(**{name: getattr(mask, name) for name in mask.facts()}, window=(window, 0 if mask.causal else window))
+
+
+def _policy(remat: Remat) -> Callable[..., Any] | None:
+    """What a block's backward pass finds kept; None: everything."""
+    match remat:
+        case Remat.NONE:
+            return None
+        case Remat.FULL:
+            return jax.checkpoint_policies.nothing_saveable
+        case Remat.DOTS:
+            return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        case Remat.ATTENTION:
+            return jax.checkpoint_policies.save_only_these_names(OUTPUT_NAME)

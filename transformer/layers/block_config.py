@@ -1,0 +1,207 @@
+"""How the blocks of a Transformer are arranged: the choices that all its families share."""
+
+import dataclasses
+import enum
+
+from transformer.attention.positions import Position
+from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Backend
+from transformer.config import UserError
+from transformer.layers.feed_forward import Activation
+from transformer.layers.initialisation import Initialisation
+from transformer.layers.norm import Norm
+from transformer.layers.residual import NormPlacement
+
+
+class Positions(enum.Enum):
+    """How a model knows positions: in its embeddings, within its attention, or not at all.
+
+    sinusoidal: the waves of Vaswani et al. 2017, sine and cosine in turn; sinusoidal_halves: all sines, then all
+    cosines, as in its authors' code and in Marian. learned: a table (their table 3, row E). The others are relative
+    and act within attention: transformer.attention.positions.Position says which is which.
+    """
+
+    NONE = "none"
+    SINUSOIDAL = "sinusoidal"
+    SINUSOIDAL_HALVES = "sinusoidal_halves"
+    LEARNED = "learned"
+    ROTARY = "rotary"
+    ROTARY_HALVES = "rotary_halves"
+    ALIBI = "alibi"
+    T5 = "t5"
+    SHAW = "shaw"
+    TRANSFORMER_XL = "transformer_xl"
+
+    @property
+    def within_attention(self) -> Position:
+        """The scheme that self-attention applies; none where positions are in the embeddings."""
+        try:
+            return Position(self.value)
+        except ValueError:
+            return Position.NONE
+
+
+WAVES = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
+
+
+class Biases(enum.Enum):
+    """Which sums have a bias: all of them, all but attention's projections (Vaswani et al. 2017), or none."""
+
+    ALL = "all"
+    FEED_FORWARD = "feed_forward"
+    NONE = "none"
+
+
+class Scale(enum.Enum):
+    """What embeddings or logits are multiplied with: 1, sqrt(width) or 1 / sqrt(width)."""
+
+    NONE = "none"
+    SQRT_WIDTH = "sqrt_width"
+    INVERSE_SQRT_WIDTH = "inverse_sqrt_width"
+
+    def factor(self, width: int) -> float:
+        """The factor of a width."""
+        match self:
+            case Scale.NONE:
+                return 1.0
+            case Scale.SQRT_WIDTH:
+                return width**0.5
+            case Scale.INVERSE_SQRT_WIDTH:
+                return width**-0.5
+
+
+class Remat(enum.Enum):
+    """What of a block's forward pass is kept for its backward pass; the rest is computed again.
+
+    none: everything is kept. full: the block's input alone. dots: the results of matrix products without a batch
+    axis, so that norms and activations are computed again. attention: the outputs of attention.
+    """
+
+    NONE = "none"
+    FULL = "full"
+    DOTS = "dots"
+    ATTENTION = "attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig:
+    """What the blocks and the ends of every Transformer have in common.
+
+    `key_heads`: heads of keys and values, which neighbouring query heads share (grouped-query attention, Ainslie et
+    al. 2023); none: as many as `heads`. `head_depth`: none: width / heads. `windows` is a period over the layers:
+    a layer of window w sees w positions back (an encoder also w ahead), a layer of window 0 sees all; (0, 128)
+    alternates. `longest`: the greatest number of positions. `rotary_base` is that of rotary positions, `buckets`
+    that of T5's, `furthest` the distance from which on T5's and Shaw's positions are one.
+    `embedding_norm` puts a norm behind the embeddings, `output_bias` a bias on every token's logit; `tied` scores
+    with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
+    sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
+    `unroll` compiles so many layers in line. `size` names a published model whose values fill the keys that are
+    not given (transformer.models.sizes).
+    """
+
+    width: int = 512
+    heads: int = 8
+    key_heads: int | None = None
+    head_depth: int | None = None
+    feed_forward: int = 2048
+    activation: Activation = Activation.RELU
+    norm: Norm = Norm.LAYER
+    norm_epsilon: float = 1e-6
+    norm_placement: NormPlacement = NormPlacement.POST
+    biases: Biases = Biases.ALL
+    initialisation: Initialisation = Initialisation.XAVIER
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    positions: Positions = Positions.SINUSOIDAL
+    rotary_base: float = 10000.0
+    buckets: int = 32
+    furthest: int = 128
+    windows: tuple[int, ...] = ()
+    longest: int = 256
+    score: Score = Score.SCALED_DOT
+    backend: Backend = Backend.AUTO
+    embedding_scale: Scale = Scale.NONE
+    logit_scale: Scale = Scale.NONE
+    embedding_norm: bool = False
+    tied: bool = True
+    output_bias: bool = False
+    remat: Remat = Remat.NONE
+    unroll: int = 1
+    size: str | None = None
+
+    @property
+    def depth(self) -> int:
+        """D, the depth of a head."""
+        return self.width // self.heads if self.head_depth is None else self.head_depth
+
+    @property
+    def groups(self) -> int:
+        """G, the heads of keys and values."""
+        return self.heads if self.key_heads is None else self.key_heads
+
+    @property
+    def period(self) -> tuple[int, ...]:
+        """The windows of one period of layers."""
+        return self.windows or (0,)
+
+    def spec(self, position: Position) -> AttentionSpec:
+        """The attention of these blocks with relative positions of a kind."""
+        return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
+
+    def check(self, *counts: str) -> None:
+        """Refuse sizes and rates that cannot be; `counts` names further fields that must be at least 1.
+
+        Errors: UserError naming the key, its value and what would do.
+        """
+        for name in (*counts, "width", "heads", "feed_forward", "longest", "unroll", "furthest"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+        for name in ("key_heads", "head_depth"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1, or None")
+        if self.head_depth is None and self.width % self.heads:
+            closest = _nearest_divisor(self.width, self.heads)
+            raise UserError(
+                f"config.model.width={self.width} is not divisible by config.model.heads={self.heads}; "
+                f"heads={closest} would do"
+            )
+        if self.heads % self.groups:
+            raise UserError(
+                f"config.model.key_heads={self.key_heads} does not divide config.model.heads={self.heads}; "
+                f"key_heads={_nearest_divisor(self.heads, self.groups)} would do"
+            )
+        if self.positions in WAVES and self.width % 2:
+            raise UserError(f"config.model.width={self.width} is odd; sinusoidal positions need an even width")
+        if self.positions in (Positions.ROTARY, Positions.ROTARY_HALVES) and self.depth % 2:
+            raise UserError(
+                f"the head depth {self.depth} is odd; config.model.positions=rotary turns pairs of features"
+            )
+        for name in ("dropout", "attention_dropout", "stochastic_depth"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 0 and below 1")
+        if not self.norm_epsilon >= 0:
+            raise UserError(f"config.model.norm_epsilon={self.norm_epsilon} must be at least 0")
+        if not self.rotary_base > 0:
+            raise UserError(f"config.model.rotary_base={self.rotary_base} must be above 0")
+        if self.buckets < 4 or self.buckets % 4:
+            raise UserError(f"config.model.buckets={self.buckets} must be a multiple of 4")
+        for window in self.windows:
+            if window < 0:
+                raise UserError(f"config.model.windows={self.windows} must hold numbers of positions, 0 for all")
+
+    def check_period(self, layers: str) -> None:
+        """Refuse a number of layers, that of field `layers`, which is no multiple of the period of windows.
+
+        Errors: UserError naming both.
+        """
+        if getattr(self, layers) % len(self.period):
+            raise UserError(
+                f"config.model.{layers}={getattr(self, layers)} is no multiple of the {len(self.period)} windows of "
+                f"config.model.windows={self.windows}"
+            )
+
+
+def _nearest_divisor(whole: int, wanted: int) -> int:
+    divisors = [number for number in range(1, whole + 1) if whole % number == 0]
+    return min(divisors, key=lambda number: abs(number - wanted))

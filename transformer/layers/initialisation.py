@@ -1,0 +1,121 @@
+"""How parameters begin: published initialisations by name, each a rule from a parameter's role to its distribution."""
+
+import dataclasses
+import enum
+import math
+
+import jax
+
+from transformer.layers.module import Initializer
+
+
+class Initialisation(enum.Enum):
+    """Whose initialisation it is.
+
+    xavier: matrices U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16), embeddings
+      N(0, 1 / width).
+    gpt: everything N(0, 0.02^2) (Radford et al. 2018, section 4.1).
+    gpt2: the same, but residual outputs N(0, 0.02^2 / N) for N residual sub-layers (Radford et al. 2019, section
+      2.3) and positions N(0, 0.01^2) (its code).
+    bert: everything N(0, 0.02^2), cut off at two standard deviations (Devlin et al. 2019, its code).
+    t5: N(0, 1 / fan_in), queries divided by sqrt(D) besides, which stands for the missing scale of its scores;
+      embeddings N(0, 1) (Raffel et al. 2020, its code).
+    deepnorm: Xavier normal, values, outputs and feed-forward multiplied with beta, which falls with the depth
+      (Wang et al. 2022, figure 2).
+    """
+
+    XAVIER = "xavier"
+    GPT = "gpt"
+    GPT2 = "gpt2"
+    BERT = "bert"
+    T5 = "t5"
+    DEEPNORM = "deepnorm"
+
+
+class Role(enum.Enum):
+    """What a parameter is for; `dense` is any matrix outside the blocks."""
+
+    EMBEDDING = "embedding"
+    POSITIONS = "positions"
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    OUTPUT = "output"
+    EXPAND = "expand"
+    CONTRACT = "contract"
+    DENSE = "dense"
+
+
+_RESIDUAL_OUTPUTS = frozenset({Role.OUTPUT, Role.CONTRACT})
+_SCALED_BY_DEEPNORM = frozenset({Role.VALUE, Role.OUTPUT, Role.EXPAND, Role.CONTRACT})
+_TABLES = frozenset({Role.EMBEDDING, Role.POSITIONS})
+
+
+@dataclasses.dataclass(frozen=True)
+class Initialise:
+    """An initialisation for stacks of `residuals` residual sub-layers in all, heads of depth `depth`.
+
+    `gain` is deepnorm's beta.
+    """
+
+    name: Initialisation
+    residuals: int
+    depth: int
+    gain: float = 1.0
+
+    def __call__(self, role: Role, fan_in: int, fan_out: int) -> Initializer:
+        """The distribution of a matrix from `fan_in` to `fan_out` features; of a table, `fan_out` is its width."""
+        match self.name:
+            case Initialisation.XAVIER:
+                return normal(fan_out**-0.5) if role in _TABLES else xavier_uniform(fan_in, fan_out)
+            case Initialisation.GPT:
+                return normal(0.02)
+            case Initialisation.GPT2:
+                if role is Role.POSITIONS:
+                    return normal(0.01)
+                return normal(0.02 / math.sqrt(self.residuals) if role in _RESIDUAL_OUTPUTS else 0.02)
+            case Initialisation.BERT:
+                return jax.nn.initializers.truncated_normal(0.02)
+            case Initialisation.T5:
+                if role in _TABLES:
+                    return normal(1.0)
+                return normal((fan_in * self.depth if role is Role.QUERY else fan_in) ** -0.5)
+            case Initialisation.DEEPNORM:
+                if role in _TABLES:
+                    return normal(fan_out**-0.5)
+                gain = self.gain if role in _SCALED_BY_DEEPNORM else 1.0
+                return normal(gain * math.sqrt(2 / (fan_in + fan_out)))
+
+
+def xavier_uniform(fan_in: int, fan_out: int) -> Initializer:
+    """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16)."""
+    bound = math.sqrt(6 / (fan_in + fan_out))
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+def normal(deviation: float) -> Initializer:
+    """N(0, deviation^2)."""
+    return jax.nn.initializers.normal(deviation)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepNorm:
+    """alpha, which multiplies what a residual connection carries, and beta, the gain of the initialisation."""
+
+    alpha: float
+    beta: float
+
+
+def deepnorm(layers: int) -> DeepNorm:
+    """Of a lone encoder or decoder of N layers: (2 N)^(1/4) and (8 N)^(-1/4) (Wang et al. 2022, figure 2)."""
+    return DeepNorm((2 * layers) ** 0.25, (8 * layers) ** -0.25)
+
+
+def deepnorm_encoder_decoder(encoder_layers: int, decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
+    """Of an encoder of N layers and the decoder of M layers that reads it (Wang et al. 2022, figure 2).
+
+    Encoder: 0.81 (N^4 M)^(1/16) and 0.87 (N^4 M)^(-1/16); decoder: (3 M)^(1/4) and (12 M)^(-1/4).
+    """
+    joint = (encoder_layers**4 * decoder_layers) ** (1 / 16)
+    encoder = DeepNorm(0.81 * joint, 0.87 / joint)
+    return encoder, DeepNorm((3 * decoder_layers) ** 0.25, (12 * decoder_layers) ** -0.25)

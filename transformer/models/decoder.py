@@ -1,0 +1,191 @@
+"""The decoder-only Transformer: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its successors."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, Site
+from transformer.layers.attention_parameters import BucketTable
+from transformer.layers.block import Block, by_layer, run_layers, windowed
+from transformer.layers.block_config import BlockConfig, Positions
+from transformer.layers.ends import Ends
+from transformer.layers.feed_forward import Activation
+from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
+from transformer.layers.module import Functional, Keys, Parameter, stack
+from transformer.layers.residual import NormPlacement
+from transformer.models.contract import Aux, Cache, Inputs, Interface, Model, Precision, check_longest
+
+SELF = "decoder/self"
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig(BlockConfig):
+    """The defaults are GPT-2 small (Radford et al. 2019, table 2), without dropout."""
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    activation: Activation = Activation.GELU_TANH
+    norm_epsilon: float = 1e-5
+    norm_placement: NormPlacement = NormPlacement.PRE
+    initialisation: Initialisation = Initialisation.GPT2
+    dropout: float = 0.0
+    positions: Positions = Positions.LEARNED
+    longest: int = 1024
+
+    def __post_init__(self) -> None:
+        self.check("layers")
+        self.check_period("layers")
+
+
+class Decoder(Ends):
+    """Causal blocks over one sequence of tokens.
+
+    inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is); for packed rows
+    instead `segments` [B, T], 1 and up, 0 where padding, which never see each other, and `positions` [B, T] within
+    them. Outputs: logits [B, T, V] of the token that follows each.
+    """
+
+    def __init__(self, config: DecoderConfig, interface: Interface, precision: Precision, keys: Keys):
+        parameter = Parameter(jnp.dtype(precision.parameters))
+        deep = deepnorm(config.layers)
+        initialise = Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta)
+        super().__init__(
+            config,
+            interface.vocabularies["tokens"],
+            dtype=jnp.dtype(precision.compute),
+            initialise=initialise,
+            parameter=parameter,
+            keys=keys,
+        )
+        alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
+        self.count = config.layers
+        self.layers = stack(
+            lambda keys: Block(config, cross=False, initialise=initialise, alpha=alpha, parameter=parameter, keys=keys),
+            config.layers,
+            keys,
+        )
+        t5 = config.positions is Positions.T5
+        self.relative = BucketTable(config, bidirectional=False, parameter=parameter, keys=keys) if t5 else None
+        self.norm = self.make_norm(parameter, keys) if config.norm_placement.final_norm else None
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried between steps."""
+        return {}
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T V"], Aux]:
+        """The logits behind every position, given the tokens up to it."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        return self.logits(hidden_BxTxE), aux
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores the tokens from."""
+        tokens_BxT = jnp.asarray(inputs["tokens"])
+        embedding_key, layers_key = jax.random.split(key) if train and key is not None else (None, None)
+        positions = inputs.get("positions", jnp.arange(tokens_BxT.shape[1])[None])
+        mask, table = _mask(inputs), None if self.relative is None else self.relative()
+        at_site = None if capture is None else capture.at(SELF)
+        x_BxTxE, found = run_layers(
+            self.layers,
+            self.config,
+            self.count,
+            lambda block, x, layer, _: block(
+                x, layer, mask=windowed(mask, layer.window), table=table, capture=(at_site, None)
+            ),
+            self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
+            key=layers_key,
+        )
+        captured, _ = by_layer(found)
+        return self._close(x_BxTxE), Aux({} if captured is None else {SELF: captured}, {}, state)
+
+    def init_cache(self, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+        """Read the prompts, right-padded to one width; the first step reads each row's last prompt token again."""
+        tokens_BxP = jnp.asarray(inputs["tokens"])
+        examples, width = tokens_BxP.shape
+        lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32)))
+        last_B = lengths_B - 1
+        mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
+        table = None if self.relative is None else self.relative()
+        _, rings = run_layers(
+            self.layers,
+            self.config,
+            self.count,
+            lambda block, x, layer, _: block.prefill(
+                x,
+                layer,
+                mask=windowed(mask, layer.window),
+                last_B=last_B,
+                length=width + length,
+                table=table,
+            ),
+            self.embed(tokens_BxP, jnp.arange(width)[None], None),
+        )
+        rows = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=1), rings)
+        first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
+        cache = Cache(rows, {"position": jnp.repeat(last_B, beams)}, {})
+        return cache, jnp.repeat(first_B, beams)
+
+    def step(self, cache: Cache, tokens_R: Int[Array, " R"]) -> tuple[Float[Array, "R V"], Cache]:
+        """The logits behind each row's new token."""
+        position_R = cache.rows["position"]
+        table = None if self.relative is None else self.relative()
+        x_RxE, grown = run_layers(
+            self.layers,
+            self.config,
+            self.count,
+            lambda block, x, layer, ring: block.step(x, layer, ring, position_R, table=table),
+            self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0],
+            inputs=cache.layers,
+        )
+        return self.logits(self._close(x_RxE)), Cache(grown, {"position": position_R + 1}, cache.examples)
+
+    def _close(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+        return x if self.norm is None else self.norm(x)
+
+
+def _mask(inputs: Inputs) -> Mask:
+    """What the tokens may see: their past, within their segment, and no padding."""
+    if "segments" in inputs:
+        segments_BxT = jnp.asarray(inputs["segments"])
+        lengths_B = jnp.sum(segments_BxT > 0, axis=1)
+        return Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B, segments=(segments_BxT, segments_BxT))
+    if "lengths" in inputs:
+        lengths_B = jnp.asarray(inputs["lengths"])
+        return Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
+    return Mask(causal=True)
+
+
+def build(config: DecoderConfig, interface: Interface, precision: Precision) -> Model:
+    """The model of this config for a task.
+
+    Errors: UserError when the task's texts have more positions than the model.
+    """
+    check_longest(config.longest, interface)
+    tokens = Axis("tokens")
+    heads = tuple(str(head) for head in range(config.heads))
+    layers = tuple(str(layer) for layer in range(config.layers))
+    return Model(
+        functional=Functional(lambda keys: Decoder(config, interface, precision, keys)),
+        sites=(Site(SELF, tokens, tokens, layers, heads, causal=True),),
+    )

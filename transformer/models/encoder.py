@@ -1,0 +1,201 @@
+"""The encoder-only Transformer: BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019)."""
+
+import dataclasses
+import enum
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, Site
+from transformer.config import UserError
+from transformer.layers.attention_parameters import BucketTable
+from transformer.layers.block import Block, by_layer, run_layers, windowed
+from transformer.layers.block_config import Biases, BlockConfig, Positions
+from transformer.layers.ends import Ends
+from transformer.layers.feed_forward import Activation
+from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
+from transformer.layers.linear import Linear
+from transformer.layers.module import Functional, Keys, Module, Parameter, stack
+from transformer.layers.residual import NormPlacement
+from transformer.models.contract import Aux, Inputs, Interface, Model, Precision, check_longest
+
+SELF = "encoder/self"
+
+
+class Head(enum.Enum):
+    """What scores the tokens: BERT's head of masked language models, or none, so that the states come out."""
+
+    MASKED = "masked"
+    NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig(BlockConfig):
+    """The defaults are BERT base (Devlin et al. 2019, section 3).
+
+    `types`: kinds of tokens that have an embedding (sentence A or B), 0 for none. `pooler` adds the projection of
+    the first state that classifiers read. `position_offset` rows of the position table stand before the first
+    position's (RoBERTa: 2).
+    """
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    activation: Activation = Activation.GELU
+    norm_epsilon: float = 1e-12
+    initialisation: Initialisation = Initialisation.BERT
+    attention_dropout: float = 0.1
+    positions: Positions = Positions.LEARNED
+    longest: int = 512
+    embedding_norm: bool = True
+    output_bias: bool = True
+    types: int = 2
+    pooler: bool = False
+    position_offset: int = 0
+    head: Head = Head.MASKED
+
+    def __post_init__(self) -> None:
+        self.check("layers")
+        self.check_period("layers")
+        for name in ("types", "position_offset"):
+            if getattr(self, name) < 0:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 0")
+
+
+class MaskedHead(Module):
+    """norm(activation(x W + b)), from which the tokens are scored (Devlin et al. 2019, its code)."""
+
+    def __init__(self, config: EncoderConfig, norm: Module, transform: Linear):
+        self.transform, self.norm, self.activation = transform, norm, config.activation.function
+
+    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+        """Transform every state by itself."""
+        return self.norm(self.activation(self.transform(x)))
+
+
+class Encoder(Ends):
+    """Blocks in which every token sees every other.
+
+    inputs: `tokens` [B, T]; `types` [B, T] where the model has any (absent: all 0); `lengths` [B], beyond which an
+    example is padding (absent: the padding token ends it). Outputs: logits [B, T, V] of the token that stands at
+    each position, or the states [B, T, E] without a head; a pooler's output [B, E] is in the extras as `pooled`.
+    """
+
+    def __init__(self, config: EncoderConfig, interface: Interface, precision: Precision, keys: Keys):
+        parameter = Parameter(jnp.dtype(precision.parameters))
+        deep = deepnorm(config.layers)
+        initialise = Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta)
+        # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
+        scored = config.head is Head.MASKED
+        super().__init__(
+            config if scored else dataclasses.replace(config, tied=True, output_bias=False),
+            interface.vocabularies["tokens"],
+            types=config.types,
+            offset=config.position_offset,
+            dtype=jnp.dtype(precision.compute),
+            initialise=initialise,
+            parameter=parameter,
+            keys=keys,
+        )
+        alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
+        self.count, self.pad = config.layers, interface.pad
+        self.layers = stack(
+            lambda keys: Block(config, cross=False, initialise=initialise, alpha=alpha, parameter=parameter, keys=keys),
+            config.layers,
+            keys,
+        )
+        t5 = config.positions is Positions.T5
+        self.relative = BucketTable(config, bidirectional=True, parameter=parameter, keys=keys) if t5 else None
+        self.norm = self.make_norm(parameter, keys) if config.norm_placement.final_norm else None
+        square = functools.partial(
+            Linear,
+            (("embed", config.width),),
+            (("features", config.width),),
+            bias=config.biases is not Biases.NONE,
+            initialise=functools.partial(initialise, Role.DENSE),
+            parameter=parameter,
+            keys=keys,
+        )
+        self.pooler = square() if config.pooler else None
+        self.head = MaskedHead(config, self.make_norm(parameter, keys), square()) if scored else None
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried between steps."""
+        return {}
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T _"], Aux]:
+        """The logits of every position, or its states where there is no head."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        return hidden_BxTxE if self.head is None else self.logits(hidden_BxTxE), aux
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """The states behind the last block."""
+        tokens_BxT = jnp.asarray(inputs["tokens"])
+        lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._lengths(tokens_BxT)
+        mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
+        embedding_key, layers_key = jax.random.split(key) if train and key is not None else (None, None)
+        types_BxT = jnp.asarray(inputs["types"]) if "types" in inputs else None
+        table = None if self.relative is None else self.relative()
+        at_site = None if capture is None else capture.at(SELF)
+        x_BxTxE, found = run_layers(
+            self.layers,
+            self.config,
+            self.count,
+            lambda block, x, layer, _: block(
+                x, layer, mask=windowed(mask, layer.window), table=table, capture=(at_site, None)
+            ),
+            self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key, types_BxT),
+            key=layers_key,
+        )
+        x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
+        captured, _ = by_layer(found)
+        extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
+        return x_BxTxE, Aux({} if captured is None else {SELF: captured}, extras, state)
+
+    def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """The score of every token from states behind the last block.
+
+        Errors: ValueError for a model without a head.
+        """
+        if self.head is None:
+            raise ValueError("this encoder has no head that scores tokens: build it with config.model.head=masked")
+        return super().logits(self.head(x))
+
+    def _lengths(self, tokens_BxT: Array) -> Array | None:
+        return None if self.pad is None else jnp.sum(tokens_BxT != self.pad, axis=1)
+
+
+def build(config: EncoderConfig, interface: Interface, precision: Precision) -> Model:
+    """The model of this config for a task.
+
+    Errors: UserError when the task's texts have more positions than the model.
+    """
+    check_longest(config.longest, interface)
+    tokens = Axis("tokens")
+    heads = tuple(str(head) for head in range(config.heads))
+    layers = tuple(str(layer) for layer in range(config.layers))
+    return Model(
+        functional=Functional(lambda keys: Encoder(config, interface, precision, keys)),
+        sites=(Site(SELF, tokens, tokens, layers, heads),),
+    )
