@@ -10,7 +10,7 @@ import numpy as np
 from tests.oracles import algebra
 from transformer.attention import positions, scores
 from transformer.attention.attend import Attended, attend
-from transformer.attention.backends import BACKENDS, Combination, combinations, masks_of_the_table, unsupported
+from transformer.attention.backends import BACKENDS, Combination, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalise import Reweighting
@@ -18,8 +18,11 @@ from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
+from transformer.attention.support import combinations, masks_of_the_table
 
 LONGEST = 5
+# A multiple of the 1 / 65,536 to which a rate is realised.
+DROPOUT = 0.375
 STATISTICS = (ENTROPY, LARGEST_WEIGHT, FIRST_TOKEN, DISTANCE)
 
 
@@ -151,8 +154,8 @@ def last_query(arrays: algebra.Arrays, facts: algebra.Facts) -> tuple[algebra.Ar
     return arrays, facts
 
 
-def kind_of(combination: Combination, noise: np.ndarray | None = None) -> algebra.Kind:
-    """The combination in the oracle's words."""
+def kind_of(combination: Combination) -> algebra.Kind:
+    """The combination in the oracle's words, in evaluation."""
     spec = spec_of(Cell(Backend.EINSUM, combination))
     return algebra.Kind(
         combination.score.value,
@@ -163,7 +166,7 @@ def kind_of(combination: Combination, noise: np.ndarray | None = None) -> algebr
         temperature=spec.temperature,
         bidirectional="causal" not in combination.facts,
         longest=LONGEST,
-        noise=noise,
+        dropout=spec.dropout,
     )
 
 
@@ -179,6 +182,7 @@ def spec_of(cell: Cell) -> AttentionSpec:
         cell.backend,
         scale=None if plain or combination.score is not Score.SCALED_DOT else 0.7,
         temperature=1.0 if plain else 0.8,
+        dropout=DROPOUT if "dropout" in combination.facts else 0.0,
     )
 
 

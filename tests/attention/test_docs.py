@@ -19,13 +19,14 @@ import pytest
 import transformer.attention
 from launch import cli, support
 from transformer.attention.attend import attend
-from transformer.attention.backends import BACKENDS, Combination, masks_of_the_table, meaningless, unsupported
+from transformer.attention.backends import BACKENDS, BESIDE_THE_MASK, Combination, meaningless, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.masks import FACTS, Mask
 from transformer.attention.normalise import Normaliser, Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.support import MODES, in_words, masks_of_the_table
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")
@@ -219,7 +220,7 @@ def test_the_table_read_back_is_what_the_backends_take(pages: dict[str, str]) ->
 def test_a_mask_of_several_facts_is_taken_where_each_of_them_is() -> None:
     """What the support page says of the masks that its table does not list, and of those in no row."""
     for backend, takes in BACKENDS.items():
-        for pair in itertools.combinations((*FACTS, "bias"), 2):
+        for pair in itertools.combinations((*FACTS, *BESIDE_THE_MASK), 2):
             combination = Combination(facts=frozenset(pair))
             if meaningless(combination) is None:
                 alone = backend is Backend.CUDNN and "window" in pair and "causal" not in pair
@@ -236,7 +237,7 @@ def test_the_modes_of_the_gradient_are_those_of_the_page(backend: Backend) -> No
     reverse = jax.jit(jax.grad(lambda x: attention(x).sum()))
     forward = jax.jit(lambda x: jax.jvp(attention, (x,), (x,)))
     reverse.trace(x).lower()
-    if "forward" in support.MODES.get(backend.value, "reverse mode"):
+    if "forward" in MODES.get(backend, "reverse mode"):
         forward.trace(x).lower()
     else:
         with pytest.raises(TypeError, match="custom_vjp"):
@@ -244,8 +245,8 @@ def test_the_modes_of_the_gradient_are_those_of_the_page(backend: Backend) -> No
 
 
 def test_a_limit_in_words_is_the_limit() -> None:
-    assert support.in_words([8, 16, 24], 64) == "multiples of 8 to 24"
-    assert support.in_words([8, 16, 24], 30) == "multiples of 8"
-    assert support.in_words([8, 24], 30) == "8, 24"
-    assert support.in_words(["cpu", "tpu"], "tpu") == "cpu, tpu"
-    assert support.in_words([], 64) == "none"
+    assert in_words([8, 16, 24], 64) == "multiples of 8 to 24"
+    assert in_words([8, 16, 24], 30) == "multiples of 8"
+    assert in_words([8, 24], 30) == "8, 24"
+    assert in_words(["cpu", "tpu"], "tpu") == "cpu, tpu"
+    assert in_words([], 64) == "none"

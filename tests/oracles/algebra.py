@@ -16,6 +16,7 @@ Facts = dict[str, Any]
 class Kind(NamedTuple):
     """Which attention. `noise`: of a sampler in training, `B H Q K`; without it the likeliest key is taken.
 
+    `kept`: which weights dropout at the rate `dropout` leaves in training, `B H Q K`; without it all.
     `bidirectional` and `longest` are of T5's buckets.
     """
 
@@ -28,10 +29,14 @@ class Kind(NamedTuple):
     bidirectional: bool = True
     longest: int = 128
     noise: np.ndarray | None = None
+    dropout: float = 0.0
+    kept: np.ndarray | None = None
 
 
 class Answer(NamedTuple):
-    """Logits, whether each key is seen, probabilities (before a draw) and weights `B H Q K`; the output `B Q H D`.
+    """Logits, whether each key is seen, probabilities (before a draw) and weights (before dropout) `B H Q K`.
+
+    The output: `B Q H D`.
 
     `log_prob`: of the key that a sampler chose, `B H Q`.
     """
@@ -57,7 +62,13 @@ def attention(kind: Kind, arrays: Arrays, facts: Facts) -> Answer:
         half_width = sum(facts["window"]) / 2
         distance = np.arange(logits.shape[-1]) - arrays["centre"][..., None]
         weights = weights * np.exp(-(distance**2) / (2 * (half_width / 2) ** 2))
-    return Answer(logits, seen, probabilities, weights, read(arrays, weights, position_BxQ), log_prob)
+    output = read(arrays, dropped(kind, weights), position_BxQ)
+    return Answer(logits, seen, probabilities, weights, output, log_prob)
+
+
+def dropped(kind: Kind, weights: np.ndarray) -> np.ndarray:
+    """W / (1 - p) where a weight is kept, else 0."""
+    return weights if kind.kept is None else np.where(kind.kept, weights / (1 - kind.dropout), 0)
 
 
 def loss(
@@ -74,7 +85,7 @@ def loss(
         output = answer.output
         if kind.normaliser == "straight_through":
             weights = here.weights + answer.probabilities - here.probabilities
-            output = read(moved, weights, positions(facts, *output.shape[:2]))
+            output = read(moved, dropped(kind, weights), positions(facts, *output.shape[:2]))
         return float(np.sum(output_weight * output) + np.sum(log_prob_weight * answer.log_prob))
 
     return at

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention import positions as relative
 from transformer.attention.masks import Mask, cut, query_positions, visible
@@ -35,9 +35,8 @@ class Form(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some queries of every head against some keys: which ones, their logits, and whether each key may be seen."""
+    """Some queries of every head against some keys: both sides' positions, the logits, and which keys may be seen."""
 
-    query_Q: Int[Array, " Q"]
     key_K: Int[Array, " K"]
     position_BxQ: Int[Array, "#B Q"]
     logits_BxHxQxK: Float[Array, "B H Q K"]
@@ -71,7 +70,24 @@ def logits_of_block(
         logits = logits / form.temperature
     allowed = (key_K < keys)[None, None, None]
     seen = visible(terms.mask, query_inside, key_1x1xK)
-    return Block(query_Q, key_K, positions, logits, allowed if seen is None else allowed & seen)
+    return Block(key_K, positions, logits, allowed if seen is None else allowed & seen)
+
+
+def weights_again(
+    logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Bool[Array, "#B #H #Q #K"], log_sum_BxHxQ: Float[Array, "B H Q"]
+) -> Float[Array, "B H Q K"]:
+    """exp(logit - log-sum-exp): the softmax's weights once more, zero where a key is hidden or a row sees none."""
+    allowed = allowed & jnp.isfinite(log_sum_BxHxQ)[..., None]
+    # Hidden logits never reach a difference: infinity minus infinity there would be NaN.
+    return jnp.where(allowed, jnp.exp(jnp.where(allowed, logits_BxHxQxK - log_sum_BxHxQ[..., None], 0)), 0)
+
+
+def log_sum_blockwise(
+    q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"], terms: Terms, form: Form, block: int = BLOCK
+) -> Float[Array, "B H Q"]:
+    """The log-sum-exp of each row alone, as `attend_blockwise` finds it: values of one feature cost next to nothing."""
+    nothing = jnp.zeros((*k_BxKxGxD.shape[:3], 1), k_BxKxGxD.dtype)
+    return attend_blockwise(q_BxQxHxD, k_BxKxGxD, nothing, terms, form, block)[1]
 
 
 def attend_blockwise(
@@ -183,8 +199,7 @@ def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any
         d_k, d_v, d_traced = carry
         q_block, d_out_block, centre_block, log_sum_block, query = part
         log_sum_block, centre_block = jnp.moveaxis(log_sum_block, 1, 2), jnp.moveaxis(centre_block, 1, 2)
-        some = jnp.isfinite(log_sum_block)
-        log_sum_safe = jnp.where(some, log_sum_block, 0)
+        centre_block = jnp.where(jnp.isfinite(log_sum_block), centre_block, 0)
 
         def columns(carry: Any, part: Any) -> tuple[Any, Any]:
             k_block, v_block, key = part
@@ -206,8 +221,7 @@ def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any
             def compute(carry: Any) -> tuple[Any, Any]:
                 d_q, d_traced = carry
                 found, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
-                allowed = allowed & some[..., None]
-                weights = jnp.where(allowed, jnp.exp(jnp.where(allowed, found - log_sum_safe[..., None], 0)), 0)
+                weights = weights_again(found, allowed, log_sum_block)
                 d_weights = grouped_products(d_out_block, v_block)
                 d_logits = jnp.where(allowed, weights * (d_weights - centre_block[..., None]), 0)
                 d_q_new, d_k_block, d_traced_new = pull_back(d_logits)

@@ -19,18 +19,16 @@ from transformer.attention.blockwise import (
     Block,
     Form,
     Terms,
-    attend_blockwise,
+    log_sum_blockwise,
     logits_of_block,
     over_keys,
     over_queries,
+    weights_again,
 )
 from transformer.attention.masks import Mask, cut, look_up, query_positions, visible
 from transformer.attention.scores import repeat_heads
+from transformer.attention.static import static
 from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
-
-
-def _static(default: Any = dataclasses.MISSING) -> Any:
-    return dataclasses.field(default=default, metadata={"static": True})
 
 
 @jax.tree_util.register_dataclass
@@ -43,12 +41,12 @@ class Capture:
     captured is zero and costs next to nothing, and turning it compiles nothing anew.
     """
 
-    sites: tuple[str, ...] = _static()
-    layers: tuple[int, ...] | None = _static(None)
-    heads: tuple[int, ...] | None = _static(None)
-    rows: tuple[int, ...] | None = _static(None)
-    maps: bool = _static(True)
-    statistics: tuple[Statistic, ...] = _static(())
+    sites: tuple[str, ...] = static()
+    layers: tuple[int, ...] | None = static(None)
+    heads: tuple[int, ...] | None = static(None)
+    rows: tuple[int, ...] | None = static(None)
+    maps: bool = static(True)
+    statistics: tuple[Statistic, ...] = static(())
     observe: Bool[Array, ""] | None = None
 
     def __post_init__(self) -> None:
@@ -125,7 +123,8 @@ def capture_weights(
                 masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], there)
         some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
         sums, counts = _totals(_finished(folded, capture.statistics), masses, some)
-        return Captured(_chosen(weights, capture) if capture.maps else None, sums, counts)
+        chosen = _of_rows(_of_heads(weights, capture), 2, capture) if capture.maps else None
+        return Captured(chosen, sums, counts)
 
     return _switched(capture, find)
 
@@ -153,7 +152,7 @@ def capture_products(
     def find() -> Captured:
         lse = given() if callable(given) else given
         if lse is None:
-            _, lse = attend_blockwise(q, k, jnp.zeros((*k.shape[:3], 1), k.dtype), terms, form, block)
+            lse = log_sum_blockwise(q, k, terms, form, block)
         products = _Products(q, k, terms, form, lse, block)
         weights = _rows(products, capture) if capture.maps else None
         return Captured(weights, *_statistics(products, capture.statistics))
@@ -172,9 +171,9 @@ class _Products(NamedTuple):
 
 def _rows(products: _Products, capture: Capture) -> Array:
     queries, keys = products.q.shape[1], products.k.shape[1]
-    query_Q = jnp.asarray(range(queries) if capture.rows is None else _checked_rows(capture.rows, queries), jnp.int32)
+    query_Q = _of_rows(jnp.arange(queries, dtype=jnp.int32), 0, capture)
     found = logits_of_block(
-        jnp.take(products.q, query_Q, axis=1),
+        _of_rows(products.q, 1, capture),
         products.k,
         query_Q,
         jnp.arange(keys, dtype=jnp.int32),
@@ -183,8 +182,8 @@ def _rows(products: _Products, capture: Capture) -> Array:
         queries=queries,
         keys=keys,
     )
-    weights = _weights(found.logits_BxHxQxK, found.allowed, jnp.take(products.log_sum, query_Q, axis=2))
-    return _chosen(weights, dataclasses.replace(capture, rows=None))
+    weights = weights_again(found.logits_BxHxQxK, found.allowed, _of_rows(products.log_sum, 2, capture))
+    return _of_heads(weights, capture)
 
 
 def _statistics(products: _Products, statistics: tuple[Statistic, ...]) -> tuple[dict, dict]:
@@ -202,7 +201,7 @@ def _statistics(products: _Products, statistics: tuple[Statistic, ...]) -> tuple
         rows = Rows(inside, jnp.take(query_positions(terms.mask, queries), inside, axis=1), terms.mask, keys)
 
         def fold(state: Any, part: Block, _: Any) -> Any:
-            weights = _weights(part.logits_BxHxQxK, part.allowed, lse)
+            weights = weights_again(part.logits_BxHxQxK, part.allowed, lse)
             cells = Cells(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
             return _fold_cells(state, cells, rows, folded)
 
@@ -213,7 +212,7 @@ def _statistics(products: _Products, statistics: tuple[Statistic, ...]) -> tuple
         for statistic in gathered:
             key_BxQ, there = _chosen_key(statistic, rows)
             logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
-            masses[statistic.name] = (_weights(logits[..., None], there[..., None], lse)[..., 0], there)
+            masses[statistic.name] = (weights_again(logits[..., None], there[..., None], lse)[..., 0], there)
         return _totals(_finished(state, folded), masses, jnp.isfinite(lse))
 
     sums, counts = over_queries(of_rows, q, block)
@@ -236,12 +235,6 @@ def _logits_of_pairs(q_BxQxHxD: Array, products: _Products, rows: Rows, key_BxQ:
     if products.terms.bias is not None:
         logits = logits + cut(products.terms.bias, rows.query_Q, key_BxQx1)[..., 0].astype(wide)
     return logits / products.form.temperature
-
-
-def _weights(logits: Array, allowed: Array, log_sum: Array) -> Array:
-    """exp(logit - log-sum-exp), zero where a key is hidden or a row sees none."""
-    allowed = allowed & jnp.isfinite(log_sum)[..., None]
-    return jnp.where(allowed, jnp.exp(jnp.where(allowed, logits - log_sum[..., None], 0)), 0)
 
 
 def _chosen_key(statistic: Mass, rows: Rows) -> tuple[Array, Array]:
@@ -308,23 +301,24 @@ def _totals(values: dict[str, Array], masses: dict[str, tuple[Array, Array]], so
     return sums, counts
 
 
-def _chosen(weights_BxHxQxK: Array, capture: Capture) -> Array:
-    heads, queries = weights_BxHxQxK.shape[1:3]
-    if capture.heads is not None:
-        beyond = [head for head in capture.heads if not 0 <= head < heads]
-        if beyond:
-            raise ValueError(f"capture.heads={capture.heads} names {beyond}; there are heads 0 ... {heads - 1}")
-        weights_BxHxQxK = weights_BxHxQxK[:, jnp.asarray(capture.heads)]
-    if capture.rows is not None:
-        weights_BxHxQxK = weights_BxHxQxK[:, :, jnp.asarray(_checked_rows(capture.rows, queries))]
-    return weights_BxHxQxK
-
-
-def _checked_rows(rows: tuple[int, ...], queries: int) -> tuple[int, ...]:
-    beyond = [row for row in rows if not 0 <= row < queries]
+def _of_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
+    if capture.heads is None:
+        return weights_BxHxQxK
+    heads = weights_BxHxQxK.shape[1]
+    beyond = [head for head in capture.heads if not 0 <= head < heads]
     if beyond:
-        raise ValueError(f"capture.rows={rows} names {beyond}; there are queries 0 ... {queries - 1}")
-    return rows
+        raise ValueError(f"capture.heads={capture.heads} names {beyond}; there are heads 0 ... {heads - 1}")
+    return weights_BxHxQxK[:, jnp.asarray(capture.heads)]
+
+
+def _of_rows(x: Array, axis: int, capture: Capture) -> Array:
+    if capture.rows is None:
+        return x
+    queries = x.shape[axis]
+    beyond = [row for row in capture.rows if not 0 <= row < queries]
+    if beyond:
+        raise ValueError(f"capture.rows={capture.rows} names {beyond}; there are queries 0 ... {queries - 1}")
+    return jnp.take(x, jnp.asarray(capture.rows, jnp.int32), axis=axis)
 
 
 def _switched(capture: Capture, find: Callable[[], Captured]) -> Captured:

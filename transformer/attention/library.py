@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer.attention import positions as relative
-from transformer.attention.blockwise import BLOCK, Form, Terms, attend_blockwise
+from transformer.attention.blockwise import BLOCK, Form, Terms, log_sum_blockwise
 from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
 
@@ -76,10 +76,7 @@ def splash_attention(
     Lengths and segments go in as segment numbers. Depths are filled up to 128 lanes. `interpret` runs the kernel
     without a TPU, for tests.
     """
-    kernel = _kernel(mask, q_BxQxHxD.shape, k_BxKxGxD.shape, interpret=interpret, residuals=False)
-    segments = _segments(mask, q_BxQxHxD.shape, k_BxKxGxD.shape)
-    q, k, v = _laid_out(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, scale)
-    output_BxHxQxD = jax.vmap(kernel)(q, k, v, segments)
+    output_BxHxQxD = _splash(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, mask, scale, interpret=interpret, residuals=False)
     output = jnp.moveaxis(output_BxHxQxD, 1, 2)[..., : v_BxKxGxDv.shape[-1]].astype(v_BxKxGxDv.dtype)
     return _where_seen(output, mask, k_BxKxGxD.shape[1])
 
@@ -100,12 +97,17 @@ def splash_log_sum(
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
-        return attend_blockwise(q, k, v[..., :1], Terms(mask), Form(scale=scale))[1]
-    q, k, v = _laid_out(q, k, v, scale)
-    kernel = _kernel(mask, q_BxQxHxD.shape, k_BxKxGxD.shape, interpret=interpret, residuals=True)
-    _, (log_sum_BxHxQ,) = jax.vmap(kernel)(q, k, v, _segments(mask, q_BxQxHxD.shape, k_BxKxGxD.shape))
+        return log_sum_blockwise(q, k, Terms(mask), Form(scale=scale))
+    _, (log_sum_BxHxQ,) = _splash(q, k, v, mask, scale, interpret=interpret, residuals=True)
     seen = rows_that_see(mask, q_BxQxHxD.shape[1], k_BxKxGxD.shape[1])
     return log_sum_BxHxQ if seen is None else jnp.where(seen, log_sum_BxHxQ, -jnp.inf)
+
+
+def _splash(q: Array, k: Array, v: Array, mask: Mask, scale: float, *, interpret: bool, residuals: bool) -> Any:
+    """The kernel's output, heads in front and depths filled up; with `residuals` also the log-sum-exp."""
+    kernel = _kernel(mask, q.shape, k.shape, interpret=interpret, residuals=residuals)
+    segments = _segments(mask, q.shape, k.shape)
+    return jax.vmap(kernel)(*_laid_out(q, k, v, scale), segments)
 
 
 def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:

@@ -1,15 +1,12 @@
 """Masks as facts: what a query may see, said in a form that a fused kernel can take natively."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-
-def _static(default: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"static": True})
+from transformer.attention.static import static
 
 
 @jax.tree_util.register_dataclass
@@ -31,8 +28,8 @@ class Mask:
     allowed: the dense escape, True where a query may see a key.
     """
 
-    causal: bool = _static(False)
-    window: tuple[int, int] | None = _static(None)
+    causal: bool = static(False)
+    window: tuple[int, int] | None = static(None)
     query_offset: Int[Array, " B"] | None = None
     query_lengths: Int[Array, " B"] | None = None
     key_lengths: Int[Array, " B"] | None = None
@@ -53,6 +50,17 @@ class Mask:
 
 
 FACTS = tuple(field.name for field in dataclasses.fields(Mask))
+# The fact without which another says nothing, and what that has to do with it.
+NEEDS = {"centre": "window", "prefix": "causal"}
+_ROLES = {"window": "which says how far around it a query sees", "causal": "the fact that it lifts"}
+
+
+def lacking(facts: frozenset[str]) -> str | None:
+    """Which of these facts is without the one that it needs; None when none is."""
+    for fact, needed in NEEDS.items():
+        if fact in facts and needed not in facts:
+            return f"mask.{fact} is given without mask.{needed}, {_ROLES[needed]}"
+    return None
 
 
 def local_monotonic(half_width: int) -> Mask:
@@ -165,10 +173,9 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
             raise ValueError(
                 f"mask.window={mask.window} must be (before, after), whole numbers at least 0 and one of them above 0"
             )
-    if mask.centre is not None and mask.window is None:
-        raise ValueError("mask.centre is given without mask.window, which says how far around it a query sees")
-    if mask.prefix is not None and not mask.causal:
-        raise ValueError("mask.prefix is given without mask.causal=True, the fact that it lifts")
+    alone = lacking(mask.facts())
+    if alone is not None:
+        raise ValueError(alone)
     expected: dict[str, tuple[tuple[int, ...], ...]] = {
         "query_offset": ((batch,),),
         "query_lengths": ((batch,),),

@@ -64,17 +64,15 @@ def normalise(
     match kind:
         case Normaliser.SOFTMAX:
             weights = softmax(logits_BxHxQxK, allowed)
-            return Weights(weights, weights)
         case Normaliser.SPARSEMAX:
             weights = sparsemax(logits_BxHxQxK, allowed)
-            return Weights(weights, weights)
         case Normaliser.ENTMAX15:
             weights = entmax15(logits_BxHxQxK, allowed)
-            return Weights(weights, weights)
         case Normaliser.HARD | Normaliser.STRAIGHT_THROUGH:
             if train and key is None:
                 raise TypeError(f"normaliser={kind.value} draws a sample in training; give attend() a key")
             return _drawn(logits_BxHxQxK, allowed, key if train else None, kind)
+    return Weights(weights, weights)
 
 
 def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.attend import attend
-from transformer.attention.backends import BACKENDS, Combination, choose, circumstances, unfit, unsupported
+from transformer.attention.backends import BACKENDS, Combination, choose, circumstances, interpreted, unfit, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.spec import AttentionSpec, Backend
@@ -37,8 +37,7 @@ def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str
     able = [
         backend
         for backend in BACKENDS
-        # Splash away from its own platform is interpreted, for tests alone.
-        if not (unsupported(backend, combination) or unfit(backend, at) or (backend, at.platform) in _INTERPRETED)
+        if not (unsupported(backend, combination) or unfit(backend, at) or interpreted(backend, at))
     ]
     statistics_alone = Capture(("here",), maps=False, statistics=tuple(STATISTICS.values()))
     programs = {
@@ -58,9 +57,6 @@ def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str
         {backend: medians[backend, None] for backend in able},
         {backend: medians[backend, statistics_alone] for backend in able},
     )
-
-
-_INTERPRETED = {(Backend.SPLASH, platform) for platform in ("cpu", "gpu", "cuda", "rocm")}
 
 
 def _program(backend: Backend, mask: Mask, capture: Capture | None) -> Callable[..., object]:

@@ -18,11 +18,11 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.config import RunConfig, UserError, from_config, to_config
 from transformer.costs.chips import peak_flops
-from transformer.costs.flops import encoder_decoder_step
+from transformer.costs.flops import training_flops
+from transformer.layers.block_config import BlockConfig
 from transformer.maps.store import MapStore
 from transformer.models import registry as models
 from transformer.models.contract import Model, Precision, count_parameters
-from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View
 from transformer.training.averages import Average
@@ -36,7 +36,7 @@ from transformer.training.sharding import make_mesh, shard_batch, state_sharding
 from transformer.training.sinks import Console, HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.maps import Maps
 from transformer.training.state import TrainState, stream
-from transformer.training.step import Step, init_state, make_step
+from transformer.training.step import Metrics, Step, init_state, make_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,20 +194,22 @@ def load(
     return experiment, setting, TrainState(**parts, optimisers={})
 
 
-def compile_step(experiment: Experiment, setting: Setting) -> Step:
+def compile_step(experiment: Experiment, setting: Setting, capture: Capture | None = None) -> Step:
     """The jitted training step, which takes host batches and consumes its state.
 
-    Where the run observes its heads, one program serves the steps that do and those that do not.
+    Where the run observes its heads, one program serves the steps that do and those that do not; `capture` observes
+    something else than the statistics of every head.
     """
-    sites = tuple(site.name for site in setting.model.sites)
-    statistics = Capture(sites, maps=False, statistics=tuple(STATISTICS.values()))
+    if capture is None and experiment.run.heads_every:
+        sites = tuple(site.name for site in setting.model.sites)
+        capture = Capture(sites, maps=False, statistics=tuple(STATISTICS.values()))
     step = make_step(
         setting.model,
         setting.task,
         setting.optimisers,
         experiment.averages,
         accumulate=experiment.run.accumulate,
-        capture=statistics if experiment.run.heads_every else None,
+        capture=capture,
     )
     # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
@@ -229,10 +231,10 @@ def compile_probe(setting: Setting) -> Callable[[TrainState], dict[str, np.ndarr
 
 def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], float] | None:
     """The formula for a training step's operations, where the family has one."""
-    if not isinstance(experiment.model, EncoderDecoderConfig):
+    if not isinstance(experiment.model, BlockConfig):
         return None
-    vocabulary = setting.task.interface.vocabularies["joint"]
-    return lambda batch: encoder_decoder_step(experiment.model, batch, vocabulary)
+    vocabularies = setting.task.interface.vocabularies
+    return lambda batch: training_flops(experiment.model, batch, vocabularies)
 
 
 def _train(
@@ -260,9 +262,11 @@ def _train(
         Console(config.steps, sys.stdout),
     )
     compiled = compile_step(experiment, setting)
-    step: Step = lambda state, batch, observe=False: compiled(state, shard_batch(batch, setting.mesh), observe)  # noqa: E731
-    if profile:
-        step = Profiled(step, directory.path / "profile")
+
+    def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        return compiled(state, shard_batch(batch, setting.mesh), observe)
+
+    step: Step = Profiled(sharded, directory.path / "profile") if profile else sharded
     try:
         run(
             state,

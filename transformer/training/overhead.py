@@ -1,5 +1,6 @@
 """What the loop costs beside the compiled step: both measured in turn, in one process, on the same batches."""
 
+import dataclasses
 import io
 import statistics
 import time
@@ -11,12 +12,12 @@ import jax
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.tasks.contract import Batch
-from transformer.training.experiment import Experiment, Setting, assemble, compile_step, count_flops
+from transformer.training.experiment import Experiment, assemble, compile_step, count_flops
 from transformer.training.loop import Cadence, run
 from transformer.training.sharding import shard_batch
 from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.state import TrainState
-from transformer.training.step import Step, make_step
+from transformer.training.step import Step
 
 
 class Overhead(NamedTuple):
@@ -105,11 +106,12 @@ def measure_capture(
     """
     setting = assemble(experiment, directory)
     batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.mesh)
-    shortest = min(jax.numpy.shape(value)[1] for name, value in batch.items() if name in ("source", "target"))
+    shortest = min(jax.numpy.shape(value)[1] for name, value in batch.items() if name in ("source", "target", "tokens"))
     chosen = tuple(round(index * (shortest - 1) / max(rows - 1, 1)) for index in range(rows))
     sites = tuple(site.name for site in setting.model.sites)
     capture = Capture(sites, rows=chosen, statistics=tuple(STATISTICS.values()))
-    plain, capturing = _compiled(experiment, setting, None), _compiled(experiment, setting, capture)
+    unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, heads_every=0))
+    plain, capturing = compile_step(unobserved, setting), compile_step(unobserved, setting, capture)
     kinds = ((plain, False), (capturing, False), (capturing, True))
     key = jax.random.key(experiment.run.seed)
     times: list[list[float]] = [[] for _ in kinds]
@@ -124,12 +126,6 @@ def measure_capture(
         ((every - 1) * quiet + loud) / (every * bare) - 1 for bare, quiet, loud in zip(*times, strict=True)
     )
     return CaptureCost(without, off, on, every, overhead)
-
-
-def _compiled(experiment: Experiment, setting: Setting, capture: Capture | None) -> Step:
-    step = make_step(setting.model, setting.task, setting.optimisers, experiment.averages, capture=capture)
-    placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
-    return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))
 
 
 def _seconds_a_step(step: Step, state: TrainState, batch: Batch, observe: bool, steps: int) -> float:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-import numpy as np
 import rich.console
 import rich.progress
 
-from transformer.training.sinks.contract import Number, Sample
+from transformer.training.sinks.contract import NullSink, Number, Sample
 
 # Shorter names for the metrics that every line has.
 _LABELS = {
@@ -76,7 +75,7 @@ def format_sample(sample: Sample) -> str:
     return f"{sample['source']}  ->  {sample['output']}{wrong}"
 
 
-class Console:
+class Console(NullSink):
     """The sink for the person who watches.
 
     On a terminal a bar with step, loss, learning rate, tokens a second and time left, and above it a line
@@ -112,12 +111,6 @@ class Console:
         """Print one line for each of the first few samples; samples.jsonl has them all."""
         for sample in samples[:_SAMPLES]:
             self._print(f"  {format_sample(sample)}")
-
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
-        """Nothing: maps are for the page."""
-
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Nothing: statistics of heads are too many for lines."""
 
     def progress(self, step: int, total: int) -> None:
         """Move the bar; the first call starts it, so that a resumed run's earlier steps count as no speed."""

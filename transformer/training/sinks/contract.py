@@ -33,6 +33,28 @@ class Sink(Protocol):
         """Write what is still held back; nothing follows."""
 
 
+class NullSink:
+    """The sink that ignores everything; others inherit from it and replace the calls that they have a use for."""
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """Nothing."""
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        """Nothing."""
+
+    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+        """Nothing."""
+
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Nothing."""
+
+    def progress(self, step: int, total: int) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 class Sinks:
     """Several sinks as one: each call goes to every one of them, in order."""
 

@@ -1,35 +1,23 @@
 """heads.jsonl: statistics of every head over training, one JSON object a line, append-only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from transformer.training.sinks.contract import Number, Sample
+from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.jsonl import JsonLines
 
 
-class HeadsFile(JsonLines):
+class HeadsFile(JsonLines, NullSink):
     """The sink that appends {"step", "site", "statistic": [[head, ...] of each layer], ...}, a line a site.
 
     A number that is not finite, such as the largest logit where no row counted, is null.
     """
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        """Nothing: numbers of the run have a file of their own."""
-
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Nothing: texts have a file of their own."""
-
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
-        """Nothing: maps have a store of their own."""
-
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Append one line a site."""
         for site, statistics in heads.items():
             self.append({"step": int(step), "site": site, **{name: _rows(of) for name, of in statistics.items()}})
-
-    def progress(self, step: int, total: int) -> None:
-        """Nothing: a step without statistics is no record."""
 
 
 def _rows(values_LxH: np.ndarray) -> list[list[float | None]]:

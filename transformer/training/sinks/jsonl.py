@@ -3,14 +3,14 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transformer.config import UserError
-from transformer.training.sinks.contract import Number, Sample
+from transformer.training.sinks.contract import NullSink, Number
 
 
 def _plain(value: Number) -> int | float | None:
@@ -100,7 +100,7 @@ class JsonLines:
         self._file.close()
 
 
-class MetricsFile(JsonLines):
+class MetricsFile(JsonLines, NullSink):
     """The sink that appends {"step", "split", ...numbers} to a metrics file, a line a call."""
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
@@ -112,15 +112,3 @@ class MetricsFile(JsonLines):
         if taken:
             raise ValueError(f"a metric cannot be called {taken.pop()!r}: every line already has one")
         self.append({"step": int(step), "split": split, **{name: _plain(value) for name, value in values.items()}})
-
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Nothing: the file holds plain numbers."""
-
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
-        """Nothing: the file holds plain numbers."""
-
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Nothing: statistics of heads have a file of their own."""
-
-    def progress(self, step: int, total: int) -> None:
-        """Nothing: a step without numbers is no record."""

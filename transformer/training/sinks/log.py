@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from transformer.training.sinks.console import format_line, format_sample
-from transformer.training.sinks.contract import Number, Sample
+from transformer.training.sinks.contract import NullSink, Number, Sample
 
 _logger = logging.getLogger(__name__)
 
 
-class Log:
+class Log(NullSink):
     """The sink that logs numbers and samples at level INFO; `RunDirectory.log_to_file` says to which file."""
 
     def __init__(self, total_steps: int):
@@ -30,12 +30,6 @@ class Log:
         """Log which maps were taken."""
         _logger.info("step %d  maps  %s", step, ", ".join(maps))
 
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Nothing: statistics of heads are too many for lines."""
-
     def progress(self, step: int, total: int) -> None:
         """Take the total over; every step would be too many lines."""
         self._total = total
-
-    def close(self) -> None:
-        """Nothing: the file is closed by who opened it."""

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from transformer.training.sinks.contract import Number, Sample
+from transformer.training.sinks.contract import NullSink, Number, Sample
 
 _EXAMPLES = 2
 _CELL = 48  # pixels that the longer side of a small map is scaled up to
@@ -54,7 +54,7 @@ def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-class TensorBoard:
+class TensorBoard(NullSink):
     """The sink that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
 
     A run that resumes gives its restored step: events of an earlier start beyond it are then not shown.
@@ -90,12 +90,6 @@ class TensorBoard:
                 )
                 value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
                 self._writer.file_writer.add_summary(self._summary.Summary(value=[value]), step)
-
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Nothing: statistics of heads are too many for curves."""
-
-    def progress(self, step: int, total: int) -> None:
-        """Nothing: every event has its step."""
 
     def close(self) -> None:
         """Write what is still queued."""

@@ -1,0 +1,208 @@
+"""The page of what each attention backend takes, written from what they declare and what they refuse."""
+
+import dataclasses
+import enum
+import itertools
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transformer.attention.backends import (
+    BACKENDS,
+    DENSE_LOGITS,
+    Circumstances,
+    Combination,
+    choose,
+    unfit,
+    unsupported,
+)
+from transformer.attention.masks import FACTS, NEEDS
+from transformer.attention.normalise import Normaliser, Reweighting
+from transformer.attention.positions import Position
+from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Backend
+
+HEAD = """# What each attention backend takes
+
+Written by `make docs` (`python -m launch.support > docs/support.md`) from `transformer/attention/backends.py`, which
+decides and refuses at run time: change that file, not this one. [The algebra](attention.md) explains the words.
+
+## Combinations
+
+A row stands for every combination of what its first four cells list. What is in no row has no meaning and is refused.
+The cell of a backend names the masks that it takes there, or the note below that does: facts of `Mask`, with + those
+given together, `bias`, an array that is added to the logits, and `dropout` of the weights, which restricts training
+alone; - is none. A mask of other facts together is taken where each of them is, but for cudnn, whose window needs
+causal. The backends stand in the order in which `auto` prefers them.
+"""
+
+ASPECTS = """## Forward, gradient, cached decoding, capture
+
+- forward: wherever the table says so, in agreement with a NumPy float64 reference.
+- gradient: wherever forward is taken, of q, k, v, the bias and all parameters.
+- cached decoding: new queries at positions behind those of a cache, which is the fact `query_offset`.
+- capture: maps and head statistics, wherever forward is taken: what a backend does not keep is computed beside it.
+"""
+
+LIMITS = """## Limits on arrays and machine
+
+Each row changes one thing where all else suits every backend. Away from TPUs splash is interpreted: right, slow, for
+tests alone. float64 needs the 64-bit mode of JAX.
+"""
+
+CHOICE = """## What auto chooses
+
+The first backend that takes the request, with two exceptions: splash only on TPUs and for a program on one device, and
+einsum only up to {dense:,} logits (batch x heads x queries x keys) where blockwise would do. For a batch of 8, and 8
+heads of depth 64:
+"""
+
+# How the programs are built, which no declaration says.
+MODES = {Backend.EINSUM: "reverse and forward mode", Backend.XLA: "reverse and forward mode"}
+WEIGHTS = {
+    Backend.EINSUM: "the weights themselves",
+    Backend.BLOCKWISE: "its own log-sum-exp",
+    Backend.SPLASH: "the kernel's log-sum-exp, one more forward pass",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    names = [backend.value for backend in BACKENDS]
+    decoding = Combination(facts=frozenset({"causal", "query_offset"}))
+    aspects = {
+        "gradient": [MODES.get(backend, "reverse mode") for backend in BACKENDS],
+        "cached decoding": ["no" if unsupported(backend, decoding) else "yes" for backend in BACKENDS],
+        "capture from": [WEIGHTS.get(backend, "a log-sum-exp found blockwise") for backend in BACKENDS],
+    }
+    parts = (
+        HEAD,
+        _table(),
+        ASPECTS,
+        _markdown(["", *names], aspects),
+        LIMITS,
+        _markdown(["", *names], _limits()),
+        CHOICE.format(dense=DENSE_LOGITS),
+        _choices(),
+    )
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _limits() -> dict[str, list[str]]:
+    """What of each array and machine the backends take, found by asking for one after the other."""
+    suits = Circumstances("gpu", "bfloat16", batch=1, heads=1, queries=1024, keys=1024, depth=64, value_depth=64)
+    probes: dict[str, dict[Any, dict[str, Any]]] = {
+        "platform": {name: {"platform": name} for name in ("cpu", "gpu", "tpu")},
+        "type": {name: {"dtype": name} for name in ("bfloat16", "float16", "float32", "float64")},
+        "head depth": {size: {"depth": size, "value_depth": size} for size in range(1, 513)},
+        "value depth": {"that of the keys": {}, "any other": {"value_depth": 32}},
+        "lengths": {size: {"queries": size, "keys": size} for size in range(1, 1025)},
+    }
+
+    def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
+        good = [value for value, change in probe.items() if not unfit(backend, dataclasses.replace(suits, **change))]
+        return "any" if len(good) == len(probe) else in_words(good, max(probe))
+
+    return {name: [taken(backend, probe) for backend in BACKENDS] for name, probe in probes.items()}
+
+
+def in_words(values: Sequence[Any], largest: Any) -> str:
+    """Words one by one; numbers as the multiples that they are."""
+    if not values or isinstance(values[0], str) or list(values) != list(range(values[0], values[-1] + 1, values[0])):
+        return ", ".join(map(str, values)) or "none"
+    multiples = f"multiples of {values[0]}"
+    return multiples if values[-1] + values[0] > largest else f"{multiples} to {values[-1]}"
+
+
+def _choices() -> str:
+    """What auto chooses for some usual requests on some usual machines."""
+    causal = Combination(facts=frozenset({"causal"}))
+    requests = {
+        "causal": causal,
+        "causal, query_offset": Combination(facts=frozenset({"causal", "query_offset"})),
+        "causal, alibi": dataclasses.replace(causal, position=Position.ALIBI),
+        "causal, sparsemax": dataclasses.replace(causal, normaliser=Normaliser.SPARSEMAX),
+    }
+    machines = (("cpu", "float32", 1), ("gpu", "bfloat16", 1), ("gpu", "float32", 1))
+    rows = {}
+    for platform, dtype, devices in (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4)):
+        for length in (512, 4096):
+            at = Circumstances(platform, dtype, 8, 8, length, length, 64, 64, devices)
+            name = f"{devices} {platform}, {dtype}, length {length:,}"
+            rows[name] = [choose(AttentionSpec(), request, at).value for request in requests.values()]
+    return _markdown(["", *requests], rows)
+
+
+def _markdown(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([name, *cells] for name, cells in rows.items())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def masks_of_the_table() -> tuple[frozenset[str], ...]:
+    """The masks of the table: each fact alone (with the one that it needs), the usual pairs, and dropout."""
+    single = [frozenset({fact} | ({NEEDS[fact]} if fact in NEEDS else set())) for fact in (*FACTS, "bias")]
+    pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
+    return (frozenset(), *single, *(frozenset(pair) for pair in pairs), frozenset({"dropout"}))
+
+
+def combinations() -> Iterable[Combination]:
+    """Every cell of the table, but for the backend."""
+    for score, normaliser, reweighting, position, facts in itertools.product(
+        Score, Normaliser, Reweighting, Position, masks_of_the_table()
+    ):
+        yield Combination(score, normaliser, reweighting, position, facts)
+
+
+def _table() -> str:
+    """The support table as Markdown: rows that every backend treats alike are one row, long cells are notes below."""
+    families = (Score, Normaliser, Reweighting, Position)
+    masks = masks_of_the_table()
+    rows: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for parts in itertools.product(*families):
+        cells = tuple(_mask_text(backend, parts, masks) for backend in BACKENDS)
+        if set(cells) != {"-"}:
+            rows.setdefault(cells, []).append(tuple(part.value for part in parts))
+    long = [text for text in dict.fromkeys(itertools.chain(*rows)) if "," in text]
+    notes = dict(zip(long, string.ascii_lowercase, strict=False))
+    lines = [
+        "| score | normaliser | re-weighting | position | " + " | ".join(b.value for b in BACKENDS) + " |",
+        "| --- " * (4 + len(BACKENDS)) + "|",
+    ]
+    for cells, alike in rows.items():
+        for group in _products(alike):
+            texts = [_choice_text(values, family) for values, family in zip(group, families, strict=True)]
+            lines.append("| " + " | ".join([*texts, *(notes.get(cell, cell) for cell in cells)]) + " |")
+    return "\n".join([*lines, "", *(f"- {letter}: {text}" for text, letter in notes.items())])
+
+
+def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
+    """The rows as few products of sets: scores and normalisers that share all else are joined."""
+    boxes: list[tuple[tuple[str, ...], ...]] = [tuple((value,) for value in row) for row in named]
+    for axis in range(4):
+        joined: dict[tuple, list[str]] = {}
+        for box in boxes:
+            rest = (*box[:axis], *box[axis + 1 :])
+            joined.setdefault(rest, []).extend(box[axis])
+        boxes = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in joined.items()]
+    return boxes
+
+
+def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
+    """Some members of a family, in the fewest words."""
+    left = [member.value for member in family if member.value not in values]
+    if not left:
+        return "every"
+    return "all but " + ", ".join(left) if len(left) < len(values) else ", ".join(values)
+
+
+def _mask_text(
+    backend: Backend, parts: tuple[Score, Normaliser, Reweighting, Position], masks: tuple[frozenset[str], ...]
+) -> str:
+    """Which masks a backend takes with these choices."""
+    taken = [facts for facts in masks if unsupported(backend, Combination(*parts, facts)) is None]
+    if len(taken) == len(masks):
+        return "every mask"
+    left = [facts for facts in masks if facts not in taken]
+    few_left = 2 * len(left) < len(taken)
+    named = ["+".join(sorted(facts)) or "none" for facts in (left if few_left else taken)]
+    return ("all but " if few_left else "") + ", ".join(named) or "-"
