@@ -3,28 +3,19 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decode.toy import SPECIAL, TableModel, next_token, random_table
+from tests.decode.toy import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
-from transformer.decode.beam import Beam
-from transformer.decode.generate import Rollout, generate
+from transformer.decode.beam import Beam, Ending
+from transformer.decode.generate import Rollout
 from transformer.decode.greedy import Greedy
 
 EXAMPLES = 3
-TOY: Any = TableModel()
-decode = jax.jit(generate, static_argnames=("model", "chooser", "length", "tokens"))
-
-
-def rollout_of(table: np.ndarray, chooser: Any, length: int) -> Rollout:
-    inputs = {"source": jnp.zeros((len(table), 1), jnp.int32)}
-    found = decode(TOY, jnp.asarray(table), inputs, chooser=chooser, length=length, tokens=SPECIAL)
-    return jax.tree.map(np.asarray, found)
 
 
 def others(vocabulary: int) -> range:
@@ -39,9 +30,10 @@ def is_the(rollout: Rollout, expected: list[list[oracle.Hypothesis]]) -> None:
     np.testing.assert_array_equal(rollout.tokens, tokens)
     scores = [[one.score for one in beams] for beams in expected]
     np.testing.assert_allclose(rollout.scores, scores, rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(rollout.lengths, [[len(one.tokens) for one in beams] for beams in expected])
 
 
-def searched(table: np.ndarray, length: int, beams: int, exponent: float) -> list[list[oracle.Hypothesis]]:
+def searched(table: np.ndarray, length: int, beams: int, exponent: float, **rest: Any) -> list[list[oracle.Hypothesis]]:
     return [
         oracle.beam_search(
             next_token(table, example),
@@ -50,6 +42,7 @@ def searched(table: np.ndarray, length: int, beams: int, exponent: float) -> lis
             length=length,
             exponent=exponent,
             beams=beams,
+            **rest,
         )
         for example in range(len(table))
     ]
@@ -121,7 +114,7 @@ def test_stopping_early_changes_nothing(seed: int, more_ends: float) -> None:
 
 def test_a_search_is_done_when_the_best_that_goes_on_cannot_beat_the_worst_that_ended() -> None:
     beam = Beam(2, 1.0)
-    empty = beam.start(1, 7, SPECIAL)
+    empty = beam.start(1, 7, SPECIAL, None)
     # At length 7 the penalty is 2, so that -3 may still become -1.5.
     for worst, done in ((-1.4, True), (-1.6, False), (-np.inf, False)):
         state = empty._replace(
@@ -131,7 +124,7 @@ def test_a_search_is_done_when_the_best_that_goes_on_cannot_beat_the_worst_that_
     # A negative penalty favours short sequences: at step 3 the next end is the fourth token.
     harsh = Beam(1, -1.0)
     for worst, done in ((-4.4, True), (-4.6, False)):
-        state = harsh.start(1, 7, SPECIAL)._replace(
+        state = harsh.start(1, 7, SPECIAL, None)._replace(
             log_probability=jnp.array([[-3.0]]), ended_scores=jnp.array([[worst]], jnp.float32)
         )
         assert bool(harsh.done(state, jnp.int32(3))) is done
@@ -141,8 +134,8 @@ def test_a_search_is_done_when_the_best_that_goes_on_cannot_beat_the_worst_that_
 class KeepsRows(Beam):
     """The fault of a beam that leaves the cache's rows where they were."""
 
-    def choose(self, state: Any, log_probability_RxV: Any, step: Any, tokens: Any) -> Any:
-        return *super().choose(state, log_probability_RxV, step, tokens)[:2], None
+    def choose(self, *arguments: Any) -> Any:
+        return *super().choose(*arguments)[:2], None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +160,22 @@ def test_one_beam_is_at_least_as_good_as_greedy() -> None:
         ended = (greedy.tokens == SPECIAL.end).any(-1)
         assert ended.any()
         assert (beam.scores[ended] >= greedy.scores[ended] - 1e-5).all()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_beam_may_count_only_ends_among_its_best(beams: int) -> None:
+    for seed in range(4):
+        table = random_table(seed, EXAMPLES, 8, more_ends=seed % 3)
+        rollout = rollout_of(table, Beam(beams, 0.6, Ending.AMONG_BEST), 7)
+        is_the(rollout, searched(table, 7, beams, 0.6, among_best=True))
+
+
+def test_one_beam_that_counts_only_such_ends_is_greedy() -> None:
+    for seed in range(5):
+        table = random_table(seed, EXAMPLES, 8, more_ends=2)
+        greedy, beam = (rollout_of(table, chooser, 7) for chooser in (Greedy(), Beam(1, 0.0, Ending.AMONG_BEST)))
+        np.testing.assert_array_equal(beam.tokens, greedy.tokens)
+        np.testing.assert_allclose(beam.scores, greedy.scores, rtol=0, atol=1e-5)
 
 
 def test_scores_fall_and_what_was_cut_off_stands_behind_what_ended() -> None:

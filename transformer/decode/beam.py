@@ -1,13 +1,26 @@
 """Beam search with a length penalty."""
 
 import dataclasses
-from typing import NamedTuple
+import enum
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer.config import UserError
 from transformer.decode.generate import Rollout, Tokens
+
+
+class Ending(enum.Enum):
+    """Which ends become hypotheses.
+
+    `any`: every live hypothesis offers all its ends to the best that have ended. `among_best`: only an end that is
+    itself one of the `beams` best extensions counts, so that one beam without a length penalty is greedy decoding.
+    """
+
+    ANY = "any"
+    AMONG_BEST = "among_best"
 
 
 class _State(NamedTuple):
@@ -15,50 +28,81 @@ class _State(NamedTuple):
     log_probability: Float[Array, "B N"]
     ended_tokens: Int[Array, "B N T"]  # the best that have ended, with their penalised scores
     ended_scores: Float[Array, "B N"]
+    ended_lengths: Int[Array, "B N"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
     """The `beams` best hypotheses by log p(Y | X) / lp(Y), lp(Y) = ((5 + |Y|) / 6)^length_penalty.
 
-    The penalty is that of Wu et al. 2016, equation 14; |Y| counts the end token. Vaswani et al. 2017 use 4
+    The penalty is that of Wu et al. 2016, equation 14; |Y| counts the token that ends. Vaswani et al. 2017 use 4
     beams and a length penalty of 0.6 (section 6.1). Hypotheses that are cut off at the greatest length count
     only where fewer than `beams` have ended.
+
+    Errors: UserError for less than one beam.
     """
 
     beams: int = 4
     length_penalty: float = 0.6
+    ending: Ending = Ending.ANY
 
-    def start(self, examples: int, length: int, tokens: Tokens) -> _State:
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise UserError(f"beams={self.beams} must be at least 1")
+
+    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> _State:
         """One live hypothesis an example: the other rows are copies of it and must not compete."""
-        empty = jnp.full((examples, self.beams, length), tokens.pad, jnp.int32)
+        empty = jnp.full((examples, self.beams, length), tokens.fill, jnp.int32)
         impossible = jnp.full((examples, self.beams), -jnp.inf)
-        return _State(empty, impossible.at[:, 0].set(0), empty, impossible)
+        return _State(empty, impossible.at[:, 0].set(0), empty, impossible, jnp.zeros(impossible.shape, jnp.int32))
 
     def choose(
-        self, state: _State, log_probability_RxV: Array, step: Array, tokens: Tokens
-    ) -> tuple[_State, Array, Array]:
+        self,
+        state: _State,
+        log_probability_RxV: Float[Array, "R V"],
+        ends_RxV: Bool[Array, "R V"],
+        step: Int[Array, ""],
+        tokens: Tokens,
+    ) -> tuple[_State, Int[Array, " R"], Int[Array, " R"]]:
         """Extend every live hypothesis by every token; keep the best that go on and the best that end."""
         examples, beams, _ = state.tokens.shape
         vocabulary = log_probability_RxV.shape[-1]
         total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, beams, vocabulary)
+        total_BxM = total_BxNxV.reshape(examples, beams * vocabulary)
+        ends_BxM = ends_RxV.reshape(total_BxM.shape)
 
-        ending_BxN = total_BxNxV[:, :, tokens.end] / self.penalty(step + 1)
-        pool_scores = jnp.concatenate([state.ended_scores, ending_BxN], axis=1)
-        pool_tokens = jnp.concatenate([state.ended_tokens, state.tokens.at[:, :, step].set(tokens.end)], axis=1)
-        ended_scores, ended_index = jax.lax.top_k(pool_scores, beams)
-        ended_tokens = jnp.take_along_axis(pool_tokens, ended_index[:, :, None], axis=1)
+        def best(scores_BxM: Array) -> tuple[Array, Array, Array]:
+            scores, index = jax.lax.top_k(scores_BxM, beams)
+            return scores, index // vocabulary, (index % vocabulary).astype(jnp.int32)
 
-        going_BxNV = total_BxNxV.at[:, :, tokens.end].set(-jnp.inf).reshape(examples, beams * vocabulary)
-        log_probability, index = jax.lax.top_k(going_BxNV, beams)
-        parent, token = index // vocabulary, (index % vocabulary).astype(jnp.int32)
-        live = jnp.take_along_axis(state.tokens, parent[:, :, None], axis=1).at[:, :, step].set(token)
-
-        state = _State(live, log_probability, ended_tokens, ended_scores)
+        match self.ending:
+            case Ending.ANY:
+                ending = best(jnp.where(ends_BxM, total_BxM, -jnp.inf))
+            case Ending.AMONG_BEST:
+                scores, parent, token = best(total_BxM)
+                ends = jnp.take_along_axis(ends_BxM, parent * vocabulary + token, axis=1)
+                ending = jnp.where(ends, scores, -jnp.inf), parent, token
+            case _:
+                assert_never(self.ending)
+        ended = self._pooled(state, *ending, step)
+        log_probability, parent, token = best(jnp.where(ends_BxM, -jnp.inf, total_BxM))
+        state = _State(_grown(state.tokens, parent, token, step), log_probability, *ended)
         parents_R = (parent + beams * jnp.arange(examples)[:, None]).reshape(-1)
         return state, token.reshape(-1), parents_R
 
-    def done(self, state: _State, step: Array) -> Bool[Array, ""]:
+    def _pooled(
+        self, state: _State, log_probability_BxN: Array, parent_BxN: Array, token_BxN: Array, step: Array
+    ) -> tuple[Array, Array, Array]:
+        """The best of what has ended and of what ends now: tokens, penalised scores, lengths."""
+        grown_BxNxT = _grown(state.tokens, parent_BxN, token_BxN, step)
+        scores = jnp.concatenate([state.ended_scores, log_probability_BxN / self.penalty(step + 1)], axis=1)
+        tokens = jnp.concatenate([state.ended_tokens, grown_BxNxT], axis=1)
+        lengths = jnp.concatenate([state.ended_lengths, jnp.full_like(state.ended_lengths, step + 1)], axis=1)
+        scores, index = jax.lax.top_k(scores, state.ended_scores.shape[1])
+        tokens = jnp.take_along_axis(tokens, index[:, :, None], axis=1)
+        return tokens, scores, jnp.take_along_axis(lengths, index, axis=1)
+
+    def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
         """No live hypothesis can still beat the worst that ended.
 
         A log-probability only falls, and the penalty that favours it most is that of the greatest length
@@ -79,8 +123,20 @@ class Beam:
         scores = jnp.where(missing, jnp.take_along_axis(live_scores, filler, axis=1), state.ended_scores)
         fill_tokens = jnp.take_along_axis(state.tokens, filler[:, :, None], axis=1)
         best = jnp.where(missing[:, :, None], fill_tokens, state.ended_tokens)
-        return Rollout(jnp.take_along_axis(best, order[:, :, None], axis=1), jnp.take_along_axis(scores, order, axis=1))
+        # What is impossible was never decoded: no more hypotheses exist.
+        lengths = jnp.where(missing, jnp.where(jnp.isneginf(scores), 0, best.shape[-1]), state.ended_lengths)
+        best = jnp.where(jnp.arange(best.shape[-1]) < lengths[:, :, None], best, tokens.fill)
+        return Rollout(
+            jnp.take_along_axis(best, order[:, :, None], axis=1),
+            jnp.take_along_axis(scores, order, axis=1),
+            jnp.take_along_axis(lengths, order, axis=1),
+        )
 
     def penalty(self, length: Array | int) -> Array:
         """The penalty lp at a length."""
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.length_penalty
+
+
+def _grown(tokens_BxNxT: Array, parent_BxN: Array, token_BxN: Array, step: Array) -> Int[Array, "B N T"]:
+    """The parents' tokens with one more behind them."""
+    return jnp.take_along_axis(tokens_BxNxT, parent_BxN[:, :, None], axis=1).at[:, :, step].set(token_BxN)

@@ -4,24 +4,40 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer.decode.constraints import Constraints, Prompt
 from transformer.models.contract import Cache, Inputs, Model, Variables
 
 
 class Tokens(NamedTuple):
-    """The special token numbers that decoding must know."""
+    """The special token numbers that decoding must know; None for one that the vocabulary does not have."""
 
-    pad: int
-    begin: int
-    end: int
+    pad: int | None = None
+    begin: int | None = None
+    end: int | None = None
+
+    @property
+    def never(self) -> list[int]:
+        """What must not be generated: padding and begin. GPT-2 has one token for begin and end, which may come."""
+        return [token for token in (self.pad, self.begin) if token is not None and token != self.end]
+
+    @property
+    def fill(self) -> int:
+        """What stands behind a rollout that ended: padding, else the end once more, else token 0."""
+        return next((token for token in (self.pad, self.end) if token is not None), 0)
 
 
 class Rollout(NamedTuple):
-    """What decoding returns, best hypothesis first; `tokens` ends with `end` where it fits, then padding."""
+    """What decoding returns: the best hypothesis first (samples in the order in which they are drawn).
+
+    `tokens` holds `lengths` tokens, the last of which is the one that ended it, if any did; `Tokens.fill` follows.
+    """
 
     tokens: Int[Array, "B N T"]
     scores: Float[Array, "B N"]
+    lengths: Int[Array, "B N"]
 
 
 class Chooser(Protocol):
@@ -31,15 +47,23 @@ class Chooser(Protocol):
     def beams(self) -> int:
         """Rows an example."""
 
-    def start(self, examples: int, length: int, tokens: Tokens) -> Any:
+    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> Any:
         """The chooser's state before the first step."""
 
     def choose(
-        self, state: Any, log_probability_RxV: Array, step: Array, tokens: Tokens
-    ) -> tuple[Any, Array, Array | None]:
-        """The next state, each row's token, and each row's parent row (None: the row itself)."""
+        self,
+        state: Any,
+        log_probability_RxV: Float[Array, "R V"],
+        ends_RxV: Bool[Array, "R V"],
+        step: Int[Array, ""],
+        tokens: Tokens,
+    ) -> tuple[Any, Int[Array, " R"], Int[Array, " R"] | None]:
+        """The next state, each row's token, and each row's parent row (None: the row itself).
 
-    def done(self, state: Any, step: Array) -> Bool[Array, ""]:
+        `ends_RxV` says which tokens would end a row.
+        """
+
+    def done(self, state: Any, step: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether no further step can change the result."""
 
     def finish(self, state: Any, tokens: Tokens) -> Rollout:
@@ -54,31 +78,52 @@ def generate(
     chooser: Chooser,
     length: int,
     tokens: Tokens,
+    key: Key[Array, ""] | None = None,
+    prompt: Prompt | None = None,
+    constraints: Constraints | None = None,
 ) -> Rollout:
     """Decode at most `length` tokens for every example in one loop that stops when all are done.
 
+    A step takes the model's logits, penalises and forbids (`constraints`, then padding and begin), normalises, and
+    lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end token or with the
+    token that completes a stop string. `key` is what a chooser draws by; `prompt` is what a repetition penalty
+    counts as said, where the inputs begin with one: its tokens are no part of the rollout.
+
     Jit it with `model`, `chooser`, `length` and `tokens` static.
+
+    Errors: ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary, and for a
+    chooser that draws without a key.
     """
+    limits = Constraints() if constraints is None else constraints
     cache, first_R = model.init_cache(variables, inputs, beams=chooser.beams, length=length)
-    examples = first_R.shape[0] // chooser.beams
+    rows = first_R.shape[0]
+    vocabulary = jax.eval_shape(model.step, variables, cache, first_R)[0].shape[-1]
+    limits.check(vocabulary)
+    end_V = np.arange(vocabulary) == tokens.end
 
     def advance(carry: tuple) -> tuple:
-        step, tokens_R, cache, state = carry
+        step, tokens_R, cache, said, state = carry
         logits_RxV, cache = model.step(variables, cache, tokens_R)
-        log_probability_RxV = jax.nn.log_softmax(logits_RxV.at[:, jnp.array(tokens[:2])].set(-jnp.inf))
-        state, tokens_R, parents_R = chooser.choose(state, log_probability_RxV, step, tokens)
+        logits_RxV = limits.apply(logits_RxV, said)
+        if tokens.never:
+            logits_RxV = logits_RxV.at[:, jnp.array(tokens.never)].set(-jnp.inf)
+        ends_RxV = jnp.broadcast_to(end_V, logits_RxV.shape) | limits.ends(said)
+        log_probability_RxV = jax.nn.log_softmax(logits_RxV)
+        state, tokens_R, parents_R = chooser.choose(state, log_probability_RxV, ends_RxV, step, tokens)
         if parents_R is not None:
             cache = Cache(
                 jax.tree.map(lambda leaf: leaf[:, parents_R], cache.layers),
                 jax.tree.map(lambda leaf: leaf[parents_R], cache.rows),
                 cache.examples,
             )
-        return step + 1, tokens_R, cache, state
+            said = jax.tree.map(lambda leaf: leaf[parents_R], said)
+        return step + 1, tokens_R, cache, limits.advance(said, tokens_R), state
 
     def going(carry: tuple) -> Array:
-        step, _, _, state = carry
+        step, *_, state = carry
         return (step < length) & ~chooser.done(state, step)
 
-    start = (jnp.int32(0), first_R, cache, chooser.start(examples, length, tokens))
-    *_, state = jax.lax.while_loop(going, advance, start)
+    said = limits.start(rows, vocabulary, prompt)
+    chosen = chooser.start(rows // chooser.beams, length, tokens, key)
+    *_, state = jax.lax.while_loop(going, advance, (jnp.int32(0), first_R, cache, said, chosen))
     return chooser.finish(state, tokens)

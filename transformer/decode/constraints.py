@@ -1,0 +1,105 @@
+"""What every way of decoding may be asked to heed: said tokens cost, some are forbidden, stop strings end a row."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import UserError
+
+
+class Prompt(NamedTuple):
+    """What stands before the first generated token: `lengths` tokens a row, padding behind them."""
+
+    tokens: Int[Array | np.ndarray, "B P"]
+    lengths: Int[Array | np.ndarray, " B"]
+
+
+class Said(NamedTuple):
+    """What the loop carries a row; None where nothing asks for it."""
+
+    seen: Bool[Array, "R V"] | None  # the tokens that have occurred
+    stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["stops"], meta_fields=["repetition_penalty", "forbidden"]
+)
+@dataclasses.dataclass(frozen=True)
+class Constraints:
+    """A repetition penalty (1: none), tokens that may not come, and stop strings (from `stops.stop_table`).
+
+    The logit x of a token that has occurred in the prompt or the rollout becomes x / penalty where x > 0, else
+    x * penalty (Keskar et al. 2019, CTRL, section 4.1, with the sign minded, so that a penalty above 1 always costs).
+
+    Errors: UserError for a penalty that is not above 0, and for a negative token number.
+    """
+
+    repetition_penalty: float = 1.0
+    forbidden: tuple[int, ...] = ()
+    stops: Int[Array | np.ndarray, "S V"] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.repetition_penalty < math.inf:
+            raise UserError(f"repetition_penalty={self.repetition_penalty} must be above 0 (1: no penalty)")
+        if min(self.forbidden, default=0) < 0:
+            raise UserError(f"forbidden={self.forbidden} has a negative number; token numbers begin at 0")
+
+    def check(self, vocabulary: int) -> None:
+        """Errors: ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary."""
+        if max(self.forbidden, default=0) >= vocabulary:
+            raise ValueError(f"forbidden={self.forbidden} has a token beyond the vocabulary of {vocabulary}")
+        if self.stops is not None and self.stops.shape[1] != vocabulary:
+            raise ValueError(
+                f"stops knows {self.stops.shape[1]} tokens and the model {vocabulary}: build the table from one entry "
+                "of bytes for each logit, b'' for tokens without text"
+            )
+
+    def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> Said:
+        """Only the prompt has been said; a stop string must lie in the rollout as a whole."""
+        seen_RxV = None
+        if self.repetition_penalty != 1:
+            seen_RxV = jnp.zeros((rows, vocabulary), bool)
+            if prompt is not None:
+                seen_BxV = _occurring(prompt, vocabulary)
+                seen_RxV = jnp.repeat(seen_BxV, rows // seen_BxV.shape[0], axis=0)
+        return Said(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32))
+
+    def apply(self, logits_RxV: Float[Array, "R V"], said: Said) -> Float[Array, "R V"]:
+        """The logits after the penalty, -inf for what is forbidden."""
+        if said.seen is not None:
+            theta = self.repetition_penalty
+            penalised_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
+            logits_RxV = jnp.where(said.seen, penalised_RxV, logits_RxV)
+        if self.forbidden:
+            logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden)].set(-jnp.inf)
+        return logits_RxV
+
+    def ends(self, said: Said) -> Bool[Array, "R V"] | bool:
+        """Which tokens would complete a stop string."""
+        if said.stop is None:
+            return False
+        table_SxV = jnp.asarray(self.stops)
+        return table_SxV[said.stop] == table_SxV.shape[0] - 1
+
+    def advance(self, said: Said, tokens_R: Int[Array, " R"]) -> Said:
+        """The state once each row has said a token."""
+        seen_RxV = said.seen
+        if seen_RxV is not None:
+            seen_RxV = seen_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
+        return Said(seen_RxV, None if said.stop is None else jnp.asarray(self.stops)[said.stop, tokens_R])
+
+
+def _occurring(prompt: Prompt, vocabulary: int) -> Any:
+    """Which tokens occur in each prompt."""
+    tokens_BxP = jnp.asarray(prompt.tokens)
+    examples, width = tokens_BxP.shape
+    inside_BxP = jnp.arange(width) < jnp.asarray(prompt.lengths)[:, None]
+    # What is put at the vocabulary's size falls outside and is dropped.
+    index_BxP = jnp.where(inside_BxP, tokens_BxP, vocabulary)
+    return jnp.zeros((examples, vocabulary), bool).at[jnp.arange(examples)[:, None], index_BxP].set(True, mode="drop")

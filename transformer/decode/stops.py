@@ -1,0 +1,79 @@
+"""Stop strings: an automaton over bytes, folded into a table over tokens, and the cut of a decoded text."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer.config import UserError
+
+
+def stop_table(stops: Sequence[str], token_bytes: Sequence[bytes]) -> Int[np.ndarray, "S V"]:
+    """next_state[state, token] of the automaton that is complete once the text holds one of the stop strings.
+
+    The state is the longest end of the text's UTF-8 bytes that begins a stop string (Aho and Corasick 1975; for one
+    string, Knuth, Morris and Pratt 1977), so that it does not matter how tokens divide the text. State 0 is the
+    start; the last state is complete and is never left. `token_bytes[v]` is what token v adds to the text: nothing
+    for a special token.
+
+    Errors: UserError for no stop string and for an empty one, which every text would hold.
+    """
+    if not stops or not all(stops):
+        raise UserError(f"stop strings {list(stops)} must be at least one, and none of them empty")
+    byte_SxU = _automaton([stop.encode() for stop in stops])
+    lengths = np.array([len(piece) for piece in token_bytes], np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    texts_VxU = np.zeros((len(token_bytes), max(lengths, default=0)), np.uint8)
+    for row, piece in zip(texts_VxU, token_bytes, strict=True):
+        row[: len(piece)] = np.frombuffer(piece, np.uint8)
+    # The longest tokens come first, so that those which have a byte at some place are the first `count`.
+    table_SxV = np.repeat(np.arange(len(byte_SxU), dtype=np.int32)[:, None], len(token_bytes), axis=1)
+    for place in range(texts_VxU.shape[1]):
+        count = int(np.sum(lengths > place))
+        bytes_of_place = texts_VxU[order[:count], place]
+        table_SxV[:, :count] = byte_SxU[table_SxV[:, :count], bytes_of_place]
+    ordered = np.empty_like(table_SxV)
+    ordered[:, order] = table_SxV
+    return ordered
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+    """The text before the stop string that is complete first, as the loop that decoded it saw it.
+
+    Of several that are complete with the same character, the longest counts.
+    """
+    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    return text[: min(found)[1]] if found else text
+
+
+def _automaton(patterns: Sequence[bytes]) -> Int[np.ndarray, "S 256"]:
+    """next_state[state, byte]; the last state is complete."""
+    children: list[dict[int, int]] = [{}]
+    complete = set()
+    for pattern in patterns:
+        state = 0
+        for byte in pattern:
+            if byte not in children[state]:
+                children[state][byte] = len(children)
+                children.append({})
+            state = children[state][byte]
+        complete.add(state)
+    following = np.zeros((len(children), 256), np.int32)
+    # Breadth first: a state's fallback is shorter than itself, so its row is whole by then.
+    fallback = [0] * len(children)
+    waiting = deque([0])
+    while waiting:
+        state = waiting.popleft()
+        if fallback[state] in complete:
+            complete.add(state)
+        following[state] = following[fallback[state]]
+        for byte, child in children[state].items():
+            fallback[child] = following[state, byte] if state else 0
+            following[state, byte] = child
+            waiting.append(child)
+    # Every complete state is one and the same, behind the others.
+    kept = [state for state in range(len(children)) if state not in complete]
+    number = np.full(len(children), len(kept), np.int32)
+    number[kept] = np.arange(len(kept))
+    return np.vstack([number[following[kept]], np.full((1, 256), len(kept), np.int32)])
