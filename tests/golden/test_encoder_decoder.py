@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.layers.block_config import Biases
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Interface, Precision, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
@@ -76,7 +77,7 @@ def test_pytorchs_weights_give_pytorchs_logits(recorded: dict[str, np.ndarray], 
         heads=HEADS,
         feed_forward=recorded["encoder.layers.0.linear1.bias"].size,
         norm_placement=placement,
-        attention_bias=True,
+        biases=Biases.ALL,
     )
     shapes = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in inputs.items()}
     model = build(config, Interface(shapes, {"joint": vocabulary}, 0, 1, 2), Precision())
