@@ -4,21 +4,34 @@ import sys
 from pathlib import Path
 
 from launch.cli import Arguments, Command, Flag, run
-from transformer.config import UserError
+
+# The flags that say how: fields of transformer.tasks.decoding.Decoding.
+DECODING = (
+    Flag("length", "the greatest number of new tokens (default: 64; a translation's: all positions)", kind=int),
+    Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
+    Flag("length_penalty", "exponent of the beams' length penalty", kind=float),
+    Flag("temperature", "sample, from softmax(logits / temperature)", kind=float),
+    Flag("top_k", "sample, among so many of the likeliest tokens", kind=int),
+    Flag("top_p", "sample, among the likeliest tokens of so much probability", kind=float),
+    Flag("samples", "samples of each text", kind=int),
+    Flag("repetition_penalty", "above 1: tokens that have occurred become less likely", kind=float),
+    Flag("seed", "the seed of the samples", kind=int),
+)
 
 COMMAND = Command(
     name="generate",
     description=(
-        "Translate a sentence, or every line of standard input, with a trained run, and write a page of what every "
-        "head attended to."
+        "Let a trained run translate, continue or fill in a text, or every line of standard input, and write a page "
+        "of what every head attended to."
     ),
     example="python -m launch.generate --workdir=runs/demo --language=de --text='half past four in the afternoon'",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("text", "the sentence; without it, the lines of standard input"),
+        Flag("text", "the text; without it, the lines of standard input"),
         Flag("language", "the target language, where the run has learned several"),
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
-        Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
+        *DECODING,
+        Flag("stop", "stop in front of this text"),
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
     ),
@@ -26,28 +39,33 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Translate and print; say where the page is."""
+    """Print what the run says; say where the page is."""
     texts = [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
     from transformer.maps.report import write_report
     from transformer.maps.store import MapStore
+    from transformer.tasks.answers import answer
     from transformer.tasks.contract import View
-    from transformer.tasks.translate import map_pairs, translate
-    from transformer.tasks.translation import Translation
     from transformer.training.experiment import config_hash, load
 
     workdir = Path(arguments.workdir)
-    given = {"data_dir": arguments.data_dir, "beams": arguments.beams}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
+    decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
+    decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
     experiment, setting, state = load(workdir, arguments.step, task_changes=changes)
-    if not isinstance(setting.task, Translation):
-        raise UserError(f"{workdir} is no run of a task that generates; only translation does")
     view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
-    pairs = translate(setting.task, view, texts, arguments.language, experiment.model.longest)
-    for pair in pairs:
-        print(pair.target)
+    answers = answer(
+        setting.task,
+        view,
+        texts,
+        longest=experiment.model.longest,
+        decoding={name: value for name, value in decoding.items() if value is not None},
+        language=arguments.language,
+    )
+    for line in answers.lines:
+        print(line)
     if arguments.maps:
         sites = setting.model.sites
-        maps, labels = map_pairs(setting.task, view, pairs, tuple(site.name for site in sites))
+        maps, labels = answers.maps(tuple(site.name for site in sites))
         folder = _new_folder(workdir / "generated")
         MapStore.open(folder / "maps", sites, labels, config_hash(experiment)).write(int(state.step), maps)
         page = write_report(workdir, maps=folder / "maps", page=folder / "report.html")

@@ -8,6 +8,7 @@ from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
 from transformer.attention.attend import read
 from transformer.attention.capture import capture_weights
 from transformer.attention.sites import Axis, Site
+from transformer.layers.initialisation import xavier_uniform
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Parameter
 from transformer.models.contract import Aux, Model
@@ -19,7 +20,7 @@ PLACES, FEATURES, DECAY = 6, 4, 0.9
 class Glimpse(Stateless):
     def __init__(self, keys):
         axes = (("embed", FEATURES),), (("heads", 1),)
-        self.score = Linear(*axes, bias=False, parameter=Parameter(), keys=keys)
+        self.score = Linear(*axes, bias=False, initialise=xavier_uniform, parameter=Parameter(), keys=keys)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         logits = self.score(inputs["scene"])[..., 0]

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from tests.contracts.defaults import captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
-from transformer.attention.spec import AttentionSpec
 from transformer.layers.attention import MultiHeadAttention
+from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.feed_forward import FeedForward
+from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Functional, Module, Parameter
 from transformer.models.contract import Aux, Model
 
@@ -21,9 +22,14 @@ def unit(x):
 
 class Players(Module):
     def __init__(self, keys):
-        same = {"parameter": Parameter(), "keys": keys}
-        self.generator = MultiHeadAttention(WIDTH, HEADS, bias=True, spec=AttentionSpec(), longest=64, **same)
-        self.critic = FeedForward(WIDTH, HIDDEN, **same)
+        config = BlockConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
+        same = {
+            "initialise": Initialise(config.initialisation, 1, config.depth),
+            "parameter": Parameter(),
+            "keys": keys,
+        }
+        self.generator = MultiHeadAttention(config, cross=False, **same)
+        self.critic = FeedForward(WIDTH, HIDDEN, activation=config.activation, bias=True, **same)
 
     def initial_state(self, key):
         return {"direction": unit(jax.random.normal(key, (HIDDEN,)))}

@@ -10,6 +10,7 @@ from transformer.attention.normalise import softmax
 from transformer.attention.scores import Score, score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
+from transformer.layers.initialisation import normal
 from transformer.layers.module import Functional, Parameter
 from transformer.models.contract import Aux, Model
 from transformer.tasks.contract import LossAux, Objective
@@ -20,8 +21,8 @@ SYMBOLS, LENGTH, WIDTH, PAD = 9, 8, 16, 0
 
 class Pointer(Stateless):
     def __init__(self, keys):
-        self.query = Embedding(SYMBOLS, WIDTH, parameter=Parameter(), keys=keys)
-        self.key = Embedding(SYMBOLS, WIDTH, parameter=Parameter(), keys=keys)
+        self.query = Embedding(SYMBOLS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
+        self.key = Embedding(SYMBOLS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         q, k = self.query(inputs["asked"], jnp.float32), self.key(inputs["given"], jnp.float32)

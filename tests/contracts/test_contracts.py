@@ -60,6 +60,60 @@ TRANSLATION = {
     "optimizer": {},
 }
 
+LANGUAGE_MODELLING = {
+    "name": "contract",
+    "steps": 1,
+    "accumulate": MICRO_BATCHES,
+    "task": {
+        "name": "language_modelling",
+        "dataset": "python_docs",
+        "tokenizer": "characters",
+        "batching": "packed",
+        "context": 32,
+        "rows": 16,
+        "prompts": ("The ",),
+        "continued": 4,
+        "probed": 3,
+        "probed_length": 12,
+    },
+    "model": {
+        "family": "decoder",
+        "layers": 2,
+        "width": 16,
+        "heads": 4,
+        "key_heads": 2,
+        "feed_forward": 32,
+        "activation": "swiglu",
+        "norm": "rms",
+        "positions": "rotary_halves",
+        "biases": "none",
+        "longest": 36,
+    },
+    "optimizer": {},
+}
+
+MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
+    "task": {
+        "name": "masked_language_modelling",
+        "dataset": "python_docs",
+        "tokenizer": "bytes",
+        "context": 32,
+        "rows": 16,
+        "probed": 3,
+        "probed_length": 12,
+    },
+    "model": {
+        "family": "encoder",
+        "layers": 2,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "longest": 32,
+    },
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -135,6 +189,20 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         averages={"mean": Average(AverageKind.MEAN, start=16, every=4)},
+    ),
+    Case(
+        "language_modelling x decoder",
+        registered(LANGUAGE_MODELLING),
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+    ),
+    Case(
+        "masked_language_modelling x encoder",
+        registered(MASKED_LANGUAGE_MODELLING),
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
     ),
 )
 

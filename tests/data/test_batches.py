@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches, stream
-from transformer.data.tokenizer import BEGIN, END, PAD
 
+PAD, BEGIN, END = 0, 1, 2
 LENGTHS, TOKENS = (4, 8, 12), 48
 
 
@@ -22,7 +22,7 @@ def pairs_of(sizes: list[tuple[int, int]]) -> EncodedPairs:
         ]
         for side, column in enumerate(zip(*sizes, strict=True))
     ]
-    return EncodedPairs(made[0], made[1])
+    return EncodedPairs(made[0], made[1], pad=PAD, begin=BEGIN)
 
 
 def drawn(count: int = 60, longest: int = 12) -> EncodedPairs:

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.config import UserError
-from transformer.data.tokenizer import BEGIN, END, PAD, SPECIAL, UNKNOWN, Tokenizer, tag, train_bpe, word_indices
+from transformer.data.tokenizer import ROLES, Tokenizer, load_tokenizer, saved_in, tag, word_indices
+from transformer.data.tokenizer_training import train_bpe
+
+PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 
 TEXTS = [
     "Zwei junge Männer sind im Freien in der Nähe vieler Büsche.",
@@ -50,7 +53,7 @@ def _trained() -> Tokenizer:
 
 
 def test_special_tokens_have_their_numbers_and_are_not_said(tokenizer: Tokenizer) -> None:
-    assert tokenizer.pieces([PAD, BEGIN, END, UNKNOWN]) == list(SPECIAL)
+    assert tokenizer.pieces([PAD, BEGIN, END, UNKNOWN]) == ["<pad>", "<begin>", "<end>", "<unknown>"]
     (ids,) = tokenizer.encode(["der Hund"])
     assert tokenizer.decode([BEGIN, *tokenizer.tags("de"), *ids, PAD, PAD]) == "der Hund"
     assert tokenizer.decode([]) == tokenizer.decode([END]) == ""
@@ -118,8 +121,12 @@ def test_pieces_belong_to_the_words_between_spaces(tokenizer: Tokenizer, text: s
 
 
 def test_what_was_saved_is_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tokenizer.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert not saved_in(tmp_path)
+    tokenizer.save(tmp_path)
+    assert saved_in(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert isinstance(again, Tokenizer)
+    assert [getattr(again, role) for role in ROLES] == [PAD, BEGIN, END, UNKNOWN, None]
     assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
     assert (again.vocabulary, again.languages) == (tokenizer.vocabulary, tokenizer.languages)
 

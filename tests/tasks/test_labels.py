@@ -4,7 +4,8 @@ import pytest
 
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import Tokenizer, train_bpe
+from transformer.data.tokenizer import Tokenizer
+from transformer.data.tokenizer_training import train_bpe
 from transformer.tasks.labels import Labels
 from transformer.tasks.translation_data import describe, encode, various, words_of
 

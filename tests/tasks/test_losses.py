@@ -78,7 +78,7 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
 
 @pytest.mark.parametrize("at_once", [1, BATCH * VOCABULARY * 2, 10**9])
 def test_the_loss_in_chunks_is_the_whole_ones_value_and_gradient(at_once: int) -> None:
-    logits, labels, counts = drawn()
+    _, labels, counts = drawn()
     random = np.random.default_rng(1)
     hidden = random.normal(size=(BATCH, LENGTH, 4)).astype(np.float32)
     kernel = random.normal(size=(4, VOCABULARY)).astype(np.float32)

@@ -9,13 +9,14 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import BEGIN, END, PAD, train_bpe
+from transformer.data.tokenizer_training import train_bpe
 from transformer.models.contract import Aux, Variables
 from transformer.tasks.contract import View
 from transformer.tasks.registry import name_of, task_config
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode
 
+PAD, BEGIN, END = 0, 1, 2
 PAIRS = [
     Pair(" ".join(f"s{n}" for n in range(words)), " ".join(f"t{n}" for n in range(words + more)), "de")
     for words, more in ((1, 0), (2, 2), (3, 0), (1, 3), (5, 0), (4, 1), (2, 0), (6, 0), (3, 1), (2, 1))
@@ -40,6 +41,9 @@ class Oracle:
     def apply(self, variables: Any, inputs: Any, **asked: Any) -> tuple[Any, Aux]:
         assert set(inputs) == {"source", "target"}  # the labels are not for the model's eyes
         return jnp.asarray(self.table)[inputs["target"]], Aux({}, {}, {})
+
+    def logits(self, variables: Any, hidden: Any) -> Any:
+        return hidden
 
 
 @pytest.fixture(scope="module")

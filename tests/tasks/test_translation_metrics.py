@@ -9,7 +9,8 @@ import sacrebleu
 from transformer.data.batches import OneEpoch, TokenBatches
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import END, PAD, Tokenizer, train_bpe
+from transformer.data.tokenizer import Tokenizer
+from transformer.data.tokenizer_training import train_bpe
 from transformer.tasks.contract import Batch, Evaluation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode, words_of
 from transformer.tasks.translation_metrics import (
@@ -20,6 +21,7 @@ from transformer.tasks.translation_metrics import (
     translation_report,
 )
 
+PAD, END = 0, 2
 OUTPUTS = ["Der Hund läuft schnell nach Haus .", "eine rote Katze sitzt auf der Matte", "Guten Morgen , Welt !"]
 REFERENCES = ["der Hund läuft schnell nach Hause .", "eine rote Katze saß auf der Matte", "Guten Morgen, Welt!"]
 

@@ -186,7 +186,8 @@ def test_neither_tensorflow_nor_torch_is_imported_by_a_run(alone: tuple[Path, st
 
 
 def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lasting = ("metrics.jsonl", "samples.jsonl", "maps", "checkpoints", "tensorboard", "tokenizer.json", "config.json")
+    text = ("tokenizer.json", "tokenizer_roles.json", "samples.jsonl")
+    lasting = ("metrics.jsonl", "maps", "checkpoints", "tensorboard", "config.json", *text)
     before = contents(stopped, *lasting)
     assert len(before) > 10
     experiment.train(experiment.resolve(CONFIG), stopped)

@@ -7,17 +7,20 @@ from typing import Protocol
 import grain
 import numpy as np
 
-from transformer.data.tokenizer import BEGIN, PAD
-
 Batch = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPairs:
-    """Token numbers of source and target, each ending with the end token, one array a sentence."""
+    """Token numbers of source and target, each ending with the end token, one array a sentence.
+
+    `pad` fills up a batch, and `begin` is what the decoder reads first.
+    """
 
     sources: Sequence[np.ndarray]
     targets: Sequence[np.ndarray]
+    pad: int
+    begin: int
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -25,7 +28,8 @@ class EncodedPairs:
     def part(self, indices: Sequence[int]) -> "EncodedPairs":
         """These examples alone, in this order."""
         kept = [i for i in indices if i < len(self)]
-        return EncodedPairs([self.sources[i] for i in kept], [self.targets[i] for i in kept])
+        sources, targets = [self.sources[i] for i in kept], [self.targets[i] for i in kept]
+        return dataclasses.replace(self, sources=sources, targets=targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +100,7 @@ class TokenBatches:
         return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
 
     def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
-        source, target, labels = np.full((3, bucket.rows, bucket.length), PAD, np.int32)
+        source, target, labels = np.full((3, bucket.rows, bucket.length), self._pairs.pad, np.int32)
         index = np.full(bucket.rows, -1, np.int32)
         index[: len(examples)] = examples
         for row, example in enumerate(examples):
@@ -104,15 +108,30 @@ class TokenBatches:
             source[row, : len(tokens)] = tokens
             tokens = self._pairs.targets[example]
             labels[row, : len(tokens)] = tokens
-            target[row, 0] = BEGIN
+            target[row, 0] = self._pairs.begin
             target[row, 1 : len(tokens)] = tokens[:-1]
         return {"source": source, "target": target, "labels": labels, "index": index}
+
+
+class Source(Protocol):
+    """Training batches: the batch of any step, a pure function of the step."""
+
+    def __getitem__(self, step: int, /) -> Batch:
+        """The batch of one step."""
+
+
+class Epochs(Source, Protocol):
+    """Batches that come epoch after epoch."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches in which all of the data comes once."""
 
 
 class OneEpoch(Sequence[Batch]):
     """The batches of one pass, for evaluation."""
 
-    def __init__(self, batches: TokenBatches):
+    def __init__(self, batches: Epochs):
         self._batches = batches
 
     def __len__(self) -> int:
@@ -122,13 +141,6 @@ class OneEpoch(Sequence[Batch]):
         if not 0 <= step < len(self):
             raise IndexError(step)
         return self._batches[step]
-
-
-class Source(Protocol):
-    """Training batches: the batch of any step, a pure function of the step."""
-
-    def __getitem__(self, step: int, /) -> Batch:
-        """The batch of one step."""
 
 
 @dataclasses.dataclass(frozen=True)

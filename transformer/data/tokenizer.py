@@ -1,19 +1,27 @@
-"""Sub-word tokenizers: byte-pair encoding trained on the run's own training text."""
+"""Tokenizers: text to token numbers and back, and the numbers that play a role of their own."""
 
 import dataclasses
+import functools
+import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+import tokenizers.decoders
 
 from transformer.config import UserError, nearest
+from transformer.data.tokenizer_pieces import WORD_START, Writing, bytes_of, writing_of
 
-PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
-SPECIAL = ("<pad>", "<begin>", "<end>", "<unknown>")
-WORD_START = "▁"
-# A run of letters and digits, or one other character, with the space before it.
-_PIECE = rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\p{{N}}{WORD_START}]|{WORD_START}"
+if TYPE_CHECKING:
+    from transformer.data.tokenizer_marian import MarianTokenizer
+
+ROLES = ("pad", "begin", "end", "unknown", "mask")
+"""What a token can be for, apart from standing for text."""
+
+_FILE, _ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 
 
 def tag(language: str) -> str:
@@ -23,61 +31,171 @@ def tag(language: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """Joint byte-pair encoding; spaces are part of the pieces, so that decoding gives the text back."""
+    """A tokenizer of the `tokenizers` library, and the numbers of its special tokens: None where it has none.
+
+    BERT's [CLS] and [SEP] are `begin` and `end`; in an encoder-decoder `begin` is what its decoder starts with.
+    """
 
     backend: tokenizers.Tokenizer
+    pad: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    unknown: int | None = None
+    mask: int | None = None
 
     def __post_init__(self) -> None:
         # A text that has "<end>" in it says those characters; only the code says the token.
         self.backend.encode_special_tokens = True
+        # Published files may ask for either, and a text would silently lose its rest or gain padding.
+        self.backend.no_truncation()
+        self.backend.no_padding()
 
     @property
     def vocabulary(self) -> int:
         """The number of tokens, special ones included."""
         return self.backend.get_vocab_size()
 
+    @functools.cached_property
+    def special(self) -> frozenset[int]:
+        """The numbers of the tokens that stand for no text."""
+        added = self.backend.get_added_tokens_decoder()
+        roles = {getattr(self, role) for role in ROLES} - {None}
+        return frozenset(roles | {number for number, token in added.items() if token.special})
+
+    @functools.cached_property
+    def writing(self) -> Writing:
+        """What the characters of a piece mean."""
+        return writing_of(self.backend)
+
+    @functools.cached_property
+    def _characters(self) -> frozenset[str] | None:
+        """The only characters that can be encoded; None where every text can."""
+        if self.unknown is not None or self.writing is not Writing.PLAIN:
+            return None
+        pieces = self.backend.get_vocab().items()
+        return frozenset(piece for piece, number in pieces if number not in self.special)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers of every text, without special tokens."""
-        return [encoding.ids for encoding in self.backend.encode_batch(list(texts), add_special_tokens=False)]
+        """Token numbers of every text, without special tokens.
+
+        Errors: UserError for a character that has no token, where no token stands for the unknown.
+        """
+        if self._characters is not None:
+            for text in texts:
+                if foreign := set(text) - self._characters:
+                    first = min(foreign, key=text.index)
+                    raise UserError(
+                        f"the character {first!r} was not in the training text and the tokenizer has no token "
+                        "for the unknown: leave it out, or train with more text, with bytes or with byte-level BPE"
+                    )
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of a translation's target side: as `encode`, both sides being one vocabulary."""
+        return self.encode(texts)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers up to the first end token; special tokens are left out."""
-        kept: list[int] = []
-        for number in ids:
-            if number == END:
-                break
-            kept.append(int(number))
-        return self.backend.decode(kept, skip_special_tokens=True).strip()
+        text = self.backend.decode(up_to_end(ids, self.begin, self.end), skip_special_tokens=True)
+        # Here the first piece of every word brings a space, and a text has none in front.
+        return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens as they are written in the vocabulary."""
-        return [self.backend.id_to_token(int(number)) or SPECIAL[UNKNOWN] for number in ids]
+        return [self.backend.id_to_token(int(number)) or "<unknown>" for number in ids]
+
+    def token_bytes(self) -> list[bytes]:
+        """The bytes that each token adds to a text, by token number: nothing for special tokens.
+
+        Exact for byte-level BPE, bytes and characters; a tokenizer that drops spaces or case gives those of the
+        text that it would write, in which the first piece of every word brings a space.
+        """
+        written = [bytes_of(piece, self.writing) for piece in self.pieces(range(self.vocabulary))]
+        for number, token in self.backend.get_added_tokens_decoder().items():
+            written[number] = token.content.encode()
+        return [b"" if number in self.special else text for number, text in enumerate(written)]
+
+    def word_starts(self) -> np.ndarray:
+        """Whether each token begins a word [V]: it brings white space; special tokens are words of their own."""
+        written = self.token_bytes()
+        return np.array([n in self.special or text[:1].isspace() for n, text in enumerate(written)])
 
     @property
     def languages(self) -> list[str]:
         """The target languages that can be asked for; empty where there is only one."""
-        return sorted(token[2:-1] for token in self.backend.get_vocab() if token.startswith("<2"))
+        return sorted(token[2:-1] for token in self.backend.get_vocab() if _is_tag(token))
 
     def tags(self, language: str) -> list[int]:
         """What to put before a source to ask for a target language: its tag, or nothing where there is only one.
 
         Errors: UserError when the tokenizer was trained with tags, but not with this one.
         """
-        if not self.languages:
-            return []
-        number = self.backend.token_to_id(tag(language))
-        if number is None:
-            raise UserError(f"language={language!r} was not trained; {nearest(language, self.languages)}")
-        return [number]
+        return tags_of(language, self.languages, self.backend.token_to_id(tag(language)))
 
-    def save(self, path: Path) -> None:
-        """Write the tokenizer as one JSON file."""
-        self.backend.save(str(path))
+    def save(self, directory: Path) -> None:
+        """Write the tokenizer into a directory: `tokenizer.json`, and the roles beside it."""
+        self.backend.save(str(directory / _FILE))
+        save_roles(directory, {role: getattr(self, role) for role in ROLES})
 
-    @staticmethod
-    def load(path: Path) -> "Tokenizer":
-        """Read what `save` wrote."""
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
+
+type AnyTokenizer = Tokenizer | MarianTokenizer
+"""Any of them: their methods are the same."""
+
+
+def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
+    """The numbers without a begin token in front, up to the first end token; GPT-2 has one token for both."""
+    kept: list[int] = []
+    for position, number in enumerate(ids):
+        if position == 0 and number == begin:
+            continue
+        if number == end:
+            break
+        kept.append(int(number))
+    return kept
+
+
+def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int]:
+    """What asks for a language whose tag has this number, among the known ones.
+
+    Errors: UserError for a language that is not known.
+    """
+    if not known:
+        return []
+    if number is None:
+        raise UserError(f"language={language!r} was not trained; {nearest(language, known)}")
+    return [number]
+
+
+def save_roles(directory: Path, roles: dict) -> None:
+    """Write the roles, the last of a tokenizer's files: where they are, all is there."""
+    new = directory / f"{_ROLES_FILE}.new"
+    new.write_text(json.dumps(roles, indent=1) + "\n")
+    os.replace(new, directory / _ROLES_FILE)
+
+
+def saved_in(directory: Path) -> bool:
+    """Whether a directory holds a tokenizer that `save` wrote."""
+    return (directory / _ROLES_FILE).is_file()
+
+
+def load_tokenizer(directory: Path) -> AnyTokenizer:
+    """Read what `save` wrote.
+
+    Errors: UserError where the directory holds no tokenizer, or a damaged one.
+    """
+    if not saved_in(directory):
+        raise UserError(f"{directory} holds no {_ROLES_FILE}: it has no tokenizer")
+    try:
+        roles = json.loads((directory / _ROLES_FILE).read_text())
+        if "sentencepiece" in roles:
+            from transformer.data.tokenizer_marian import MarianTokenizer
+
+            return MarianTokenizer.open(directory)
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(directory / _FILE)), **roles)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
 def word_indices(pieces: Sequence[str]) -> list[int]:
@@ -89,19 +207,5 @@ def word_indices(pieces: Sequence[str]) -> list[int]:
     return words
 
 
-def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) -> Tokenizer:
-    """Joint byte-pair encoding of at most `size` tokens (Sennrich et al. 2016), with a tag a language.
-
-    Words are split at spaces and around punctuation; no merge crosses either.
-    """
-    backend = tokenizers.Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN]))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(replacement=WORD_START, split=False),
-            pre_tokenizers.Split(tokenizers.Regex(_PIECE), behavior="isolated"),
-        ]
-    )
-    backend.decoder = decoders.Metaspace(replacement=WORD_START)
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*SPECIAL, *map(tag, languages)], show_progress=False)
-    backend.train_from_iterator(texts, trainer)
-    return Tokenizer(backend)
+def _is_tag(token: str) -> bool:
+    return token.startswith("<2") and token.endswith(">")

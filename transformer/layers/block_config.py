@@ -95,7 +95,8 @@ class BlockConfig:
     `embedding_norm` puts a norm behind the embeddings, `output_bias` a bias on every token's logit; `tied` scores
     with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
     sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
-    `unroll` compiles so many layers in line. `size` names a published model whose values fill the keys that are
+    `embedding_rows` is the size of the vocabulary that the model has room for, where that is more than its task's
+    tokens. `unroll` compiles so many layers in line. `size` names a published model whose values fill the keys that are
     not given (transformer.models.sizes).
     """
 
@@ -127,6 +128,7 @@ class BlockConfig:
     tied: bool = True
     output_bias: bool = False
     remat: Remat = Remat.NONE
+    embedding_rows: int | None = None
     unroll: int = 1
     size: str | None = None
 
@@ -144,6 +146,18 @@ class BlockConfig:
     def period(self) -> tuple[int, ...]:
         """The windows of one period of layers."""
         return self.windows or (0,)
+
+    def rows(self, tokens: int) -> int:
+        """The rows of the embedding for a task of so many tokens.
+
+        Errors: UserError where the tokens are more than `embedding_rows`.
+        """
+        if self.embedding_rows is not None and self.embedding_rows < tokens:
+            raise UserError(
+                f"config.model.embedding_rows={self.embedding_rows} does not hold the task's {tokens} tokens: "
+                "give at least as many, or None"
+            )
+        return tokens if self.embedding_rows is None else self.embedding_rows
 
     def spec(self, position: Position) -> AttentionSpec:
         """The attention of these blocks with relative positions of a kind."""

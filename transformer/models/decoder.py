@@ -57,7 +57,7 @@ class Decoder(Ends):
         initialise = Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta)
         super().__init__(
             config,
-            interface.vocabularies["tokens"],
+            config.rows(interface.vocabularies["tokens"]),
             dtype=jnp.dtype(precision.compute),
             initialise=initialise,
             parameter=parameter,

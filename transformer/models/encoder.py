@@ -94,7 +94,7 @@ class Encoder(Ends):
         scored = config.head is Head.MASKED
         super().__init__(
             config if scored else dataclasses.replace(config, tied=True, output_bias=False),
-            interface.vocabularies["tokens"],
+            config.rows(interface.vocabularies["tokens"]),
             types=config.types,
             offset=config.position_offset,
             dtype=jnp.dtype(precision.compute),

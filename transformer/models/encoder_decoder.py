@@ -57,7 +57,7 @@ class EncoderDecoder(Ends):
         ]
         super().__init__(
             config,
-            interface.vocabularies["joint"],
+            config.rows(interface.vocabularies["joint"]),
             dtype=jnp.dtype(precision.compute),
             initialise=initialise[0],
             parameter=parameter,

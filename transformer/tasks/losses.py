@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-
 # As many logits are held at once, unless a caller says otherwise: half a GiB of float32.
 LOGITS_AT_ONCE = 2**27
 

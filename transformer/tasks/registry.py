@@ -1,14 +1,21 @@
 """The tasks by name, each with its config and its builder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer.config import choice, from_config
-from transformer.tasks import translation
+from transformer.tasks import language_modelling, masked_language_modelling, translation
 from transformer.tasks.contract import Task
 
-TASKS = {"translation": (translation.TranslationConfig, translation.build)}
+TASKS: dict[str, tuple[Any, Callable[..., Task]]] = {
+    "translation": (translation.TranslationConfig, translation.build),
+    "language_modelling": (language_modelling.LanguageModellingConfig, language_modelling.build),
+    "masked_language_modelling": (
+        masked_language_modelling.MaskedLanguageModellingConfig,
+        masked_language_modelling.build,
+    ),
+}
 
 
 def task_config(values: Mapping[str, Any]) -> Any:

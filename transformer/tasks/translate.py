@@ -10,16 +10,21 @@ from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.data.batches import TokenBatches
 from transformer.data.datasets.translation import Pair
-from transformer.decode.generate import generate
-from transformer.tasks.contract import View
+from transformer.decode.generate import Rollout, Tokens, generate
+from transformer.decode.stops import cut
+from transformer.models.contract import Variables
+from transformer.tasks.continuation import generated_tokens
+from transformer.tasks.contract import Batch, View
+from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels
 from transformer.tasks.translation import Translation
-from transformer.tasks.translation_data import describe, encode
-from transformer.tasks.translation_metrics import SPECIAL_TOKENS, chooser
+from transformer.tasks.translation_data import describe, encode, special_tokens
 
 
-def translate(task: Translation, view: View, texts: Sequence[str], language: str | None, longest: int) -> list[Pair]:
-    """The sentences with their translations into `language`, which may be left out where there is only one.
+def translate(
+    task: Translation, view: View, texts: Sequence[str], language: str | None, longest: int, decoding: Decoding
+) -> list[Pair]:
+    """The sentences with their best translations into `language`, which may be left out where there is only one.
 
     `longest` is the model's number of positions.
 
@@ -40,18 +45,28 @@ def translate(task: Translation, view: View, texts: Sequence[str], language: str
             )
     widest = max(map(len, encoded.sources))
     batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
-    run = jax.jit(
-        lambda variables, source: generate(
+    source_only = {"source": batch["source"]}
+    constraints = decoding.constraints(task.tokenizer, generated_tokens(view, source_only))
+
+    @jax.jit
+    def run(variables: Variables, inputs: Batch) -> Rollout:
+        return generate(
             view.model,
             variables,
-            {"source": source},
-            chooser=chooser(task.config),
-            length=longest,
-            tokens=SPECIAL_TOKENS,
+            inputs,
+            chooser=decoding.chooser,
+            length=decoding.length,
+            tokens=Tokens(*special_tokens(task.tokenizer)),
+            key=jax.random.key(decoding.seed),
+            constraints=constraints,
         )
-    )
-    best_BxT = np.asarray(run(view.variables, jnp.asarray(batch["source"])).tokens[:, 0])
-    return [pair._replace(target=task.tokenizer.decode(tokens)) for pair, tokens in zip(source, best_BxT, strict=True)]
+
+    rollout = run(view.variables, source_only)
+    best_BxT, lengths_B = np.asarray(rollout.tokens[:, 0]), np.asarray(rollout.lengths[:, 0])
+    return [
+        pair._replace(target=cut(task.tokenizer.decode(tokens[:length]), decoding.stops))
+        for pair, tokens, length in zip(source, best_BxT, lengths_B, strict=True)
+    ]
 
 
 def map_pairs(

@@ -1,5 +1,6 @@
 """Translation: sentence pairs in, a target sentence out."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,12 +10,13 @@ from jaxtyping import Array, Key
 
 from transformer.attention.capture import Capture
 from transformer.data.batches import Source, TokenBatches
-from transformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from transformer.data.tokenizer import AnyTokenizer
+from transformer.decode.generate import Tokens
 from transformer.models.contract import Aux, Interface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
-from transformer.tasks.losses import token_loss
-from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, various
+from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
     decoding_step,
@@ -29,20 +31,20 @@ class Translation:
     def __init__(
         self,
         config: TranslationConfig,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         splits: Mapping[str, Split],
         rows_multiple: int = 1,
     ):
         self.config, self.tokenizer = config, tokenizer
+        special = special_tokens(tokenizer)
+        self._pad = special.pad
         self._train, self._rows_multiple = splits["train"], rows_multiple
         longest = max(config.lengths)
         shape = jax.ShapeDtypeStruct((max(config.tokens_per_batch // longest, 1), longest), jnp.int32)
         self.interface = Interface(
             inputs={"source": shape, "target": shape},
             vocabularies={"joint": tokenizer.vocabulary},
-            pad=PAD,
-            begin=BEGIN,
-            end=END,
+            **special._asdict(),
         )
         self.objectives = (Objective("translation", self._loss),)
         validation, test = splits[config.validation], splits[config.test]
@@ -63,7 +65,7 @@ class Translation:
             finish=_means,
             parameters=config.evaluated_parameters,
         )
-        decode = decoding_step(config)
+        decode = decoding_step(config, Tokens(*special_tokens(tokenizer)))
         translations = (
             translation_evaluation(config, tokenizer, few, decode, shown=3),
             translation_evaluation(config, tokenizer, test, decode, shown=20, at_end=True),
@@ -92,7 +94,7 @@ class Translation:
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of real target tokens, by which every sum of losses is divided."""
-        return {"tokens": jnp.sum(batch["labels"] != PAD).astype(jnp.float32)}
+        return {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """The maps of the probe sentences with their reference translations (teacher forcing)."""
@@ -109,11 +111,17 @@ class Translation:
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        logits_BxTxV, aux = view.model.apply(
-            view.variables, self._inputs(batch), train=view.train, key=key, capture=view.capture
+        hidden_BxTxE, aux = view.model.apply(
+            view.variables, self._inputs(batch), method="hidden", train=view.train, key=key, capture=view.capture
         )
         labels_BxT = jnp.asarray(batch["labels"])
-        sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, self.config.label_smoothing)
+        sums = hidden_token_loss(
+            functools.partial(view.model.logits, view.variables),
+            hidden_BxTxE,
+            labels_BxT,
+            labels_BxT != self._pad,
+            self.config.label_smoothing,
+        )
         metrics = {
             "loss": sums.smoothed / totals["tokens"],
             "cross_entropy": sums.cross_entropy / totals["tokens"],

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from transformer.config import UserError
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
-from transformer.data.tokenizer import BEGIN, END, SPECIAL, Tokenizer, train_bpe, word_indices
+from transformer.data.tokenizer import AnyTokenizer, load_tokenizer, saved_in, word_indices
+from transformer.data.tokenizer_training import train_bpe
 from transformer.tasks.labels import Labels, Link
 
 CROSS = "decoder/cross"  # the site whose maps show which source token a target token comes from
@@ -76,10 +78,10 @@ class Split:
         return Split(self.name, [self.pairs[i] for i in indices], self.encoded.part(indices))
 
 
-def load_splits(config: TranslationConfig, directory: Path) -> tuple[Tokenizer, dict[str, Split]]:
+def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, Split]]:
     """Open the data, train or re-open the run's tokenizer, and encode the three splits.
 
-    The tokenizer is kept as `tokenizer.json` in the run directory. Errors: UserError for data that is missing.
+    The tokenizer is kept in the run directory. Errors: UserError for data that is missing.
     """
     data = open_translation(
         config.dataset,
@@ -94,13 +96,13 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[Tokenizer, 
                 f"{config.dataset} has no split {name!r}; it has: {', '.join(sorted(data.splits))} "
                 "(config.task.validation and config.task.test name the two that are evaluated)"
             )
-    path = directory / "tokenizer.json"
-    if path.exists():
-        tokenizer = Tokenizer.load(path)
+    tokenizer: AnyTokenizer
+    if saved_in(directory):
+        tokenizer = load_tokenizer(directory)
     else:
         tags = data.languages[1:] if len(data.languages) > 2 else ()
         tokenizer = train_bpe(_texts(data), config.vocabulary, tags)
-        tokenizer.save(path)
+        tokenizer.save(directory)
     splits = {}
     for name in names:
         pairs = list(data.split(name))
@@ -108,22 +110,49 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[Tokenizer, 
     return tokenizer, splits
 
 
-def encode(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
+class Special(NamedTuple):
+    """The numbers of the special tokens that every sentence pair needs."""
+
+    pad: int
+    begin: int
+    end: int
+
+
+def special_tokens(tokenizer: AnyTokenizer) -> Special:
+    """The numbers of the special tokens that sentence pairs need.
+
+    Errors: UserError for a tokenizer that lacks one of them.
+    """
+    pad, begin, end = tokenizer.pad, tokenizer.begin, tokenizer.end
+    if pad is None or begin is None or end is None:
+        missing = [name for name in Special._fields if getattr(tokenizer, name) is None]
+        raise UserError(f"the tokenizer has no token for {', '.join(missing)}, which translation needs")
+    return Special(pad, begin, end)
+
+
+def encode(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
     """Token numbers of every pair: the source behind its language tag where there is a choice, both with an end."""
     sources = tokenizer.encode([pair.source for pair in pairs])
-    targets = tokenizer.encode([pair.target for pair in pairs])
+    targets = tokenizer.encode_targets([pair.target for pair in pairs])
+    special = special_tokens(tokenizer)
     tags = {language: tokenizer.tags(language) for language in {pair.language for pair in pairs}}
     return EncodedPairs(
-        [np.array([*tags[pair.language], *ids, END], np.int32) for pair, ids in zip(pairs, sources, strict=True)],
-        [np.array([*ids, END], np.int32) for ids in targets],
+        [
+            np.array([*tags[pair.language], *ids, special.end], np.int32)
+            for pair, ids in zip(pairs, sources, strict=True)
+        ],
+        [np.array([*ids, special.end], np.int32) for ids in targets],
+        pad=special.pad,
+        begin=special.begin,
     )
 
 
-def describe(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Labels:
+def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Labels:
     """The tokens of pairs as a map's axes show them, and their known links between tokens."""
     encoded = encode(tokenizer, pairs)
     sources = [tokenizer.pieces(ids) for ids in encoded.sources]
     targets = [tokenizer.pieces(ids) for ids in encoded.targets]
+    (begin,) = tokenizer.pieces([encoded.begin])
     known = [pair.links for pair in pairs if pair.links is not None]
     links = None
     if len(known) == len(pairs):
@@ -132,7 +161,7 @@ def describe(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Labels:
     tokens = {
         "source": tuple(map(tuple, sources)),
         "target": tuple(map(tuple, targets)),
-        "target_input": tuple((SPECIAL[BEGIN], *target[:-1]) for target in targets),
+        "target_input": tuple((begin, *target[:-1]) for target in targets),
     }
     return Labels(tokens=tokens, links=links, titles=titles)
 

@@ -1,5 +1,6 @@
 """What is measured of translations: BLEU, exact match, and the alignment that cross-attention shows."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import sacrebleu
 from transformer.attention.capture import Capture
 from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from transformer.data.tokenizer import AnyTokenizer
 from transformer.decode.beam import Beam
 from transformer.decode.generate import Chooser, Tokens, generate
 from transformer.decode.greedy import Greedy
@@ -22,8 +23,6 @@ from transformer.tasks.alignment import (
 )
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.tasks.translation_data import CROSS, Split, TranslationConfig, words_of
-
-SPECIAL_TOKENS = Tokens(pad=PAD, begin=BEGIN, end=END)
 
 
 def chooser(config: TranslationConfig) -> Chooser:
@@ -72,7 +71,7 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
     return OneEpoch(batches)
 
 
-def decoding_step(config: TranslationConfig) -> EvaluationStep:
+def decoding_step(config: TranslationConfig, special: Tokens) -> EvaluationStep:
     """The step that decodes a batch: rows of the best tokens, and of the pairs that they belong to."""
     chosen = chooser(config)
 
@@ -84,7 +83,7 @@ def decoding_step(config: TranslationConfig) -> EvaluationStep:
             {"source": source},
             chooser=chosen,
             length=source.shape[1],
-            tokens=SPECIAL_TOKENS,
+            tokens=special,
         )
         return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
 
@@ -93,7 +92,7 @@ def decoding_step(config: TranslationConfig) -> EvaluationStep:
 
 def translation_evaluation(
     config: TranslationConfig,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     split: Split,
     step: EvaluationStep,
     *,
@@ -113,7 +112,9 @@ def translation_evaluation(
     return Evaluation("translation", split.name, batches, step, finish, at_end, config.evaluated_parameters)
 
 
-def alignment_evaluation(config: TranslationConfig, tokenizer: Tokenizer, validation: Split, test: Split) -> Evaluation:
+def alignment_evaluation(
+    config: TranslationConfig, tokenizer: AnyTokenizer, validation: Split, test: Split
+) -> Evaluation:
     """The error rate of the alignment that one head of cross-attention shows, references given.
 
     The head is the best on the validation pairs; its error is reported on the test pairs, beside the diagonal's.
@@ -122,8 +123,10 @@ def alignment_evaluation(config: TranslationConfig, tokenizer: Tokenizer, valida
     longest = max(config.lengths)
     kept, also = _linked(validation, longest), _linked(test, longest)
     pairs = [*kept.pairs, *also.pairs]
-    encoded = EncodedPairs(
-        [*kept.encoded.sources, *also.encoded.sources], [*kept.encoded.targets, *also.encoded.targets]
+    encoded = dataclasses.replace(
+        kept.encoded,
+        sources=[*kept.encoded.sources, *also.encoded.sources],
+        targets=[*kept.encoded.targets, *also.encoded.targets],
     )
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:

@@ -172,6 +172,7 @@ def _due(number: int, every: int) -> bool:
 
 
 def _record(sink: Sink, step: int, split: str, report: Report) -> None:
-    sink.scalars(step, split, report.scalars)
+    if report.scalars:
+        sink.scalars(step, split, report.scalars)
     if report.samples:
         sink.samples(step, split, report.samples)

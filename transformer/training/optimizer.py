@@ -116,4 +116,4 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
 
 def _decayed(params: dict[str, jax.Array]) -> dict[str, bool]:
     # By name, since a stack of biases has as many dimensions as a matrix.
-    return {path: path.rsplit("/", 1)[-1] not in ("bias", "scale") for path in params}
+    return {path: path.rsplit("/", 1)[-1] not in ("bias", "scale", "content", "position") for path in params}

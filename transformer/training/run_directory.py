@@ -97,7 +97,6 @@ class RunDirectory:
         """What the run logged, and warnings of the libraries."""
         return self.path / "log.txt"
 
-    @property
     def tokenizer_file(self) -> Path:
         """The tokenizer that was trained for this run."""
         return self.path / "tokenizer.json"

@@ -1,15 +1,16 @@
-"""Preparing a translation set: whatever its name stands for becomes a folder of array records, once.
+"""Preparing a data set: whatever its name stands for becomes a folder of array records, once.
 
 TFDS writes to a temporary folder beside the last one and renames it, so that a folder is whole or absent.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import logging
 import pathlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from transformer.config import UserError, choice
@@ -80,12 +81,30 @@ def prepare_multi30k(
     return _prepare(builder, str(folder)), (source, target)
 
 
-def prepare_named(
-    name: str, data_dir: str | None, prepared_dir: str, languages: tuple[str, str] | None
-) -> pathlib.Path:
-    """The folder of any TFDS translation set, found under either folder or downloaded to `prepared_dir`.
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of data set, as messages call it, the names that it has here, and TFDS's modules that hold more."""
 
-    Errors: UserError for an unknown name or language, and where the set can be neither found nor downloaded.
+    what: str
+    names: str
+    modules: tuple[str, ...]
+
+
+TRANSLATION = Kind(
+    "translation set",
+    "phrases, multi30k/<text>/<source>-<target>, a TFDS name such as wmt14_translate/de-en",
+    ("translate",),
+)
+
+
+def prepare_named(
+    name: str, kind: Kind, *, data_dir: str | None, prepared_dir: str, check: Callable[[Any], object]
+) -> pathlib.Path:
+    """The folder of any TFDS set, found under either folder or downloaded to `prepared_dir`.
+
+    `check` raises for a builder that is not fit, before a download that may take hours.
+
+    Errors: UserError for an unknown name, and where the set can be neither found nor downloaded.
     """
     import tensorflow_datasets as tfds
 
@@ -93,18 +112,17 @@ def prepare_named(
         if found := prepared_under(pathlib.Path(root).expanduser() / name):
             return found
     with quiet():
-        _import_builders()
+        for module in kind.modules:
+            _import_builders(module)
         try:
             builder = tfds.builder(name, data_dir=prepared_dir, file_format="array_record")
         except tfds.core.DatasetNotFoundError as error:
             raise UserError(
-                f"{name!r} is no translation set: write phrases, multi30k/<text>/<source>-<target>, a TFDS "
-                "name such as wmt14_translate/de-en, or the folder of a prepared set"
+                f"{name!r} is no {kind.what}: write {kind.names}, or the folder of a prepared set"
             ) from error
         except Exception as error:
             raise UserError(f"TFDS cannot build {name!r}: {one_line(error)}") from error
-    # Asked before a download that may take hours, and not after it.
-    direction_of(name, builder, languages)
+    check(builder)
     log = logging.getLogger(__name__)
     log.warning("%s: downloading and preparing under %s, which may take hours", name, prepared_dir)
     try:
@@ -117,6 +135,47 @@ def prepare_named(
             f"run `tfds build {name} --file_format=array_record` where there is a network, and give the "
             "folder that it wrote to by --data_dir"
         ) from error
+
+
+def open_prepared(folder: pathlib.Path) -> Any:
+    """The builder of a prepared folder, or of the newest version in it.
+
+    Errors: UserError for a folder that holds no prepared set, or one that cannot be opened.
+    """
+    import tensorflow_datasets as tfds
+
+    found = prepared_under(folder)
+    if found is None:
+        raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
+    with quiet():
+        try:
+            return tfds.builder_from_directory(found)
+        except Exception as error:
+            raise UserError(f"{found} cannot be opened ({one_line(error)}): prepare it again") from error
+
+
+def records_of(name: str, builder: Any, split: str) -> Any:
+    """The records of a split as they are stored, read at random.
+
+    Errors: UserError for a set whose files have no random access.
+    """
+    from tensorflow_datasets.core.decode import DeserializeMethod
+
+    try:
+        return builder.as_data_source(split, deserialize_method=DeserializeMethod.RAW_BYTES)
+    except NotImplementedError as error:
+        raise UserError(
+            f"{name} in {builder.data_dir} is stored as {builder.info.file_format.value}, which has no "
+            "random access: prepare it again by `tfds build --file_format=array_record`"
+        ) from error
+
+
+def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
+    """The named text features of a record; TFDS's own decoding takes four times as long."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    features = tf_example_pb2.Example.FromString(record).features.feature
+    return [features[name].bytes_list.value[0].decode() for name in names]
 
 
 def direction_of(name: str, builder: Any, languages: tuple[str, str] | None) -> tuple[str, str]:
@@ -136,17 +195,16 @@ def direction_of(name: str, builder: Any, languages: tuple[str, str] | None) -> 
     return source, target
 
 
-def _import_builders() -> None:
-    """Import TFDS's translation modules, each of which registers its builders.
+def _import_builders(name: str) -> None:
+    """Import the modules of one of TFDS's folders, each of which registers its builders.
 
     TFDS finds its older builders by importing every module it has, which needs TensorFlow; these do not.
     """
-    from tensorflow_datasets import translate
-
-    for module in pkgutil.iter_modules(translate.__path__):
+    package = importlib.import_module(f"tensorflow_datasets.{name}")
+    for module in pkgutil.iter_modules(package.__path__):
         if not module.name.endswith("_test"):
             with contextlib.suppress(ImportError):
-                importlib.import_module(f"{translate.__name__}.{module.name}")
+                importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def _prepare(builder: Any, manual_dir: str | None = None) -> pathlib.Path:

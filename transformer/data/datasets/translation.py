@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets.preparation import (
-    INFO,
+    TRANSLATION,
     direction_of,
-    one_line,
+    open_prepared,
     prepare_multi30k,
     prepare_named,
     prepare_phrases,
-    prepared_under,
-    quiet,
+    records_of,
+    texts_of,
 )
 from transformer.data.datasets.slots import Links
 
@@ -81,7 +81,7 @@ class TranslationSet:
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
-        return PairSequence(_records(self.name, self.builder, name), self.read)
+        return PairSequence(records_of(self.name, self.builder, name), self.read)
 
 
 def open_translation(
@@ -109,20 +109,18 @@ def open_translation(
     path = pathlib.Path(name).expanduser()
     if path.is_dir() or path.is_absolute() or first in (".", "..", "~"):
         return _open_folder(name, path, languages)
-    return _open_folder(name, prepare_named(name, data_dir, prepared_dir, languages), languages)
+    folder = prepare_named(
+        name,
+        TRANSLATION,
+        data_dir=data_dir,
+        prepared_dir=prepared_dir,
+        check=lambda builder: direction_of(name, builder, languages),
+    )
+    return _open_folder(name, folder, languages)
 
 
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:
-    import tensorflow_datasets as tfds
-
-    found = prepared_under(folder)
-    if found is None:
-        raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
-    with quiet():
-        try:
-            builder = tfds.builder_from_directory(found)
-        except Exception as error:
-            raise UserError(f"{found} cannot be opened ({one_line(error)}): prepare it again") from error
+    builder = open_prepared(folder)
     splits = tuple(builder.info.splits)
     if set(builder.info.features) >= set(_PHRASE_FEATURES):
         targets = _phrase_targets(name, builder)
@@ -133,34 +131,14 @@ def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | N
     return TranslationSet(name, direction, splits, builder, _TranslationReader(*direction))
 
 
-def _records(name: str, builder: Any, split: str) -> Any:
-    from tensorflow_datasets.core.decode import DeserializeMethod
-
-    try:
-        return builder.as_data_source(split, deserialize_method=DeserializeMethod.RAW_BYTES)
-    except NotImplementedError as error:
-        raise UserError(
-            f"{name} in {builder.data_dir} is stored as {builder.info.file_format.value}, which has no "
-            "random access: prepare it again by `tfds build --file_format=array_record`"
-        ) from error
-
-
-def _texts(record: bytes, names: Sequence[str]) -> list[str]:
-    """The named text features of a record; TFDS's own decoding takes four times as long."""
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    features = tf_example_pb2.Example.FromString(record).features.feature
-    return [features[name].bytes_list.value[0].decode() for name in names]
-
-
 def _phrase_targets(name: str, builder: Any) -> tuple[str, ...]:
     # Languages take turns, so that the first few phrases name them all.
-    records = _records(name, builder, next(iter(builder.info.splits)))
+    records = records_of(name, builder, next(iter(builder.info.splits)))
     return tuple(dict.fromkeys(_read_phrase(records[i]).language for i in range(min(len(records), 8))))
 
 
 def _read_phrase(record: bytes) -> Pair:
-    source, target, language, kind, alignment = _texts(record, _PHRASE_FEATURES)
+    source, target, language, kind, alignment = texts_of(record, _PHRASE_FEATURES)
     return Pair(source, target, language, kind, Links.from_text(alignment))
 
 
@@ -170,5 +148,5 @@ class _TranslationReader:
     target: str
 
     def __call__(self, record: bytes) -> Pair:
-        source, target = _texts(record, (self.source, self.target))
+        source, target = texts_of(record, (self.source, self.target))
         return Pair(source, target, self.target)

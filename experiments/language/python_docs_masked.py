@@ -1,0 +1,68 @@
+"""A small BERT on the English documentation inside Python: hidden tokens from those around them.
+
+    python -m launch.train --config=experiments/language/python_docs_masked.py --workdir=runs/masked
+
+Needs no data. Takes about 12 minutes on two cores. Expect a masked accuracy on the held-out topics at least 5 points
+above the best of the two baselines that every evaluation reports: the most frequent token, and the token most often
+behind the last.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """4 layers, width 128, over a byte-level BPE of 2,048 tokens."""
+    return ConfigDict(
+        {
+            "name": "python_docs_masked",
+            "seed": 1,
+            "steps": 3000,
+            "accumulate": 1,
+            "log_every": 50,
+            "eval_every": 500,
+            "maps_every": 500,
+            "heads_every": 0,
+            "checkpoint_every": 500,
+            "keep": 2,
+            "task": {
+                "name": "masked_language_modelling",
+                "dataset": "python_docs",
+                "tokenizer": "bpe",
+                "vocabulary": 2048,
+                "context": 64,
+                "rows": 32,
+                "masked": 0.15,
+                "whole_words": False,
+                "validation": "validation",
+                "test": "test",
+                "probed": 4,
+                "probed_length": 48,
+            },
+            "model": {
+                "family": "encoder",
+                "layers": 4,
+                "width": 128,
+                "heads": 4,
+                "feed_forward": 512,
+                "activation": "gelu",
+                "norm_placement": "pre",
+                "initialisation": "bert",
+                "positions": "learned",
+                "longest": 64,
+                "types": 0,
+                "dropout": 0.0,
+                "attention_dropout": 0.0,
+                "unroll": 4,
+            },
+            "optimizer": {
+                "algorithm": "adamw",
+                "learning_rate": 1e-3,
+                "schedule": "linear",
+                "warmup": 300,
+                "weight_decay": 0.01,
+                "clip": 1.0,
+            },
+            "averages": {},
+            "precision": {"parameters": "float32", "compute": "float32"},
+        }
+    )

@@ -1,0 +1,128 @@
+"""Byte-level BPE, characters and bytes: every text comes back, and each token knows the bytes that it adds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer.config import UserError
+from transformer.data.tokenizer import ROLES, Tokenizer, load_tokenizer
+from transformer.data.tokenizer_training import byte_tokenizer, characters, train_bpe, train_byte_bpe
+
+TEXT = "To be, or not to be:\n  that is the question — 'tis nobler?\n\n" * 4
+STRANGE = "\u0000\n\r\n\t  x  naïve 犬🐕‍🦺 <end> <mask> \u2028 e\u0301 ▁ Ġ ## \x85"
+
+MADE: dict[str, Callable[[], Tokenizer]] = {
+    "bpe": lambda: train_byte_bpe([TEXT], 300, ("end", "mask")),
+    "bytes": lambda: byte_tokenizer(("pad", "end")),
+    "characters": lambda: characters([TEXT, STRANGE], ("mask",)),
+}
+BYTES = byte_tokenizer()
+BPE = train_byte_bpe([TEXT], 280)
+
+
+@pytest.fixture(params=MADE)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return MADE[request.param]()
+
+
+@pytest.mark.parametrize("text", [TEXT, STRANGE, "", " ", "\n"])
+def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    (ids,) = tokenizer.encode([text])
+    assert tokenizer.decode(ids) == text
+    assert not set(ids) & tokenizer.special
+    written = tokenizer.token_bytes()
+    assert len(written) == tokenizer.vocabulary
+    assert b"".join(written[number] for number in ids) == text.encode()
+    assert all(written[number] == b"" for number in tokenizer.special)
+
+
+@given(st.text(max_size=40))
+def test_any_text_comes_back_from_bytes(text: str) -> None:
+    for made in (BYTES, BPE):
+        (ids,) = made.encode([text])
+        assert made.decode(ids) == text
+        assert b"".join(made.token_bytes()[number] for number in ids) == text.encode()
+    assert BYTES.encode([text]) == [list(text.encode())]
+
+
+def test_characters_are_those_of_the_text_in_order() -> None:
+    made = characters(["banana", "cab"])
+    assert (made.vocabulary, made.special, made.unknown, made.end) == (4, frozenset(), None, None)
+    assert made.pieces(range(4)) == ["a", "b", "c", "n"]
+    assert made.encode(["cabn", "a"]) == [[2, 0, 1, 3], [0]]
+    asked = characters(["ab"], ("end", "mask"))
+    assert (asked.vocabulary, asked.end, asked.mask) == (4, 2, 3)
+
+
+def test_an_unknown_character_is_named_or_has_its_token() -> None:
+    with pytest.raises(UserError, match="the character 'z' was not in the training text"):
+        characters(["banana"]).encode(["ban", "zany"])
+    # A special token is no character of the text, even when it is written there.
+    with pytest.raises(UserError, match="the character '<'"):
+        characters(["mask"], ("mask",)).encode(["<mask>"])
+    made = characters(["ab"], ("unknown", "mask"))
+    assert made.encode(["abca"]) == [[0, 1, made.unknown, 0]]
+    assert made.decode([0, 2, 1]) == "ab"
+    with pytest.raises(UserError, match="is empty"):
+        characters([""])
+
+
+def test_byte_level_bpe_has_the_size_that_was_asked() -> None:
+    made = train_byte_bpe([TEXT], 290, ("pad", "end"))
+    assert made.vocabulary == 290
+    assert (made.pad, made.end) == (288, 289)
+    assert made.decode([*made.encode(["To be"])[0], made.end, 5]) == "To be"
+    assert len(made.encode([TEXT])[0]) < len(TEXT.encode()) / 2
+    # GPT-2 never merges across a word's start, so "be" keeps its space and loses its comma.
+    assert made.pieces(made.encode([" to be, or"])[0])[-3:] == ["Ġbe", ",", "Ġor"]
+    with pytest.raises(UserError, match="size=256 must be at least 257"):
+        train_byte_bpe([TEXT], 256)
+    with pytest.raises(UserError, match="did you mean 'end'"):
+        train_byte_bpe([TEXT], 300, ("ende",))
+
+
+def test_words_start_where_white_space_is() -> None:
+    made = characters(["a b\n"], ("mask",))
+    assert made.word_starts().tolist() == [True, True, False, False, True]
+    starts = BPE.word_starts()
+    pieces = BPE.pieces(BPE.encode(["not to be"])[0])
+    found = [starts[number] for number in BPE.encode(["not to be"])[0]]
+    assert found == [piece.startswith("Ġ") for piece in pieces]
+    assert sum(found) == 2
+
+
+def test_what_was_saved_is_loaded_with_its_roles(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert isinstance(again, Tokenizer)
+    assert [getattr(again, role) for role in ROLES] == [getattr(tokenizer, role) for role in ROLES]
+    assert again.encode([TEXT, STRANGE]) == tokenizer.encode([TEXT, STRANGE])
+    assert again.token_bytes() == tokenizer.token_bytes()
+    assert again.special == tokenizer.special
+
+
+def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="it has no tokenizer"):
+        load_tokenizer(tmp_path)
+    BYTES.save(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_tokenizer(tmp_path)
+
+
+def test_joint_pieces_bring_their_spaces() -> None:
+    made = train_bpe([TEXT], 120)
+    (ids,) = made.encode(["or not to be"])
+    assert b"".join(made.token_bytes()[number] for number in ids) == b" or not to be"
+
+
+def test_tiny_shakespeare_has_65_characters(shared_data: Path) -> None:
+    text = (shared_data / "tinyshakespeare" / "input.txt").read_text()
+    made = characters([text])
+    assert made.vocabulary == 65
+    (ids,) = made.encode([text[:100_000]])
+    alphabet = sorted(set(text))
+    assert ids == [alphabet.index(character) for character in text[:100_000]]

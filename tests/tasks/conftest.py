@@ -1,0 +1,55 @@
+"""A small text, and tasks over it with models that were never trained."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer.models.contract import Precision
+from transformer.models.registry import build as build_model
+from transformer.models.registry import model_config
+from transformer.tasks.contract import View
+from transformer.tasks.registry import build, task_config
+
+LINE = "The quick brown fox number {0} jumps over {1} lazy dogs, and dog {0} sleeps.\n"
+SIZES = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 24, "dropout": 0.0}
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "foxes.txt"
+    path.write_text("".join(LINE.format(n, n * 7 % 11) for n in range(120)), encoding="utf-8")
+    return path
+
+
+def make_task(path: Path, folder: Path, name: str, **values: Any) -> Any:
+    given = {"dataset": str(path), "tokenizer": "bytes", "context": 24, "rows": 4, "probed": 2, "probed_length": 8}
+    return build(task_config({"name": name, **given, **values}), folder)
+
+
+def view_of(task: Any, family: str, **values: Any) -> View:
+    config = model_config({"family": family, "longest": 64, **SIZES, **values})
+    model = build_model(config, task.interface, Precision())
+    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+
+
+@pytest.fixture(scope="session")
+def language_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return make_task(text_file, tmp_path_factory.mktemp("language"), "language_modelling", prompts=("The ", "dog"))
+
+
+@pytest.fixture(scope="session")
+def language_view(language_task: Any) -> View:
+    return view_of(language_task, "decoder")
+
+
+@pytest.fixture(scope="session")
+def masked_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return make_task(text_file, tmp_path_factory.mktemp("masked"), "masked_language_modelling")
+
+
+@pytest.fixture(scope="session")
+def masked_view(masked_task: Any) -> View:
+    return view_of(masked_task, "encoder", types=0, attention_dropout=0.0)

@@ -1,0 +1,82 @@
+"""What a run says to texts: continued, filled in, by the choices of decoding, and the refusals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.decode.beam import Beam
+from transformer.decode.greedy import Greedy
+from transformer.decode.sampling import Sampling
+from transformer.tasks.answers import answer
+from transformer.tasks.contract import View
+from transformer.tasks.decoding import Decoding
+
+
+def test_the_choices_name_the_chooser() -> None:
+    assert Decoding().chooser == Greedy()
+    assert Decoding(beams=3).chooser == Beam(3, 0.6)
+    assert Decoding(top_k=5, samples=2).chooser == Sampling(1.0, 5, 1.0, beams=2)
+    assert Decoding(temperature=0.5, top_p=0.9).chooser == Sampling(0.5, 0, 0.9)
+    for values, message in (
+        ({"beams": 2, "top_k": 3}, "beams=2 searches and top_k samples"),
+        ({"samples": 2}, "samples=2 needs sampling"),
+        ({"length": 0}, "length=0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Decoding(**values)  # type: ignore[arg-type]
+
+
+def test_samples_are_reproducible_and_differ_by_seed(language_task: Any, language_view: View) -> None:
+    def said(seed: int) -> list[str]:
+        decoding = {"temperature": 1.0, "samples": 2, "length": 8, "seed": seed}
+        return answer(language_task, language_view, ["The ", "dogs, "], longest=64, decoding=decoding).lines
+
+    first = said(0)
+    assert len(first) == 4
+    assert first[0].startswith("The ")
+    assert first[2].startswith("dogs, ")
+    assert said(0) == first
+    assert said(1) != first
+
+
+def test_a_stop_string_cuts_and_other_rows_go_on(language_task: Any, language_view: View) -> None:
+    whole = answer(language_task, language_view, ["The "], longest=64, decoding={"length": 12}).lines[0]
+    said = whole.removeprefix("The ")
+    stop = said[3:5]
+    decoding = {"length": 12, "stops": (stop,)}
+    cut = answer(language_task, language_view, ["The "], longest=64, decoding=decoding).lines[0]
+    assert cut == "The " + said[: said.find(stop)]
+
+
+def test_maps_are_those_of_what_was_said(language_task: Any, language_view: View) -> None:
+    answers = answer(language_task, language_view, ["The fox "], longest=64, decoding={"length": 5})
+    maps, labels = answers.maps(("decoder/self",))
+    tokens = len(answers.lines[0].encode())
+    assert maps["decoder/self"].shape == (2, 1, 2, tokens, tokens)
+    assert len(labels.tokens["tokens"][0]) == tokens
+    np.testing.assert_allclose(maps["decoder/self"].sum(-1), 1, atol=1e-5)
+
+
+def test_hidden_places_are_filled_with_ordinary_tokens(masked_task: Any, masked_view: View) -> None:
+    (line,) = answer(masked_task, masked_view, ["The f<mask>x sleep<mask>."], longest=64, decoding={}).lines
+    assert line.startswith("The f")
+    assert "x sleep" in line
+    assert line.endswith(".")
+    assert "<mask>" not in line
+
+
+def test_what_a_task_cannot_do_is_refused(
+    language_task: Any, language_view: View, masked_task: Any, masked_view: View
+) -> None:
+    with pytest.raises(UserError, match="hides nothing: write <mask>"):
+        answer(masked_task, masked_view, ["The fox"], longest=64, decoding={})
+    with pytest.raises(UserError, match="--beams is for runs that generate"):
+        answer(masked_task, masked_view, ["The <mask>"], longest=64, decoding={"beams": 2})
+    with pytest.raises(UserError, match="--language=de is for runs that translate"):
+        answer(language_task, language_view, ["The fox"], longest=64, decoding={}, language="de")
+    with pytest.raises(UserError, match=r"has 8 tokens: with 64 more .* --length=56"):
+        answer(language_task, language_view, ["The foxe"], longest=64, decoding={})
+    with pytest.raises(UserError, match="nothing to continue"):
+        answer(language_task, language_view, ["  "], longest=64, decoding={"length": 3})

@@ -1,0 +1,139 @@
+"""Causal language modelling: what is fed, what is divided by what, and what an evaluation covers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tasks.conftest import make_task
+from transformer.config import UserError
+from transformer.tasks.contract import View
+from transformer.tasks.registry import task_config
+from transformer.training.evaluate import compile_evaluations
+from transformer.training.state import TrainState
+
+
+def state_of(view: View) -> TrainState:
+    return TrainState(jnp.int32(0), jax.random.key(3), view.variables, {}, {}, {})
+
+
+def log_probabilities(logits: np.ndarray) -> np.ndarray:
+    z = logits.astype(np.float64)
+    z -= z.max(-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
+def test_the_evaluation_counts_every_token_once_in_nats_and_bits_a_byte(
+    language_task: Any, language_view: View, text_file: Path
+) -> None:
+    validation, test, continuations = language_task.evaluations
+    assert (validation.at_end, test.at_end, continuations.at_end) == (False, True, False)
+    (evaluate,) = compile_evaluations(language_view.model, [validation])
+    report = evaluate(state_of(language_view))
+    # By hand: windows of 24 bytes that do not overlap, each read from its own beginning.
+    text = text_file.read_bytes()
+    lines = text.splitlines(keepends=True)
+    held = _between(lines, len(text) * 18 // 20, len(text) // 20)
+    stream = np.frombuffer(b"".join(held), np.uint8).astype(np.int32)
+    total, correct = 0.0, 0
+    for start in range(0, len(stream) - 1, 24):
+        tokens, labels = stream[start : start + 24][: len(stream) - 1 - start], stream[start + 1 : start + 25]
+        logits, _ = language_view.model.apply(language_view.variables, {"tokens": tokens[None]}, train=False)
+        found = log_probabilities(np.asarray(logits)[0])
+        total -= found[np.arange(len(labels)), labels].sum()
+        correct += int((found.argmax(-1) == labels).sum())
+    count = len(stream) - 1
+    assert report.scalars["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert report.scalars["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+    assert report.scalars["bits_per_byte"] == pytest.approx(total / count / math.log(2), rel=1e-5)
+    assert report.scalars["accuracy"] == pytest.approx(correct / count)
+    assert f"{count} tokens" in report.note
+
+
+def _between(lines: list[bytes], before: int, size: int) -> list[bytes]:
+    """The lines of the validation text: the file is cut at line ends, at 90 % and at 95 % of its characters."""
+    taken, found = 0, []
+    for line in lines:
+        if before <= taken < before + size:
+            found.append(line)
+        taken += len(line)
+    return found
+
+
+def test_a_loss_is_divided_by_the_tokens_of_the_whole_update(language_task: Any, language_view: View) -> None:
+    batch = language_task.source(0)[0]
+    totals = language_task.totals(batch)
+    assert float(totals["tokens"]) == batch["tokens"].size
+    loss, aux = language_task._loss(language_view, batch, totals, jax.random.key(0))
+    doubled, _ = language_task._loss(language_view, batch, {"tokens": 2 * totals["tokens"]}, jax.random.key(0))
+    assert float(loss) == pytest.approx(float(aux.metrics["cross_entropy"]))
+    assert float(doubled) == pytest.approx(float(loss) / 2)
+
+
+def test_packed_documents_are_counted_by_their_labels(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, text in {"train": "abcdefgh\n", "validation": "bcdefghi\n", "test": "cdefghij\n"}.items():
+        (folder / f"{name}.txt").write_text(3 * text)
+    task = make_task(
+        folder, tmp_path, "language_modelling", batching="packed", tokenizer="characters", context=9, probed_length=4
+    )
+    batch = task.source(0)[0]
+    assert float(task.totals(batch)["tokens"]) == batch["counts"].sum()
+    assert {"segments", "positions"} <= set(batch)
+
+
+def test_the_probe_shows_stretches_of_the_validation_text(language_task: Any, language_view: View) -> None:
+    from transformer.attention.capture import Capture
+
+    labels = language_task.labels()
+    assert [len(row) for row in labels.tokens["tokens"]] == [8, 8]
+    aux = language_task.probe(language_view, Capture(("decoder/self",)), jax.random.key(0))
+    assert aux.maps["decoder/self"].weights.shape == (2, 2, 2, 8, 8)
+
+
+def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: View) -> None:
+    continuations = language_task.evaluations[-1]
+    (evaluate,) = compile_evaluations(language_view.model, [continuations])
+    samples = evaluate(state_of(language_view)).samples
+    assert [sample["prompt"] for sample in samples] == ["The ", "dog"]
+    for sample in samples:
+        tokens = list(sample["prompt"].encode())
+        apply = jax.jit(
+            lambda tokens: language_view.model.apply(language_view.variables, {"tokens": tokens}, train=False)[0]
+        )
+        said = []
+        for _ in range(4):
+            logits = np.asarray(apply(np.array([tokens + said])))[0, -1]
+            said.append(int(logits.argmax()))
+        assert sample["output"].startswith(language_task.tokenizer.decode(said))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"context": 1}, "config.task.context=1"),
+        ({"rows": 0}, "config.task.rows=0"),
+        ({"label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
+        ({"batching": "pakced"}, "packed"),
+        ({"tokenizer": "char"}, "config.task.tokenizer='char'"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_name(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        task_config({"name": "language_modelling", **values})
+
+
+def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refused(
+    text_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="'holdout'"):
+        make_task(text_file, tmp_path, "language_modelling", validation="holdout")
+    with pytest.raises(UserError, match=r"launch\.convert"):
+        make_task(text_file, tmp_path, "language_modelling", tokenizer="given")
+    with pytest.raises(UserError, match="probed_length=5000"):
+        make_task(text_file, tmp_path, "language_modelling", probed_length=5000, context=5000)

@@ -1,0 +1,140 @@
+"""One way to open any text: the documentation inside Python, files of text, a TFDS set by name, a prepared folder."""
+
+import dataclasses
+import operator
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from transformer.config import UserError, nearest
+from transformer.data.datasets.preparation import (
+    Kind,
+    open_prepared,
+    prepare_named,
+    prepared_under,
+    records_of,
+    texts_of,
+)
+from transformer.data.datasets.python_docs import python_docs
+from transformer.data.datasets.text_files import read_files, tinyshakespeare, wikitext
+
+TINYSHAKESPEARE, WIKITEXT = "tinyshakespeare", "wikitext-2"
+_READ_AHEAD = 1024
+_KIND = Kind(
+    "text set",
+    "python_docs, tinyshakespeare, wikitext-2, a .txt file or a folder of them, a TFDS name such as lm1b",
+    ("text", "summarization", "question_answering", "text_simplification"),
+)
+# TFDS sets without a validation split give up this share of their training documents, the last ones.
+_HELD_OUT = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSet:
+    """A text set: by split, a random-access sequence of documents; `made_from` says what the text depends on."""
+
+    name: str
+    splits: Mapping[str, Sequence[str]]
+    made_from: str
+
+    def split(self, name: str) -> Sequence[str]:
+        """The documents of a split.
+
+        Errors: UserError for a split that the set does not have.
+        """
+        if name not in self.splits:
+            advice = f"; put {name}.txt there" if self.name == WIKITEXT and name in ("train", "test") else ""
+            raise UserError(
+                f"{self.name} from {self.made_from} has no split {name!r}: {nearest(name, self.splits)}{advice}"
+            )
+        return self.splits[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordTexts(Sequence[str]):
+    """One text feature of prepared records, from `start` to `stop` - 1, read at random from disk."""
+
+    records: Any
+    feature: str
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        places = range(self.start, self.stop)
+        if isinstance(index, slice):
+            records = self.records.__getitems__(list(places[index]))
+            return [text for record in records for text in texts_of(record, [self.feature])]
+        return texts_of(self.records[places[operator.index(index)]], [self.feature])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        # Many at once cost a fraction of one by one.
+        for start in range(0, len(self), _READ_AHEAD):
+            yield from self[start : start + _READ_AHEAD]
+
+
+def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str) -> TextSet:
+    """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
+
+    `name` is one of: "python_docs", the documentation inside Python; "tinyshakespeare" or "wikitext-2", whose files
+    lie in `data_dir`; a text file, or a folder of them; the folder of a prepared TFDS set; or a TFDS name such as
+    "lm1b", found under `data_dir` if it is prepared there. A TFDS set gives the input that it calls supervised, else
+    its feature "text", else its first text; without a validation split, the last twentieth of training is held out.
+
+    Errors: UserError, of one line saying what to do, for an unknown name, missing or unfit files, and a set that is
+    neither prepared nor to be downloaded.
+    """
+    if name == "python_docs":
+        return TextSet(name, *python_docs())
+    if name in (TINYSHAKESPEARE, WIKITEXT):
+        if data_dir is None:
+            raise UserError(f"{name} needs its files: give their folder by config.task.data_dir")
+        read = tinyshakespeare if name == TINYSHAKESPEARE else wikitext
+        return TextSet(name, read(pathlib.Path(data_dir).expanduser()), data_dir)
+    path = pathlib.Path(name).expanduser()
+    if path.is_dir() and prepared_under(path):
+        return _open_folder(name, path)
+    if path.exists():
+        return TextSet(name, read_files(path), str(path))
+    if path.is_absolute() or path.suffix == ".txt" or name.split("/")[0] in (".", "..", "~"):
+        raise UserError(f"{name} does not exist: name a text file, or a folder of .txt files or of a prepared set")
+    folder = prepare_named(
+        name, _KIND, data_dir=data_dir, prepared_dir=prepared_dir, check=lambda builder: _feature_of(name, builder)
+    )
+    return _open_folder(name, folder)
+
+
+def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
+    builder = open_prepared(folder)
+    feature = _feature_of(name, builder)
+    splits = {}
+    for split in builder.info.splits:
+        records = records_of(name, builder, split)
+        splits[split] = RecordTexts(records, feature, 0, len(records))
+    if "train" in splits and "validation" not in splits:
+        whole = splits["train"]
+        cut = whole.stop - whole.stop // _HELD_OUT
+        splits["train"] = dataclasses.replace(whole, stop=cut)
+        splits["validation"] = dataclasses.replace(whole, start=cut)
+    return TextSet(name, splits, str(builder.data_dir))
+
+
+def _feature_of(name: str, builder: Any) -> str:
+    """The feature that holds a set's text.
+
+    Errors: UserError for a set without text.
+    """
+    import tensorflow_datasets as tfds
+
+    features = builder.info.features
+    texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
+    if not texts:
+        raise UserError(f"{name} has no text: its features are {', '.join(features)}")
+    supervised = builder.info.supervised_keys or ()
+    return next((key for key in (*supervised[:1], "text") if key in texts), texts[0])

@@ -1,0 +1,124 @@
+"""Packing: several documents in one row, each a segment of its own that no other sees."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.data.batches import Batch
+
+
+class Chunk(NamedTuple):
+    """Some of a document's tokens: those from `start` to `stop` - 1."""
+
+    document: int
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Its number of tokens."""
+        return self.stop - self.start
+
+
+def first_fit(sizes: Sequence[int], room: int) -> list[int]:
+    """The bin of every item: the first that still has room for it, else a new one (Johnson 1973).
+
+    Takes O(n log n), by a tree in which every node knows the most room that any bin below it has.
+    """
+    leaves = 1 << max(len(sizes) - 1, 0).bit_length()
+    most = [room] * (2 * leaves)
+    bins = []
+    for size in sizes:
+        node = 1
+        while node < leaves:
+            node = 2 * node if most[2 * node] >= size else 2 * node + 1
+        bins.append(node - leaves)
+        most[node] -= size
+        while node > 1:
+            node //= 2
+            most[node] = max(most[2 * node], most[2 * node + 1])
+    return bins
+
+
+class Packed:
+    """Endless batches of `rows` rows, `context` positions wide, each of one or more documents; epoch after epoch.
+
+    Documents are cut into chunks of at most `context` tokens, and the chunks are packed into rows, first-fit. An
+    epoch holds every row once, in an order drawn from (seed, epoch); without a seed the order is that of the data.
+
+    Each batch has `tokens`, `labels`, `segments` (1, 2, ... along a row, 0 for padding), `positions` (from 0 in each
+    segment) and `counts` (whether the label counts), all [B, T], and `index` [B], the row's number, -1 for a row
+    that only fills up the last batch. A label is the document's next token, also where a chunk ends; behind the
+    document's last token it is `end`, which counts, and without an end token there is nothing to predict. Documents
+    without a token are left out. `padding` is the share of positions that hold no token.
+
+    Errors: UserError where no document has a token.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[np.ndarray],
+        *,
+        context: int,
+        rows: int,
+        seed: int | None,
+        end: int | None,
+        pad: int = 0,
+    ):
+        self._documents, self._context, self._rows = documents, context, rows
+        self._seed, self._end, self._pad = seed, end, pad
+        chunks = [
+            Chunk(number, start, min(start + context, len(document)))
+            for number, document in enumerate(documents)
+            for start in range(0, len(document), context)
+        ]
+        if not chunks:
+            raise UserError("the text has no tokens: give documents that are not empty")
+        bins = first_fit([chunk.size for chunk in chunks], context)
+        self._packed: list[list[Chunk]] = [[] for _ in range(max(bins) + 1)]
+        for chunk, row in zip(chunks, bins, strict=True):
+            self._packed[row].append(chunk)
+        self.batches_per_epoch = -(-len(self._packed) // rows)
+        positions = self.batches_per_epoch * rows * context
+        self.padding = 1 - sum(chunk.size for chunk in chunks) / positions
+        self._plan: tuple[int, np.ndarray] | None = None
+
+    def text_bytes(self, sizes: np.ndarray) -> int:
+        """The bytes of text that an epoch's counted labels stand for; `sizes` [V] are those that a token adds."""
+        return int(sum(sizes[document[1:]].sum() for document in self._documents))
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step."""
+        epoch, position = divmod(step, self.batches_per_epoch)
+        if self._plan is None or self._plan[0] != epoch:
+            self._plan = (epoch, self._order(epoch))
+        return self._fill(self._plan[1][position * self._rows : (position + 1) * self._rows])
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if self._seed is None:
+            return np.arange(len(self._packed))
+        return np.random.default_rng((self._seed, epoch)).permutation(len(self._packed))
+
+    def _fill(self, numbers: np.ndarray) -> Batch:
+        shape = self._rows, self._context
+        batch: Batch = {name: np.full(shape, self._pad, np.int32) for name in ("tokens", "labels")}
+        batch |= {name: np.zeros(shape, np.int32) for name in ("segments", "positions")}
+        batch["counts"] = np.zeros(shape, bool)
+        batch["index"] = np.full(self._rows, -1, np.int32)
+        batch["index"][: len(numbers)] = numbers
+        for row, number in enumerate(numbers):
+            first = 0
+            for segment, chunk in enumerate(self._packed[number], start=1):
+                here = slice(first, first + chunk.size)
+                document = self._documents[chunk.document]
+                labels = list(document[chunk.start + 1 : chunk.stop + 1])
+                if len(labels) < chunk.size and self._end is not None:
+                    labels.append(self._end)
+                told = slice(first, first + len(labels))
+                batch["tokens"][row, here] = document[chunk.start : chunk.stop]
+                batch["labels"][row, told], batch["counts"][row, told] = labels, True
+                batch["segments"][row, here], batch["positions"][row, here] = segment, np.arange(chunk.size)
+                first += chunk.size
+        return batch

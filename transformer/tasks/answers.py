@@ -1,0 +1,84 @@
+"""Letting a trained run speak, whatever its task: what it says to texts, and what its heads attend to meanwhile."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer.attention.capture import Capture
+from transformer.config import UserError
+from transformer.data.tokenizer import AnyTokenizer
+from transformer.tasks.continuation import continue_texts
+from transformer.tasks.contract import Task, View
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.filling import fill_in
+from transformer.tasks.labels import Labels
+from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.masked_language_modelling import MaskedLanguageModelling
+from transformer.tasks.text_data import describe, padded
+from transformer.tasks.translate import map_pairs, translate
+from transformer.tasks.translation import Translation
+
+# Beyond so many tokens a map is no longer read by eye.
+MAPPED_TOKENS = 128
+
+
+class Answers(NamedTuple):
+    """What was said, a line each; and a function that makes the maps of it: arrays by site, and their labels."""
+
+    lines: list[str]
+    maps: Any
+
+
+def answer(
+    task: Task,
+    view: View,
+    texts: Sequence[str],
+    *,
+    longest: int,
+    decoding: Mapping[str, Any],
+    language: str | None = None,
+) -> Answers:
+    """Translate, continue or fill in the texts; `decoding` sets fields of Decoding that are not the task's own.
+
+    `longest` is the model's number of positions; `language` the target's, where a translator has several.
+
+    Errors: UserError for what the task cannot do, and for texts that do not fit.
+    """
+    texts = [text for text in texts if text.strip()] or [""]
+    if isinstance(task, Translation):
+        own = {"length": longest, "beams": task.config.beams, "length_penalty": task.config.length_penalty}
+        pairs = translate(task, view, texts, language, longest, Decoding(**own | _searching(decoding)))
+        return Answers([pair.target for pair in pairs], lambda sites: map_pairs(task, view, pairs, sites))
+    if language is not None:
+        raise UserError(f"--language={language} is for runs that translate")
+    if isinstance(task, LanguageModelling):
+        chosen = Decoding(**decoding)
+        said = continue_texts(view, task.tokenizer, texts, chosen, longest)
+        lines = [text + more for text, several in zip(texts, said, strict=True) for more in several]
+        best = [text + several[0] for text, several in zip(texts, said, strict=True)]
+        rows = [ids[:MAPPED_TOKENS] for ids in task.tokenizer.encode(best)]
+        return Answers(lines, lambda sites: _map_rows(view, task.tokenizer, rows, sites))
+    if isinstance(task, MaskedLanguageModelling):
+        if decoding:
+            raise UserError(f"--{next(iter(decoding))} is for runs that generate; this one fills in hidden tokens")
+        rows = fill_in(view, task.tokenizer, texts, longest)
+        lines = [task.tokenizer.decode(row) for row in rows]
+        return Answers(lines, lambda sites: _map_rows(view, task.tokenizer, [r[:MAPPED_TOKENS] for r in rows], sites))
+    raise UserError("this run's task neither translates nor continues nor fills in texts")
+
+
+def _searching(decoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Asking for samples takes the place of the task's own beams, unless beams are asked for as well."""
+    samples = any(name in decoding for name in ("temperature", "top_k", "top_p"))
+    return ({"beams": 1} if samples else {}) | dict(decoding)
+
+
+def _map_rows(
+    view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], sites: tuple[str, ...]
+) -> tuple[dict[str, np.ndarray], Labels]:
+    """The maps of every head while the model reads texts."""
+    inputs = padded(rows, tokenizer)
+    _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=Capture(sites))
+    maps = {site: np.asarray(captured.weights) for site, captured in aux.maps.items()}
+    return maps, describe(tokenizer, rows)

@@ -1,0 +1,86 @@
+"""Continuing texts with a trained decoder."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from transformer.config import UserError
+from transformer.data.tokenizer import AnyTokenizer
+from transformer.decode.constraints import Prompt
+from transformer.decode.generate import Rollout, Tokens, generate
+from transformer.decode.stops import cut
+from transformer.models.contract import Variables
+from transformer.tasks.contract import Batch, View
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.text_data import padded
+
+
+def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
+    """Prompts as one batch of `tokens` [B, P], padded behind their `lengths` [B].
+
+    A text of no tokens begins as documents do: with the begin token, or behind the end of another document.
+
+    Errors: UserError for a text of no tokens where no token begins one.
+    """
+    opening = tokenizer.begin if tokenizer.begin is not None else tokenizer.end
+    encoded = [[opening] if not ids and opening is not None else ids for ids in tokenizer.encode(texts)]
+    if not all(encoded):
+        raise UserError("there is nothing to continue: give a text by --text, or one a line on standard input")
+    return padded(encoded, tokenizer)
+
+
+def roll_out(view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Decoding) -> Rollout:
+    """What a model says behind the prompts; pure, so that it can run under jit."""
+    inputs = {name: jnp.asarray(prompts[name]) for name in ("tokens", "lengths")}
+    return generate(
+        view.model,
+        view.variables,
+        inputs,
+        chooser=decoding.chooser,
+        length=decoding.length,
+        tokens=Tokens(tokenizer.pad, tokenizer.begin, tokenizer.end),
+        key=jax.random.key(decoding.seed),
+        prompt=Prompt(inputs["tokens"], inputs["lengths"]),
+        constraints=decoding.constraints(tokenizer, generated_tokens(view, inputs)),
+    )
+
+
+def continue_texts(
+    view: View, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: Decoding, longest: int
+) -> list[list[str]]:
+    """For each text its continuations, best first, cut before a stop string.
+
+    `longest` is the model's number of positions.
+
+    Errors: UserError for a prompt that leaves no room for `decoding.length` more tokens.
+    """
+    prompts = encode_prompts(tokenizer, texts)
+    for text, length in zip(texts, prompts["lengths"], strict=True):
+        if length + decoding.length > longest:
+            raise UserError(
+                f"{text[:40]!r}... has {length} tokens: with {decoding.length} more it exceeds the model's {longest} "
+                f"positions; shorten it, or give --length={max(longest - int(length), 1)}"
+            )
+    run = jax.jit(lambda variables, batch: roll_out(view._replace(variables=variables), tokenizer, batch, decoding))
+    rollout = run(view.variables, prompts)
+    tokens, lengths = np.asarray(rollout.tokens), np.asarray(rollout.lengths)
+    return [
+        [
+            cut(tokenizer.decode(list(row[:length])), decoding.stops)
+            for row, length in zip(rows, row_lengths, strict=True)
+        ]
+        for rows, row_lengths in zip(tokens, lengths, strict=True)
+    ]
+
+
+def generated_tokens(view: View, inputs: Batch) -> int:
+    """How many tokens a model scores at each step, which may be more than its tokenizer knows."""
+
+    def logits(variables: Variables, inputs: Batch) -> Array:
+        cache, first = view.model.init_cache(variables, inputs, beams=1, length=1)
+        return view.model.step(variables, cache, first)[0]
+
+    return jax.eval_shape(logits, view.variables, dict(inputs)).shape[-1]

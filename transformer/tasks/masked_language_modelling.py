@@ -1,0 +1,213 @@
+"""Masked language modelling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer.attention.capture import Capture
+from transformer.config import UserError
+from transformer.data.batches import OneEpoch, Source
+from transformer.data.tokenizer import AnyTokenizer
+from transformer.data.windows import Frame, Windows, join
+from transformer.models.contract import Aux, Interface
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.masking import mask_tokens, words_of_row
+from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents, stretches
+
+INPUTS = ("tokens", "lengths")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModellingConfig(TextConfig):
+    """A masked language model's problem: `masked` is the share of the tokens that are predicted, whole words or not.
+
+    Masks are drawn anew whenever a text comes by (Liu et al. 2019, section 4.1); those of an evaluation are always
+    the same.
+    """
+
+    masked: float = 0.15
+    whole_words: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.masked < 1:
+            raise UserError(f"config.task.masked={self.masked} must be above 0 and below 1")
+
+
+class MaskedLanguageModelling:
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(
+        self,
+        config: MaskedLanguageModellingConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Documents],
+        rows_multiple: int = 1,
+    ):
+        if tokenizer.mask is None:
+            raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
+        self.config, self.tokenizer, self._train = config, tokenizer, splits["train"]
+        self._mask = tokenizer.mask
+        self._rows = -(-config.rows // rows_multiple) * rows_multiple
+        shape = jax.ShapeDtypeStruct((self._rows, config.context), jnp.int32)
+        self.interface = Interface(
+            inputs={"tokens": shape},
+            vocabularies={"tokens": tokenizer.vocabulary},
+            pad=tokenizer.pad,
+            begin=tokenizer.begin,
+            end=tokenizer.end,
+        )
+        special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
+        self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
+        self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
+        self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
+        self.objectives = (Objective("masked_language_modelling", self._loss),)
+        self.probed = stretches(splits[config.validation], config.probed, min(config.probed_length, config.context))
+        self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+
+    def source(self, seed: int) -> Source:
+        """The training batches in the order of a seed."""
+        return self._windows(self._train, seed)
+
+    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
+        """Nothing is carried from step to step."""
+        return {}
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
+        """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves."""
+        tokens_BxT = jnp.asarray(batch["tokens"])
+        real_BxT = jnp.ones(tokens_BxT.shape, bool)
+        if "lengths" in batch:
+            real_BxT = jnp.arange(tokens_BxT.shape[1]) < jnp.asarray(batch["lengths"])[:, None]
+        hidden = mask_tokens(
+            tokens_BxT,
+            real_BxT & ~jnp.take(jnp.asarray(self._special_V), tokens_BxT),
+            words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT)),
+            key,
+            share=self.config.masked,
+            mask=self._mask,
+            ordinary_N=jnp.asarray(self._ordinary_N),
+        )
+        return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.extra
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of hidden tokens, by which every sum of losses is divided."""
+        return {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
+
+    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+        """The maps of stretches of the validation text, nothing hidden."""
+        tokens = jnp.asarray(self.probed)
+        inputs = {"tokens": tokens, "lengths": jnp.full(tokens.shape[0], tokens.shape[1])}
+        _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
+        return aux
+
+    def labels(self) -> Labels:
+        """The tokens of those stretches."""
+        return describe(self.tokenizer, [list(row) for row in self.probed])
+
+    def _windows(self, documents: Documents, seed: int | None) -> Windows:
+        """Windows between a begin and an end token where there are such; documents that follow each other share one."""
+        return Windows(
+            join(documents, self.tokenizer.end),
+            context=self.config.context,
+            rows=self._rows,
+            seed=seed,
+            frame=Frame(self.tokenizer.begin, self.tokenizer.end),
+        )
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
+        hidden_BxTxE, aux = view.model.apply(
+            view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
+        )
+        sums = hidden_token_loss(
+            functools.partial(view.model.logits, view.variables),
+            hidden_BxTxE,
+            jnp.asarray(batch["labels"]),
+            jnp.asarray(batch["counts"]),
+            0.0,
+            logits_at_once=self.config.logits_at_once,
+        )
+        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        return metrics["loss"], LossAux(aux.state, view.extra, metrics, aux.maps)
+
+    def _evaluation(self, name: str, documents: Documents) -> Evaluation:
+        return Evaluation(
+            name="masked",
+            split=name,
+            batches=OneEpoch(self._windows(documents, None)),
+            step=self._sums,
+            finish=_finish,
+            at_end=name != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """Sums over the hidden tokens; every evaluation hides the same ones, so that figures compare."""
+        fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
+        batch, _ = self.prepare(view, batch, fixed)
+        _, aux = self._loss(view, batch, {"tokens": jnp.float32(1)}, key)
+        labels_BxT, counts_BxT = batch["labels"], batch["counts"]
+        unigram, bigram = self.baselines.predict(jnp.asarray(batch["tokens"]), self._mask)
+        sums = {
+            **aux.metrics,
+            "unigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == unigram)),
+            "bigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == bigram)),
+            **self.totals(batch),
+        }
+        return sums, None
+
+
+@dataclasses.dataclass(frozen=True)
+class Baselines:
+    """What a guesser without a model says: always the most frequent token, or the one most often behind the last.
+
+    `following_V` is the training text's most frequent token behind each token.
+    """
+
+    most_frequent: int
+    following_V: np.ndarray
+
+    @classmethod
+    def count(cls, documents: Documents, vocabulary: int) -> "Baselines":
+        """Count the training text."""
+        joined = np.concatenate(list(documents))
+        most_frequent = int(np.bincount(joined, minlength=vocabulary).argmax())
+        before, behind = (
+            np.concatenate([document[part] for document in documents]) for part in (slice(None, -1), slice(1, None))
+        )
+        pairs, counts = np.unique(before.astype(np.int64) * vocabulary + behind, return_counts=True)
+        following = np.full(vocabulary, most_frequent, np.int32)
+        order = np.argsort(counts, kind="stable")
+        # Written in the order of rising counts: the most frequent pair of each token stays.
+        following[pairs[order] // vocabulary] = pairs[order] % vocabulary
+        return cls(most_frequent, following)
+
+    def predict(self, shown_BxT: Array, mask: int) -> tuple[Array, Array]:
+        """The two guesses for every place, from what a model is shown; behind a mask token both are the first."""
+        before_BxT = jnp.roll(shown_BxT, 1, axis=1)
+        known_BxT = (before_BxT != mask) & (jnp.arange(shown_BxT.shape[1]) > 0)
+        unigram_BxT = jnp.full_like(shown_BxT, self.most_frequent)
+        return unigram_BxT, jnp.where(known_BxT, jnp.take(jnp.asarray(self.following_V), before_BxT), unigram_BxT)
+
+
+def _finish(sums: Mapping[str, float], rows: object) -> Report:
+    tokens = max(sums["tokens"], 1)
+    means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
+    return Report(means, note=f"{int(sums['tokens'])} hidden tokens, the same at every evaluation")
+
+
+def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    tokenizer, splits = load_documents(config, directory, roles=("mask",))
+    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)

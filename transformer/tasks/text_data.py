@@ -1,0 +1,152 @@
+"""Text for language models: the config that their tasks share, the splits as token numbers, and their labels."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.data.datasets.text import open_text
+from transformer.data.tokenizer import AnyTokenizer, load_tokenizer, saved_in
+from transformer.data.tokenizer_training import byte_tokenizer, characters, train_byte_bpe
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import LOGITS_AT_ONCE
+
+
+class TokenizerKind(enum.Enum):
+    """What the text is cut into: byte-level BPE trained on it, its characters, bytes, or what the run brought along.
+
+    given: the run directory holds a tokenizer already, as launch.convert leaves it.
+    """
+
+    BPE = "bpe"
+    CHARACTERS = "characters"
+    BYTES = "bytes"
+    GIVEN = "given"
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """A text and how it is fed.
+
+    `dataset`: "python_docs", "tinyshakespeare", "wikitext-2", a text file or a folder of them, the name of a TFDS
+    text set, or the folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here.
+    `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
+    sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
+    holds `logits_at_once` numbers at a time.
+    """
+
+    dataset: str = "python_docs"
+    data_dir: str | None = None
+    tokenizer: TokenizerKind = TokenizerKind.BPE
+    vocabulary: int = 4096
+    context: int = 128
+    rows: int = 16
+    validation: str = "validation"
+    test: str = "test"
+    probed: int = 4
+    probed_length: int = 48
+    logits_at_once: int = LOGITS_AT_ONCE
+    evaluated_parameters: str = "raw"
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "rows", "probed", "logits_at_once"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        for name in ("context", "probed_length"):
+            if getattr(self, name) < 2:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 2 tokens")
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return tuple(name for name in (self.validation, self.test) if name)
+
+
+Documents = Sequence[np.ndarray]
+
+
+def load_documents(
+    config: TextConfig, directory: Path, roles: tuple[str, ...]
+) -> tuple[AnyTokenizer, dict[str, Documents]]:
+    """Open the text, train or re-open the run's tokenizer, and encode the splits, a document an array.
+
+    A tokenizer that is trained here gets special tokens for `roles`, and one for the end of a document where the
+    text has several; it is kept in the run directory.
+
+    Errors: UserError for data that is missing, a split that is not there, and a tokenizer that was not given.
+    """
+    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=str(directory / "data"))
+    splits = {name: text.split(name) for name in ("train", *config.evaluated)}
+    if saved_in(directory):
+        tokenizer = load_tokenizer(directory)
+    else:
+        tokenizer = _train(config, splits, (*roles, "end") if len(splits["train"]) > 1 else roles)
+        tokenizer.save(directory)
+    return tokenizer, {
+        name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
+    }
+
+
+def _train(config: TextConfig, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]) -> AnyTokenizer:
+    match config.tokenizer:
+        case TokenizerKind.BPE:
+            return train_byte_bpe(iter(splits["train"]), config.vocabulary, roles)
+        case TokenizerKind.CHARACTERS:
+            # Characters are an alphabet, not a statistic: those of the held-out splits belong to it as well.
+            return characters((text for texts in splits.values() for text in texts), roles)
+        case TokenizerKind.BYTES:
+            return byte_tokenizer(roles)
+        case TokenizerKind.GIVEN:
+            raise UserError(
+                "config.task.tokenizer=given, but the run directory holds none: launch.convert brings one along, or "
+                "say bpe, characters or bytes"
+            )
+
+
+def padded(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[str, np.ndarray]:
+    """Texts of unequal lengths as one batch of `tokens` [B, T] and `lengths` [B]."""
+    lengths = np.array([len(row) for row in rows], np.int32)
+    tokens = np.full((len(rows), lengths.max()), tokenizer.pad or 0, np.int32)
+    for number, row in enumerate(rows):
+        tokens[number, : len(row)] = row
+    return {"tokens": tokens, "lengths": lengths}
+
+
+def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
+    """`count` stretches of `length` tokens, evenly spaced over the documents joined: [count, length].
+
+    Errors: UserError where the documents do not hold one.
+    """
+    joined = np.concatenate(list(documents)) if len(documents) else np.zeros(0, np.int32)
+    if len(joined) < length:
+        raise UserError(
+            f"the validation text has {len(joined)} tokens, fewer than config.task.probed_length={length}: shorten it"
+        )
+    starts = np.linspace(0, len(joined) - length, count).astype(int)
+    return np.stack([joined[start : start + length] for start in starts])
+
+
+def describe(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Labels:
+    """The tokens of texts as a map's axes show them."""
+    pieces = [tuple(tokenizer.pieces(row)) for row in rows]
+    titles = tuple(tokenizer.decode(list(row)[:12])[:40].replace("\n", " ").strip() or "text" for row in rows)
+    return Labels(tokens={"tokens": tuple(pieces)}, titles=titles)
+
+
+def text_bytes(tokenizer: AnyTokenizer) -> np.ndarray:
+    """The number of bytes that each token adds to a text, which turns a loss a token into one a byte."""
+    return np.array([len(added) for added in tokenizer.token_bytes()], np.int32)
+
+
+def per_token_and_byte(sums: Mapping[str, float]) -> dict[str, float]:
+    """Means from sums over tokens: nats a token, its exponential, and bits a byte of text."""
+    loss = sums["loss"] / max(sums["tokens"], 1)
+    return {
+        "loss": loss,
+        "perplexity": float(np.exp(min(loss, 700.0))),
+        "bits_per_byte": sums["loss"] / max(sums["bytes"], 1) / float(np.log(2)),
+        "accuracy": sums["accuracy"] / max(sums["tokens"], 1),
+    }
