@@ -1,19 +1,29 @@
 """Operations by formula against every product of matrices in the program that really runs."""
 
+import dataclasses
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from transformer.costs.flops import encoder_decoder_forward, encoder_decoder_step
+from transformer.attention.scores import Score
+from transformer.costs.flops import forward_flops, training_flops, training_flops_a_token
+from transformer.layers.block_config import Biases, BlockConfig, Positions
+from transformer.layers.feed_forward import Activation
+from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Interface, Precision
-from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.decoder import DecoderConfig
+from transformer.models.encoder import EncoderConfig, Head
+from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.registry import build, model_config
+from transformer.models.sizes import SIZES
 
 VOCABULARY = 23
+VOCABULARIES = {"tokens": VOCABULARY, "joint": VOCABULARY}
+Batch = dict[str, jax.ShapeDtypeStruct]
 
 
 def products(jaxpr: Any) -> int:
@@ -38,29 +48,69 @@ def jaxprs(value: Any) -> list[Any]:
     return [value] if hasattr(value, "eqns") else []
 
 
-def counted(config: EncoderDecoderConfig, rows: int, source: int, target: int) -> int:
-    inputs = {
-        "source": jax.ShapeDtypeStruct((rows, source), jnp.int32),
-        "target": jax.ShapeDtypeStruct((rows, target), jnp.int32),
-    }
-    model = build(config, Interface(inputs, {"joint": VOCABULARY}, pad=0, begin=1, end=2), Precision())
+def batch_of(rows: int, length: int, target: int) -> Batch:
+    """What every family reads of a batch; decoders and encoders its `tokens`."""
+    shape = lambda columns: jax.ShapeDtypeStruct((rows, columns), jnp.int32)  # noqa: E731
+    return {"tokens": shape(length), "source": shape(length), "target": shape(target)}
+
+
+def counted(config: BlockConfig, batch: Batch) -> int:
+    names = ("source", "target") if isinstance(config, EncoderDecoderConfig) else ("tokens",)
+    inputs = {name: batch[name] for name in names}
+    model = build(config, Interface(inputs, VOCABULARIES, pad=0, begin=1, end=2), Precision())
     variables = jax.eval_shape(model.init, jax.random.key(0))
-    forward = lambda variables, inputs: model.apply(variables, inputs, train=False)[0]  # noqa: E731
+
+    def forward(variables: Any, inputs: Any) -> Any:
+        outputs, aux = model.apply(variables, inputs, train=False)
+        return outputs, aux.extras
+
     return products(jax.make_jaxpr(forward)(variables, inputs).jaxpr)
 
 
-CONFIGS = (
-    EncoderDecoderConfig(2, 3, width=16, heads=2, feed_forward=24, longest=32, unroll=3),
-    EncoderDecoderConfig(3, 1, width=12, heads=3, feed_forward=20, longest=32, norm_placement=NormPlacement.PRE),
-    EncoderDecoderConfig(1, 1, width=8, heads=1, feed_forward=8, longest=32, attention_bias=True),
-)
+TINY: dict[str, Any] = {"width": 16, "heads": 4, "feed_forward": 24, "longest": 32}
+PAIR = EncoderDecoderConfig(encoder_layers=2, decoder_layers=3, unroll=3, **TINY)
+DECODER = DecoderConfig(layers=2, **TINY)
+ENCODER = EncoderConfig(layers=2, **TINY)
+MODERN: dict[str, Any] = {
+    "key_heads": 2,
+    "head_depth": 6,
+    "activation": Activation.SWIGLU,
+    "norm": Norm.RMS,
+    "biases": Biases.NONE,
+    "positions": Positions.ROTARY,
+    "tied": False,
+}
+CONFIGS: dict[str, BlockConfig] = {
+    "pair": PAIR,
+    "pair-pre": dataclasses.replace(PAIR, encoder_layers=1, norm_placement=NormPlacement.PRE, biases=Biases.ALL),
+    "pair-modern": dataclasses.replace(PAIR, **MODERN),
+    "pair-transformer-xl": dataclasses.replace(PAIR, positions=Positions.TRANSFORMER_XL, head_depth=3),
+    "pair-general": dataclasses.replace(PAIR, score=Score.GENERAL, head_depth=3),
+    "pair-additive": dataclasses.replace(PAIR, score=Score.ADDITIVE, key_heads=2),
+    "decoder": DECODER,
+    "decoder-modern": dataclasses.replace(DECODER, **MODERN),
+    "decoder-windows": dataclasses.replace(DECODER, windows=(0, 3)),
+    "decoder-parallel": dataclasses.replace(DECODER, norm_placement=NormPlacement.PARALLEL, key_heads=1),
+    "decoder-shaw": dataclasses.replace(DECODER, positions=Positions.SHAW, furthest=5, head_depth=3),
+    "decoder-t5": dataclasses.replace(DECODER, positions=Positions.T5),
+    "decoder-alibi": dataclasses.replace(DECODER, positions=Positions.ALIBI),
+    **{f"decoder-{score.value}": dataclasses.replace(DECODER, score=score, head_depth=3) for score in Score},
+    "encoder": ENCODER,
+    "encoder-pooled": dataclasses.replace(ENCODER, head=Head.NONE, pooler=True),
+    "encoder-both": dataclasses.replace(ENCODER, pooler=True, tied=False, activation=Activation.GEGLU_TANH),
+}
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["2+3", "3+1", "1+1"])
-@pytest.mark.parametrize(("rows", "source", "target"), [(1, 5, 5), (3, 7, 4)])
-def test_the_formula_is_the_programs_count(config: EncoderDecoderConfig, rows: int, source: int, target: int) -> None:
-    formula = encoder_decoder_forward(config, rows=rows, source=source, target=target, vocabulary=VOCABULARY)
-    assert formula == counted(config, rows, source, target)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_the_formula_is_the_programs_count(config: BlockConfig) -> None:
+    batch = batch_of(3, 7, 4)
+    assert forward_flops(config, batch, VOCABULARIES) == counted(config, batch)
+
+
+@pytest.mark.parametrize("config", [PAIR, DECODER, ENCODER], ids=["pair", "decoder", "encoder"])
+def test_the_formula_is_the_programs_count_of_a_single_row(config: BlockConfig) -> None:
+    batch = batch_of(1, 5, 5)
+    assert forward_flops(config, batch, VOCABULARIES) == counted(config, batch)
 
 
 def test_the_counter_sees_a_product_and_a_loop() -> None:
@@ -71,17 +121,38 @@ def test_the_counter_sees_a_product_and_a_loop() -> None:
     assert count == 6 * 2 * 3**3
 
 
-def test_a_step_costs_three_forward_passes_padding_included() -> None:
-    config = CONFIGS[0]
-    batch = {"source": np.zeros((4, 6), np.int32), "target": np.zeros((4, 5), np.int32)}
-    forward = encoder_decoder_forward(config, rows=4, source=6, target=5, vocabulary=VOCABULARY)
-    assert encoder_decoder_step(config, batch, VOCABULARY) == 3 * forward
+@pytest.mark.parametrize("config", [PAIR, DECODER, ENCODER], ids=["pair", "decoder", "encoder"])
+def test_a_step_costs_three_forward_passes_padding_included(config: BlockConfig) -> None:
+    batch = batch_of(4, 6, 5)
+    assert training_flops(config, batch, VOCABULARIES) == 3 * forward_flops(config, batch, VOCABULARIES)
+
+
+def test_a_config_of_no_family_has_no_formula() -> None:
+    with pytest.raises(TypeError, match="BlockConfig has no formula"):
+        forward_flops(BlockConfig(), batch_of(1, 2, 2), VOCABULARIES)
+
+
+def test_a_token_of_gpt2_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
+    """6 N + 12 L H Q T, Chowdhery et al. 2022, appendix B; positions are looked up and cost no product."""
+    for name, layers, width in (("gpt2", 12, 768), ("gpt2-xl", 48, 1600)):
+        matrices = 12 * layers * width**2 + 50_257 * width
+        found = training_flops_a_token(model_config({"size": name}), 1024, 50_257)
+        assert found == 6 * matrices + 12 * layers * width * 1024
+
+
+@pytest.mark.parametrize(("name", "extra"), [("gpt3-175b", 1), ("gpt3-13b", 1), ("gopher-280b", 4 / 3)])
+def test_published_training_costs_are_met(name: str, extra: float) -> None:
+    """Brown et al. 2020, table D.1 (without attention); Rae et al. 2021 computed every forward pass twice."""
+    size = SIZES[name]
+    assert size.training_flops is not None
+    assert size.training_tokens is not None
+    a_token = training_flops_a_token(model_config({"size": name}), size.context, size.vocabulary)
+    assert extra * a_token * size.training_tokens == pytest.approx(size.training_flops, rel=0.08)
 
 
 def test_transformer_base_is_about_six_operations_a_parameter_and_token() -> None:
     """Vaswani et al. 2017, table 3: 65 million parameters; short sentences leave the square terms small."""
-    base, length, vocabulary = EncoderDecoderConfig(), 32, 37_000
-    a_pair = encoder_decoder_forward(base, rows=1, source=length, target=length, vocabulary=vocabulary)
+    a_pair = forward_flops(EncoderDecoderConfig(), batch_of(1, 32, 32), {"joint": 37_000})
     # Encoder weights meet every source position, decoder weights and the shared table every target position.
     encoder, decoder = 6 * (4 * 512**2 + 2 * 512 * 2048), 6 * (8 * 512**2 + 2 * 512 * 2048)
-    assert a_pair == pytest.approx(2 * length * (encoder + decoder + 512 * vocabulary), rel=0.02)
+    assert a_pair == pytest.approx(2 * 32 * (encoder + decoder + 512 * 37_000), rel=0.02)

@@ -1,15 +1,19 @@
 """Families by name, and what every model gives."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.config import UserError
+from transformer.config import UserError, to_config
 from transformer.layers.residual import NormPlacement
 from transformer.models import registry
 from transformer.models.contract import Interface, Precision, count_parameters
+from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.sizes import SIZES
 
 
 def test_a_config_names_its_family() -> None:
@@ -29,6 +33,58 @@ def test_a_config_names_its_family() -> None:
     ],
 )
 def test_a_wrong_config_is_refused_in_one_line(values: dict, says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        registry.model_config(values)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_size_fills_what_is_absent() -> None:
+    config = registry.model_config({"size": "gpt2-xl", "dropout": 0.1, "width": None, "heads": 25})
+    assert registry.name_of(config) == "decoder"
+    assert (config.layers, config.width, config.heads, config.feed_forward) == (48, 1600, 25, 6400)
+    assert (config.dropout, config.size) == (0.1, "gpt2-xl")
+    banded = registry.model_config({"family": "decoder", "size": "gpt3-125m", "windows": [0, 128]})
+    assert banded.windows == (0, 128)
+    placed = registry.model_config({"size": "gpt1", "norm_placement": NormPlacement.POST})
+    assert placed.norm_placement is NormPlacement.POST
+
+
+@pytest.mark.parametrize("name", [name for name, size in SIZES.items() if size.stated is None])
+def test_a_resolved_size_can_be_read_again(name: str) -> None:
+    config = registry.model_config({"size": name})
+    written = json.loads(json.dumps({"family": registry.name_of(config), **to_config(config)}))
+    assert written["size"] == name
+    assert written["width"] == SIZES[name].values["width"]
+    assert registry.model_config(written) == config
+
+
+def test_no_size_fills_nothing() -> None:
+    given = {"family": "decoder", "size": None, "width": 64, "heads": 2}
+    assert registry.model_config(given) == DecoderConfig(width=64, heads=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"size": "gpt2xl"}, r"config\.model\.size='gpt2xl' is unknown: did you mean 'gpt2-xl'"),
+        ({"size": 2}, r"config\.model\.size='2' is unknown"),
+        ({"size": "xlnet-large"}, r"size='xlnet-large'.*'xlnet' is not built here"),
+        (
+            {"family": "encoder", "size": "gpt2"},
+            r"config\.model\.family='encoder' contradicts config\.model\.size='gpt2', which has family='decoder'",
+        ),
+        (
+            {"family": "decoder", "size": "gpt2", "width": 1024},
+            r"config\.model\.width=1024 contradicts config\.model\.size='gpt2', which has width=768",
+        ),
+        ({"size": "gpt2", "norm_placement": "post"}, r"norm_placement='post' contradicts .*norm_placement='pre'"),
+        ({"size": "gpt3-175b", "windows": ()}, r"windows=\[\] contradicts .*windows=\[0, 128\]"),
+        ({"size": "bert-base", "key_heads": 4}, r"key_heads=4 contradicts .*key_heads=12"),
+        ({"size": "gpt2", "widht": 768}, r"config\.model\.widht: did you mean 'width'"),
+        ({"size": "gpt2", "tied": 1}, r"config\.model\.tied=1 is a int; it must be a bool"),
+    ],
+)
+def test_a_size_that_does_not_fit_is_refused_in_one_line(values: dict, says: str) -> None:
     with pytest.raises(UserError, match=says) as refused:
         registry.model_config(values)
     assert "\n" not in str(refused.value)

@@ -1,31 +1,121 @@
-"""Floating-point operations by formula: a multiplication and an addition count as two."""
+"""Floating-point operations by formula: a multiplication and an addition count as two.
+
+Only products of matrices are counted; norms, activations, softmax and sums are left out. Attention is counted as the
+dense path computes it: the whole square of queries and keys, whatever causality, windows, segments or padding hide.
+What rematerialisation computes again is not counted.
+"""
 
 from collections.abc import Mapping
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.scores import Score
+from transformer.layers.block_config import BlockConfig, Positions
+from transformer.models.decoder import DecoderConfig
+from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 
+_HIDDEN_LAYER_SCORES = frozenset({Score.ADDITIVE, Score.CONCAT, Score.MLP})
 
-def encoder_decoder_forward(
-    config: EncoderDecoderConfig, *, rows: int, source: int, target: int, vocabulary: int
-) -> float:
-    """The matrix products of one forward pass over `rows` padded pairs.
 
-    With width E, feed-forward width F: an encoder layer costs 8 E^2 + 4 E F a source position for its projections
-    and feed-forward, and 4 S E for its scores and weighted sums; a decoder layer 12 E^2 + 4 E F a target position and
-    4 E^2 a source position (the cross keys and values), and 4 T E + 4 S E for its two attentions; the output 2 E V a
-    target position. Norms, activations and softmax are left out.
+def training_flops(config: BlockConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> float:
+    """One training step over a batch of arrays or their shapes, padding included: backward costs twice forward.
+
+    Errors: TypeError for a config of no family that has a formula.
     """
-    width, hidden = config.width, config.feed_forward
-    encoder = source * (8 * width**2 + 4 * width * hidden + 4 * source * width)
-    decoder = target * (12 * width**2 + 4 * width * hidden + 4 * (target + source) * width)
-    memory = source * 4 * width**2
-    output = target * 2 * width * vocabulary
-    return float(rows * (config.encoder_layers * encoder + config.decoder_layers * (decoder + memory) + output))
+    return 3 * forward_flops(config, batch, vocabularies)
 
 
-def encoder_decoder_step(config: EncoderDecoderConfig, batch: Mapping, vocabulary: int) -> float:
-    """One training step over a batch, padding included: backward costs twice forward."""
-    rows, source = batch["source"].shape
-    return 3 * encoder_decoder_forward(
-        config, rows=rows, source=source, target=batch["target"].shape[1], vocabulary=vocabulary
-    )
+def training_flops_a_token(config: BlockConfig, context: int, vocabulary: int) -> float:
+    """What one more row of `context` positions adds to a training step, divided by `context`.
+
+    6 N + 12 L H D T for N weights that meet every token, L layers, H heads of depth D and the context T (Chowdhery et
+    al. 2022, appendix B). An encoder-decoder's row is a source and a target of that length, and its token a pair of
+    both. What a batch computes once, Transformer-XL's projection of distances, is left out.
+    """
+
+    def step(rows: int) -> float:
+        tokens = jax.ShapeDtypeStruct((rows, context), jnp.int32)
+        batch = {"tokens": tokens, "source": tokens, "target": tokens}
+        return training_flops(config, batch, {"tokens": vocabulary, "joint": vocabulary})
+
+    return (step(2) - step(1)) / context
+
+
+def forward_flops(config: BlockConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> float:
+    """The matrix products of one forward pass, with every position scored against the whole vocabulary.
+
+    Errors: TypeError for a config of no family that has a formula.
+    """
+    match config:
+        case DecoderConfig():
+            rows, length = batch["tokens"].shape
+            layers = config.layers * _layer(config, rows, length)
+            return float(layers + rows * length * _scores(config, vocabularies["tokens"]))
+        case EncoderConfig():
+            rows, length = batch["tokens"].shape
+            layers = config.layers * _layer(config, rows, length)
+            square = 2 * config.width**2
+            head = square + _scores(config, vocabularies["tokens"]) if config.head is Head.MASKED else 0
+            return float(layers + rows * (length * head + (square if config.pooler else 0)))
+        case EncoderDecoderConfig():
+            rows, source = batch["source"].shape
+            target = batch["target"].shape[1]
+            encoder = config.encoder_layers * _layer(config, rows, source)
+            decoder = _layer(config, rows, target) + rows * _cross(config, target, source)
+            output = rows * target * _scores(config, vocabularies["joint"])
+            return float(encoder + config.decoder_layers * decoder + output)
+        case _:
+            raise TypeError(f"{type(config).__name__} has no formula for its operations")
+
+
+def _scores(config: BlockConfig, vocabulary: int) -> int:
+    """The vocabulary's scores at one position, by the embedding or by a matrix of their own."""
+    return 2 * config.width * vocabulary
+
+
+def _layer(config: BlockConfig, rows: int, length: int) -> int:
+    """Self-attention and feed-forward network of one layer.
+
+    At every position 4 E H D for queries and output, 4 E G D for keys and values of G heads, and 4 E F for the
+    feed-forward network, 6 E F where it is gated.
+    """
+    projections = 4 * config.width * config.depth * (config.heads + config.groups)
+    feed_forward = (6 if config.activation.gated else 4) * config.width * config.feed_forward
+    core = _attention(config, length, length) + _relative(config, length)
+    shared = 0
+    if config.positions is Positions.TRANSFORMER_XL:
+        # The waves of the 2 T - 1 distances are projected once for all rows.
+        shared = 2 * (2 * length - 1) * config.width * config.heads * config.depth
+    return rows * (length * (projections + feed_forward) + core) + shared
+
+
+def _cross(config: BlockConfig, queries: int, keys: int) -> int:
+    """Attention of one row's target over its source: queries and output there, keys and values here."""
+    of_query, of_key = 4 * config.width * config.depth * config.heads, 4 * config.width * config.depth * config.groups
+    return queries * of_query + keys * of_key + _attention(config, queries, keys)
+
+
+def _attention(config: BlockConfig, queries: int, keys: int) -> int:
+    """Scores and weighted sums of one row: 4 Q K H D, and what a score with parameters adds.
+
+    A general score maps every key by a matrix of D^2; one with a hidden layer maps every query too.
+    """
+    core = 4 * queries * keys * config.heads * config.depth
+    matrices = 2 * config.heads * config.depth**2
+    if config.score is Score.GENERAL:
+        return core + keys * matrices
+    return core + (queries + keys) * matrices if config.score in _HIDDEN_LAYER_SCORES else core
+
+
+def _relative(config: BlockConfig, length: int) -> int:
+    """The products with relative positions in one row's self-attention: Shaw's both tables, Transformer-XL's keys."""
+    match config.positions:
+        case Positions.SHAW:
+            return 2 * length * (2 * config.furthest + 1) * config.heads * config.depth * 2
+        case Positions.TRANSFORMER_XL:
+            return 2 * length * (2 * length - 1) * config.heads * config.depth
+        case _:
+            return 0

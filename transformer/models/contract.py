@@ -1,6 +1,7 @@
 """What every model family gives to tasks, decoding and training."""
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -48,12 +49,20 @@ class Cache(NamedTuple):
     examples: PyTree
 
 
+class Need(enum.Enum):
+    """What a task predicts from what, which a family of models can do or not."""
+
+    TRANSLATION = "a target from a source"
+    CONTINUATION = "each token from those before it"
+    FILLING = "hidden tokens from those around them"
+
+
 @dataclasses.dataclass(frozen=True)
 class Interface:
     """What a task asks of a model, known before it is built.
 
     `inputs`: the shapes and types of the largest batch; `vocabularies`: sizes by name; `pad`, `begin` and `end`
-    are token numbers, None where the task has no such token.
+    are token numbers, None where the task has no such token; `need` is what only some families do.
     """
 
     inputs: Mapping[str, jax.ShapeDtypeStruct]
@@ -61,6 +70,7 @@ class Interface:
     pad: int | None
     begin: int | None
     end: int | None
+    need: Need | None = None
 
 
 def check_longest(longest: int, interface: Interface) -> None:

@@ -1,36 +1,60 @@
 """The model families by name, each with its config and its builder."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from transformer.config import choice, from_config
+from transformer.config import UserError, choice, from_config
 from transformer.models import decoder, encoder, encoder_decoder
-from transformer.models.contract import Interface, Model, Precision
+from transformer.models.contract import Interface, Model, Need, Precision
+from transformer.models.sizes import fill
 
-FAMILIES = {
-    "encoder_decoder": (encoder_decoder.EncoderDecoderConfig, encoder_decoder.build),
-    "decoder": (decoder.DecoderConfig, decoder.build),
-    "encoder": (encoder.EncoderConfig, encoder.build),
+
+class Family(NamedTuple):
+    """A family's config, its builder, and the one thing that it predicts."""
+
+    config: type
+    build: Callable[[Any, Interface, Precision], Model]
+    serves: Need
+
+
+FAMILIES: Mapping[str, Family] = {
+    "encoder_decoder": Family(encoder_decoder.EncoderDecoderConfig, encoder_decoder.build, Need.TRANSLATION),
+    "decoder": Family(decoder.DecoderConfig, decoder.build, Need.CONTINUATION),
+    "encoder": Family(encoder.EncoderConfig, encoder.build, Need.FILLING),
 }
 
 
 def model_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the family that `values["family"]` names.
 
-    Errors: UserError for an unknown family or key.
+    `values["size"]`, where it is not None, names a published model (transformer.models.sizes), which says whatever
+    `values` does not, the family too.
+
+    Errors: UserError for an unknown family, size or key, and for a key that contradicts the size.
     """
-    config_class, _ = choice(values.get("family", ""), FAMILIES, "config.model.family")
-    return from_config(config_class, {k: v for k, v in values.items() if k != "family"}, "config.model")
+    values = fill(values)
+    family = choice(values.get("family", ""), FAMILIES, "config.model.family")
+    return from_config(family.config, {k: v for k, v in values.items() if k != "family"}, "config.model")
 
 
 def build(config: Any, interface: Interface, precision: Precision) -> Model:
-    """The model of a family's config for a task's interface."""
-    for config_class, builder in FAMILIES.values():
-        if isinstance(config, config_class):
-            return builder(config, interface, precision)
-    raise TypeError(f"{type(config).__name__} is no model family's config; known: {', '.join(FAMILIES)}")
+    """The model of a family's config for a task's interface.
+
+    Errors: UserError for a family that does not predict what the task needs, and whatever the family refuses.
+    """
+    name = name_of(config)
+    if interface.need not in (None, FAMILIES[name].serves):
+        fitting = [other for other, family in FAMILIES.items() if family.serves is interface.need]
+        raise UserError(
+            f"config.model.family={name} predicts {FAMILIES[name].serves.value}, but the task needs "
+            f"{interface.need.value}: say {' or '.join(fitting)}"
+        )
+    return FAMILIES[name].build(config, interface, precision)
 
 
 def name_of(config: Any) -> str:
     """The name under which a config's family is known."""
-    return next(name for name, (config_class, _) in FAMILIES.items() if isinstance(config, config_class))
+    for name, family in FAMILIES.items():
+        if isinstance(config, family.config):
+            return name
+    raise TypeError(f"{type(config).__name__} is no model family's config; known: {', '.join(FAMILIES)}")

@@ -18,7 +18,7 @@ from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.tokenizer import AnyTokenizer
 from transformer.data.windows import Windows, join
-from transformer.models.contract import Aux, Interface
+from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.continuation import encode_prompts, roll_out
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.decoding import Decoding
@@ -84,6 +84,7 @@ class LanguageModelling:
             pad=tokenizer.pad,
             begin=tokenizer.begin,
             end=tokenizer.end,
+            need=Need.CONTINUATION,
         )
         self._bytes_V = text_bytes(tokenizer)
         self.objectives = (Objective("language_modelling", self._loss),)

@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.tokenizer import AnyTokenizer
 from transformer.data.windows import Frame, Windows, join
-from transformer.models.contract import Aux, Interface
+from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
@@ -64,6 +64,7 @@ class MaskedLanguageModelling:
             pad=tokenizer.pad,
             begin=tokenizer.begin,
             end=tokenizer.end,
+            need=Need.FILLING,
         )
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)

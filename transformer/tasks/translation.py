@@ -12,7 +12,7 @@ from transformer.attention.capture import Capture
 from transformer.data.batches import Source, TokenBatches
 from transformer.data.tokenizer import AnyTokenizer
 from transformer.decode.generate import Tokens
-from transformer.models.contract import Aux, Interface
+from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
@@ -45,6 +45,7 @@ class Translation:
             inputs={"source": shape, "target": shape},
             vocabularies={"joint": tokenizer.vocabulary},
             **special._asdict(),
+            need=Need.TRANSLATION,
         )
         self.objectives = (Objective("translation", self._loss),)
         validation, test = splits[config.validation], splits[config.test]

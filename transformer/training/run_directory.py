@@ -97,10 +97,6 @@ class RunDirectory:
         """What the run logged, and warnings of the libraries."""
         return self.path / "log.txt"
 
-    def tokenizer_file(self) -> Path:
-        """The tokenizer that was trained for this run."""
-        return self.path / "tokenizer.json"
-
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
         """A run that exists, for reading: takes no lock and changes nothing.

@@ -1,0 +1,132 @@
+"""List the published models that are known by name."""
+
+import json
+import sys
+import textwrap
+from typing import Any
+
+from launch.cli import Arguments, Command, Flag, run
+
+COMMAND = Command(
+    name="sizes",
+    description=(
+        "Print the published models that --config.model.size names: their shape, their parameters counted from "
+        "abstract shapes beside the published number, the operations of training, and where they are published."
+    ),
+    example="python -m launch.sizes --name=gpt2-xl",
+    flags=(
+        Flag("name", "one size alone (default: all)"),
+        Flag("json", "print a list of JSON objects", default=False, kind=bool),
+    ),
+)
+COLUMNS = (
+    "name",
+    "family",
+    "layers",
+    "width",
+    "heads",
+    "parameters",
+    "published",
+    "off",
+    "FLOPs/token",
+    "training FLOPs",
+    "citation",
+)
+LEFT = ("name", "family", "citation")
+FLOPS_NOTE = (
+    "FLOPs/token: training, 3 x the matrix products that one more row of the context adds to a forward pass, divided "
+    "by its length: 6 for every weight that the token meets, and 12 L H D T for attention over T positions. The whole "
+    "square of queries and keys is counted, also where causality or a window hides a part. A token of an "
+    "encoder-decoder is a source and a target token."
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Count and print."""
+    from transformer.config import choice
+    from transformer.models.sizes import SIZES
+
+    if arguments.name is not None:
+        choice(arguments.name, SIZES, "--name")
+    entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else SIZES)]
+    print(json.dumps(entries, indent=2) if arguments.json else table(entries))
+
+
+def entry(name: str) -> dict[str, Any]:
+    """Everything that is known of a size, as plain values."""
+    from transformer.config import to_config
+    from transformer.costs.sizes import count
+    from transformer.models.sizes import SIZES
+
+    size, counted = SIZES[name], count(name)
+    values = size.values
+    layers = [values[key] for key in ("layers", "encoder_layers", "decoder_layers") if key in values]
+    return {
+        "name": name,
+        "family": size.family,
+        "layers": sum(layers),
+        "width": values["width"],
+        "heads": values["heads"],
+        "feed_forward": values["feed_forward"],
+        "vocabulary": size.vocabulary,
+        "context": size.context,
+        "parameters": counted.parameters,
+        "parameters_without_norms_and_biases": counted.matrices,
+        "parameters_counted_from": "shapes" if size.stated is None else "formula",
+        "published_parameters": size.published,
+        "flops_a_token": counted.flops_a_token,
+        "training_flops": size.training_flops,
+        "training_tokens": size.training_tokens,
+        "citation": size.citation,
+        "notes": list(size.notes),
+        "values": to_config(values),
+    }
+
+
+def table(entries: list[dict[str, Any]]) -> str:
+    """The entries as aligned columns, with their notes beneath."""
+    rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_row, entries)]
+    widths = {column: max(len(row[column]) for row in rows) for column in COLUMNS}
+    lines = [
+        "  ".join(f"{row[name]:{'<' if name in LEFT else '>'}{widths[name]}}" for name in COLUMNS).rstrip()
+        for row in rows
+    ]
+    lines += ["", *textwrap.wrap(FLOPS_NOTE, 116)]
+    names_of_note: dict[str, list[str]] = {}
+    for each in entries:
+        for note in each["notes"]:
+            names_of_note.setdefault(note, []).append(each["name"])
+    for note, names in names_of_note.items():
+        lines += textwrap.wrap(f"{', '.join(names)}: {note}.", 116, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _row(each: dict[str, Any]) -> dict[str, str]:
+    parameters, published = each["parameters"], each["published_parameters"]
+    sides = [str(each["values"][key]) for key in ("encoder_layers", "decoder_layers") if key in each["values"]]
+    return {
+        "name": each["name"],
+        "family": each["family"],
+        "layers": "+".join(sides) or str(each["layers"]),
+        "width": str(each["width"]),
+        "heads": str(each["heads"]),
+        "parameters": f"{parameters:,}",
+        "published": "-" if published is None else _rounded(published),
+        "off": "-" if published is None else f"{100 * (parameters / published - 1):+.1f} %",
+        "FLOPs/token": _scientific(each["flops_a_token"]),
+        "training FLOPs": _scientific(each["training_flops"]),
+        "citation": each["citation"],
+    }
+
+
+def _rounded(count: float) -> str:
+    """As papers print it: 1542M, but 1.3B."""
+    return f"{count / 1e6:g}M" if count < 1e9 or count % 1e8 else f"{count / 1e9:g}B"
+
+
+def _scientific(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2e}"
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

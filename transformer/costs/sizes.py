@@ -1,0 +1,42 @@
+"""Parameters and operations of the named sizes, counted from abstract shapes: no array is ever made."""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer.costs.flops import training_flops_a_token
+from transformer.models.contract import Interface, Precision, count_parameters
+from transformer.models.registry import build, model_config
+from transformer.models.sizes import SIZES
+
+# Leaves that vectors are multiplied with or taken from; all others are norms and biases.
+_MATRICES = frozenset({"kernel", "table", "weight"})
+
+
+class Counted(NamedTuple):
+    """What a named size has; None where its family is not built here.
+
+    `matrices`: the parameters but for norms and biases. `flops_a_token`: training's operations a token of its context
+    (transformer.costs.flops).
+    """
+
+    parameters: int
+    matrices: int | None
+    flops_a_token: float | None
+
+
+def count(name: str) -> Counted:
+    """The counts of a named size: of its own parameters, and of the operations of its family's training."""
+    size = SIZES[name]
+    if size.stated is not None:
+        return Counted(size.stated, None, None)
+    shapes = abstract_parameters(model_config({"size": name, **size.counted}), size.vocabulary)
+    matrices = sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(shapes) if path[-1].key in _MATRICES)
+    flops = training_flops_a_token(model_config({"size": name}), size.context, size.vocabulary)
+    return Counted(count_parameters(shapes), matrices, flops)
+
+
+def abstract_parameters(config: Any, vocabulary: int) -> dict[str, Any]:
+    """The shapes of the parameters of a model of this config over one vocabulary."""
+    interface = Interface({}, {"tokens": vocabulary, "joint": vocabulary}, pad=0, begin=1, end=2)
+    return build(config, interface, Precision()).functional.shapes()
