@@ -9,7 +9,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer.config import UserError
-from transformer.data.tokenizer import ROLES, AnyTokenizer, Tokenizer, load_tokenizer
+from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
+from transformer.data.tokenizer import ROLES, Tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface, gpt2, wordpiece
 from transformer.data.tokenizer_training import byte_tokenizer
 

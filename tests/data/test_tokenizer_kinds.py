@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.config import UserError
-from transformer.data.tokenizer import ROLES, Tokenizer, load_tokenizer
+from transformer.data.any_tokenizer import load_tokenizer
+from transformer.data.tokenizer import ROLES, Tokenizer
 from transformer.data.tokenizer_training import byte_tokenizer, characters, train_bpe, train_byte_bpe
 
 TEXT = "To be, or not to be:\n  that is the question — 'tis nobler?\n\n" * 4

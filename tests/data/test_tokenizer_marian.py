@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.data.tokenizer import load_tokenizer
+from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.data.tokenizer_marian import MarianTokenizer
 

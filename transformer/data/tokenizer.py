@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
@@ -15,13 +14,10 @@ import tokenizers.decoders
 from transformer.config import UserError, nearest
 from transformer.data.tokenizer_pieces import WORD_START, Writing, bytes_of, writing_of
 
-if TYPE_CHECKING:
-    from transformer.data.tokenizer_marian import MarianTokenizer
-
 ROLES = ("pad", "begin", "end", "unknown", "mask")
 """What a token can be for, apart from standing for text."""
 
-_FILE, _ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
+FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 
 
 def tag(language: str) -> str:
@@ -134,12 +130,8 @@ class Tokenizer:
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer into a directory: `tokenizer.json`, and the roles beside it."""
-        self.backend.save(str(directory / _FILE))
+        self.backend.save(str(directory / FILE))
         save_roles(directory, {role: getattr(self, role) for role in ROLES})
-
-
-type AnyTokenizer = Tokenizer | MarianTokenizer
-"""Any of them: their methods are the same."""
 
 
 def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
@@ -168,34 +160,14 @@ def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int
 
 def save_roles(directory: Path, roles: dict) -> None:
     """Write the roles, the last of a tokenizer's files: where they are, all is there."""
-    new = directory / f"{_ROLES_FILE}.new"
+    new = directory / f"{ROLES_FILE}.new"
     new.write_text(json.dumps(roles, indent=1) + "\n")
-    os.replace(new, directory / _ROLES_FILE)
+    os.replace(new, directory / ROLES_FILE)
 
 
 def saved_in(directory: Path) -> bool:
     """Whether a directory holds a tokenizer that `save` wrote."""
-    return (directory / _ROLES_FILE).is_file()
-
-
-def load_tokenizer(directory: Path) -> AnyTokenizer:
-    """Read what `save` wrote.
-
-    Errors: UserError where the directory holds no tokenizer, or a damaged one.
-    """
-    if not saved_in(directory):
-        raise UserError(f"{directory} holds no {_ROLES_FILE}: it has no tokenizer")
-    try:
-        roles = json.loads((directory / _ROLES_FILE).read_text())
-        if "sentencepiece" in roles:
-            from transformer.data.tokenizer_marian import MarianTokenizer
-
-            return MarianTokenizer.open(directory)
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(directory / _FILE)), **roles)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    return (directory / ROLES_FILE).is_file()
 
 
 def word_indices(pieces: Sequence[str]) -> list[int]:

@@ -9,7 +9,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer.config import UserError
-from transformer.data.tokenizer import ROLES, AnyTokenizer, Tokenizer
+from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.tokenizer import ROLES, Tokenizer
 
 _END_OF_TEXT = "<|endoftext|>"
 _BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}

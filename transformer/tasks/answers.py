@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.data.tokenizer import AnyTokenizer
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.tasks.continuation import continue_texts
 from transformer.tasks.contract import Task, View
 from transformer.tasks.decoding import Decoding

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from transformer.config import UserError
-from transformer.data.tokenizer import AnyTokenizer
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.decode.constraints import Prompt
 from transformer.decode.generate import Rollout, Tokens, generate
 from transformer.decode.stops import cut

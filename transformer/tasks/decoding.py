@@ -3,7 +3,7 @@
 import dataclasses
 
 from transformer.config import UserError
-from transformer.data.tokenizer import AnyTokenizer
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.decode.beam import Beam
 from transformer.decode.constraints import Constraints
 from transformer.decode.generate import Chooser

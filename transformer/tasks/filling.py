@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from transformer.config import UserError
-from transformer.data.tokenizer import AnyTokenizer
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.models.contract import Variables
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.text_data import padded

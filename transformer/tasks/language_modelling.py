@@ -14,9 +14,9 @@ from jaxtyping import Array, Key
 
 from transformer.attention.capture import Capture
 from transformer.config import UserError
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
-from transformer.data.tokenizer import AnyTokenizer
 from transformer.data.windows import Windows, join
 from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.continuation import encode_prompts, roll_out

@@ -12,8 +12,8 @@ from jaxtyping import Array, Key
 
 from transformer.attention.capture import Capture
 from transformer.config import UserError
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
-from transformer.data.tokenizer import AnyTokenizer
 from transformer.data.windows import Frame, Windows, join
 from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from transformer.config import UserError
+from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.datasets.text import open_text
-from transformer.data.tokenizer import AnyTokenizer, load_tokenizer, saved_in
+from transformer.data.tokenizer import saved_in
 from transformer.data.tokenizer_training import byte_tokenizer, characters, train_byte_bpe
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import LOGITS_AT_ONCE

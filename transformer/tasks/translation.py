@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import Capture
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
-from transformer.data.tokenizer import AnyTokenizer
 from transformer.decode.generate import Tokens
 from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View

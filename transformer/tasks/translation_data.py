@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.config import UserError
+from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
-from transformer.data.tokenizer import AnyTokenizer, load_tokenizer, saved_in, word_indices
+from transformer.data.tokenizer import saved_in, word_indices
 from transformer.data.tokenizer_training import train_bpe
 from transformer.tasks.labels import Labels, Link
 

@@ -9,9 +9,9 @@ import numpy as np
 import sacrebleu
 
 from transformer.attention.capture import Capture
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import AnyTokenizer
 from transformer.decode.beam import Beam
 from transformer.decode.generate import Chooser, Tokens, generate
 from transformer.decode.greedy import Greedy
