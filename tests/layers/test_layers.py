@@ -10,18 +10,20 @@ import pytest
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.spec import AttentionSpec
-from transformer.layers.attention import MultiHeadAttention, write_cache
-from transformer.layers.dropout import dropout
+from transformer.layers.attention import MultiHeadAttention, fill_ring, slot_positions, write_slot
+from transformer.layers.block_config import Biases, BlockConfig, Positions
 from transformer.layers.embedding import Embedding, LearnedPositions
-from transformer.layers.feed_forward import FeedForward
+from transformer.layers.feed_forward import Activation, FeedForward
+from transformer.layers.initialisation import Initialisation, Initialise, normal, xavier_uniform
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Module, Parameter
-from transformer.layers.norm import LayerNorm
-from transformer.layers.residual import NormPlacement, Residual
+from transformer.layers.module import Functional, Parameter
+from transformer.layers.norm import LayerNorm, RmsNorm
+from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers, drop
 
 FLOAT32 = Parameter()
+XAVIER = Initialise(Initialisation.XAVIER, residuals=4, depth=4)
 
 
 def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:
@@ -51,6 +53,24 @@ def test_layer_norm_is_the_equation() -> None:
     assert (np.asarray(fresh["bias"]) == 0).all()
 
 
+def test_layer_norm_without_a_bias_has_a_scale_alone() -> None:
+    functional = Functional(lambda keys: LayerNorm(16, parameter=FLOAT32, keys=keys, epsilon=0.1, bias=False))
+    weights, x = random_weights(functional), random(2, 16)
+    assert set(weights) == {"scale"}
+    close(functional.bind(weights)(jnp.asarray(x)), oracle.layer_norm(weights, x.astype(np.float64), 0.1))
+
+
+def test_rms_norm_is_the_equation() -> None:
+    functional = Functional(lambda keys: RmsNorm(16, parameter=FLOAT32, keys=keys, epsilon=1e-3))
+    weights = random_weights(functional)
+    assert set(weights) == {"scale"}
+    for x in (random(2, 3, 16) + 2, random(2, 3, 16) * 1e-2):
+        close(functional.bind(weights)(jnp.asarray(x)), oracle.rms_norm(weights, x.astype(np.float64), 1e-3))
+    half = functional.bind(functional.init(jax.random.key(0)))(jnp.full((2, 16), 300.0, jnp.bfloat16))
+    assert half.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(half, np.float32), 1)
+
+
 def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
     functional = Functional(lambda keys: LayerNorm(64, parameter=FLOAT32, keys=keys))
     x = jnp.asarray(random(4, 64) + 30, jnp.bfloat16)
@@ -70,11 +90,12 @@ def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
 def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
     inputs: Any, outputs: Any, equation: str
 ) -> None:
-    functional = Functional(lambda keys: Linear(inputs, outputs, bias=True, parameter=FLOAT32, keys=keys))
+    made: dict[str, Any] = {"initialise": xavier_uniform, "parameter": FLOAT32}
+    functional = Functional(lambda keys: Linear(inputs, outputs, bias=True, keys=keys, **made))
     weights = random_weights(functional)
     x = random(3, 4, *(size for _, size in inputs))
     close(functional.bind(weights)(jnp.asarray(x)), np.einsum(equation, x, weights["kernel"]) + weights["bias"])
-    bare = Functional(lambda keys: Linear(inputs, outputs, bias=False, parameter=FLOAT32, keys=keys))
+    bare = Functional(lambda keys: Linear(inputs, outputs, bias=False, keys=keys, **made))
     assert set(bare.shapes()) == {"kernel"}
     assert functional.axes()["kernel"] == tuple(name for name, _ in (*inputs, *outputs))
     # 6 numbers come in or go out, 2 x 5 on the other side.
@@ -87,16 +108,35 @@ def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
 
 def test_linear_computes_in_the_type_of_its_input() -> None:
     functional = Functional(
-        lambda keys: Linear((("embed", 4),), (("embed", 4),), bias=True, parameter=FLOAT32, keys=keys)
+        lambda keys: Linear(
+            (("embed", 4),), (("embed", 4),), bias=True, initialise=xavier_uniform, parameter=FLOAT32, keys=keys
+        )
     )
     assert functional.bind(random_weights(functional))(jnp.ones((2, 4), jnp.bfloat16)).dtype == jnp.bfloat16
 
 
-def test_feed_forward_is_the_equation() -> None:
-    functional = Functional(lambda keys: FeedForward(8, 12, parameter=FLOAT32, keys=keys))
-    weights = random_weights(functional)
-    x = random(2, 5, 8)
-    close(functional.bind(weights)(jnp.asarray(x)), oracle.feed_forward(weights, x))
+@pytest.mark.parametrize("activation", list(Activation), ids=lambda activation: activation.value)
+def test_feed_forward_is_the_equation(activation: Activation) -> None:
+    x = random(2, 5, 8) * 2
+    for bias in (True, False):
+        functional = Functional(
+            lambda keys, bias=bias: FeedForward(
+                8, 12, activation=activation, bias=bias, initialise=XAVIER, parameter=FLOAT32, keys=keys
+            )
+        )
+        weights = jax.tree.map(lambda leaf: leaf - 1, random_weights(functional))
+        gated = activation.value in ("swiglu", "geglu", "geglu_tanh")
+        assert set(weights) == {"expand", "contract"} | ({"gate"} if gated else set())
+        assert {name for linear in weights.values() for name in linear} == {"kernel"} | ({"bias"} if bias else set())
+        close(functional.bind(weights)(jnp.asarray(x)), oracle.feed_forward(weights, x, activation.value))
+
+
+def test_the_two_gelus_are_told_apart() -> None:
+    x = np.linspace(-4, 4, 200)
+    exact, approximate = (oracle.activated(name, x) for name in ("gelu", "gelu_tanh"))
+    assert 1e-4 < np.abs(exact - approximate).max() < 1e-3
+    close(Activation.GELU.function(jnp.asarray(x, jnp.float32)), exact, 2e-6)
+    close(Activation.GELU_TANH.function(jnp.asarray(x, jnp.float32)), approximate, 2e-6)
 
 
 def test_dropout_without_a_key_or_a_rate_is_the_identity() -> None:
@@ -132,61 +172,79 @@ def test_dropout_keeps_the_type_and_silences_what_it_drops() -> None:
     np.testing.assert_array_equal(gradient, dropout(jnp.ones((64, 64)), 0.25, jax.random.key(0)))
 
 
-def test_embedding_is_scaled_and_its_table_also_scores() -> None:
-    functional = Functional(lambda keys: Embedding(11, 16, parameter=FLOAT32, keys=keys))
+def test_embedding_is_a_table_that_also_scores() -> None:
+    functional = Functional(lambda keys: Embedding(11, 16, initializer=normal(0.5), parameter=FLOAT32, keys=keys))
     weights = random_weights(functional)
     assert set(weights) == {"table"}
     embedding = functional.bind(weights)
     tokens = np.int32([[3, 0, 10], [7, 7, 1]])
-    close(embedding(jnp.asarray(tokens), jnp.dtype("float32")), weights["table"][tokens] * 4)
+    np.testing.assert_array_equal(embedding(jnp.asarray(tokens), jnp.dtype("float32")), weights["table"][tokens])
     x = random(2, 3, 16)
     close(embedding.logits(jnp.asarray(x)), np.einsum("bte,ve->btv", x, weights["table"].astype(np.float64)))
     assert embedding.logits(jnp.asarray(x, jnp.bfloat16)).dtype == np.float32
-    wide = Functional(lambda keys: Embedding(1000, 64, parameter=FLOAT32, keys=keys))
-    assert np.std(wide.init(jax.random.key(0))["table"]) == pytest.approx(1 / 8, rel=0.02)
 
 
 def test_learned_positions_are_a_table() -> None:
-    functional = Functional(lambda keys: LearnedPositions(9, 4, parameter=FLOAT32, keys=keys))
+    functional = Functional(lambda keys: LearnedPositions(9, 4, initializer=normal(1.0), parameter=FLOAT32, keys=keys))
     weights = random_weights(functional)
     places = np.int32([[0, 8, 3]])
     np.testing.assert_array_equal(functional.bind(weights)(jnp.asarray(places)), weights["table"][places])
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_multi_head_attention_is_the_oracles(bias: bool) -> None:
-    functional = Functional(
-        lambda keys: MultiHeadAttention(12, 3, bias=bias, spec=AttentionSpec(), longest=8, parameter=FLOAT32, keys=keys)
+def attention_of(**changes: Any) -> Functional:
+    config = BlockConfig(width=12, feed_forward=8, longest=8, positions=Positions.NONE, **changes)
+    return Functional(
+        lambda keys: MultiHeadAttention(config, cross=False, initialise=XAVIER, parameter=FLOAT32, keys=keys)
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "biased"),
+    [
+        ({"heads": 3}, True),
+        ({"heads": 3, "biases": Biases.FEED_FORWARD}, False),
+        ({"heads": 4, "key_heads": 2, "head_depth": 5, "biases": Biases.NONE}, False),
+        ({"heads": 4, "key_heads": 1}, True),
+    ],
+)
+def test_multi_head_attention_is_the_oracles(changes: dict[str, Any], biased: bool) -> None:
+    functional = attention_of(**changes)
     weights = jax.tree.map(lambda leaf: (leaf - 1) * 0.7, random_weights(functional))
+    heads, groups = changes["heads"], changes.get("key_heads", changes["heads"])
+    depth = changes.get("head_depth", 12 // heads)
+    assert weights["query"]["kernel"].shape == (12, heads, depth)
+    assert weights["key"]["kernel"].shape == weights["value"]["kernel"].shape == (12, groups, depth)
+    assert weights["output"]["kernel"].shape == (heads, depth, 12)
+    assert all(("bias" in weights[name]) == biased for name in ("query", "key", "value", "output"))
     x, memory = random(2, 4, 12), random(2, 6, 12, seed=2)
     lengths = np.int32([6, 2])
     output, captured = functional.bind(weights)(
         jnp.asarray(x), jnp.asarray(memory), mask=Mask(key_lengths=jnp.asarray(lengths)), capture=Capture(("a",))
     )
-    for example in range(2):
-        seen = np.arange(6)[None] < lengths[example]
-        expected, maps = oracle.multi_head(weights, x[example], memory[example], seen)
-        close(output[example], expected)
-        close(captured.weights[example], maps)
+    expected, maps = oracle.multi_head(weights, x, memory, {"key_lengths": lengths})
+    close(output, expected)
+    close(captured.weights, maps)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(ValueError, match="width=12 is not divisible by heads=5"):
-        Functional(
-            lambda keys: MultiHeadAttention(
-                12, 5, bias=False, spec=AttentionSpec(), longest=8, parameter=FLOAT32, keys=keys
-            )
-        )
-
-
-def test_a_cache_is_written_at_each_rows_own_position_and_nowhere_else() -> None:
-    cache, new = random(3, 5, 2, 4), random(3, 1, 2, 4, seed=2)
-    expected = cache.copy()
-    for row, position in enumerate((4, 0, 2)):
-        expected[row, position] = new[row, 0]
-    written = write_cache(jnp.asarray(cache), jnp.asarray(new), jnp.array([4, 0, 2]))
+def test_a_ring_is_written_at_each_rows_own_slot_and_nowhere_else() -> None:
+    ring, new = random(3, 5, 2, 4), random(3, 1, 2, 4, seed=2)
+    expected = ring.copy()
+    for row, slot in enumerate((4, 0, 2)):
+        expected[row, slot] = new[row, 0]
+    written = write_slot(jnp.asarray(ring), jnp.asarray(new), jnp.array([4, 10, 7]))
     np.testing.assert_array_equal(written, expected)
+
+
+@pytest.mark.parametrize("slots", [1, 3, 7])
+def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) -> None:
+    values, last = random(4, 7, 1, 2), [6, 0, 3, -1]
+    expected, held = np.zeros((4, slots, 1, 2), np.float32), np.full((4, slots), -1)
+    for row, newest in enumerate(last):
+        for position in range(newest + 1):
+            expected[row, position % slots] = values[row, position]
+            held[row, position % slots] = position
+    np.testing.assert_array_equal(fill_ring(jnp.asarray(values), jnp.array(last), slots), expected)
+    np.testing.assert_array_equal(np.maximum(slot_positions(jnp.array(last), slots), -1), held)
 
 
 def sub_layer(x: Any) -> Any:
@@ -194,54 +252,92 @@ def sub_layer(x: Any) -> Any:
     return x * x * 0.5 + 1
 
 
-EQUATIONS: dict[NormPlacement, Callable[[Any, Any], Any]] = {
-    NormPlacement.POST: lambda norm, x: norm(x + sub_layer(x)),
-    NormPlacement.PRE: lambda norm, x: x + sub_layer(norm(x)),
+ALPHA = 1.7
+Norms = dict[str, Callable[[Any], Any]]
+EQUATIONS: dict[NormPlacement, Callable[[Norms, Any, Any], Any]] = {
+    NormPlacement.POST: lambda norms, f, x: norms["norm"](x + f(x)),
+    NormPlacement.PRE: lambda norms, f, x: x + f(norms["norm"](x)),
+    NormPlacement.SANDWICH: lambda norms, f, x: x + norms["output_norm"](f(norms["norm"](x))),
+    NormPlacement.DEEPNORM: lambda norms, f, x: norms["norm"](ALPHA * x + f(x)),
+    NormPlacement.PARALLEL: lambda norms, f, x: x + f(norms["norm"](x)),
 }
+EVERY_PLACEMENT = pytest.mark.parametrize("placement", list(NormPlacement), ids=lambda placement: placement.value)
 
 
-def follows_its_equation(placement: NormPlacement, make: Callable[..., Module] = Residual, rate: float = 0.0) -> None:
+def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> Functional:
+    alpha = ALPHA if placement is NormPlacement.DEEPNORM else 1.0
+    return Functional(lambda keys: kind(placement, lambda: LayerNorm(16, parameter=FLOAT32, keys=keys), alpha))
+
+
+def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residual) -> None:
     """Hold a residual connection against the equation of its placement in NumPy."""
-    functional = Functional(lambda keys: make(16, placement, parameter=FLOAT32, keys=keys))
+    functional = residual(placement, kind)
     weights = random_weights(functional)
+    sandwich = placement is NormPlacement.SANDWICH
+    assert set(weights) == {"norm"} | ({"output_norm"} if sandwich else set())
     x = random(2, 3, 16)
-    ours, extra = functional.bind(weights)(jnp.asarray(x), lambda y: (sub_layer(y), "extra"), rate, None)
-    close(ours, EQUATIONS[placement](lambda y: oracle.layer_norm(weights["norm"], y), x.astype(np.float64)))
-    assert extra == "extra"
-
-
-@pytest.mark.parametrize("placement", list(NormPlacement), ids=lambda placement: placement.value)
-def test_each_norm_placement_is_its_equation(placement: NormPlacement) -> None:
     # A rate without a key: evaluation drops nothing.
-    follows_its_equation(placement, rate=0.5)
+    function = lambda y, key: (sub_layer(y), "extra")  # noqa: E731
+    ours, extras = apply_sublayers(jnp.asarray(x), [(functional.bind(weights), function)], Drops(0.5, 0.5), None)
+    norms = {name: lambda y, name=name: oracle.layer_norm(weights[name], y) for name in weights}
+    close(ours, EQUATIONS[placement](norms, sub_layer, x.astype(np.float64)))
+    assert extras == ("extra",)
+
+
+@EVERY_PLACEMENT
+def test_each_norm_placement_is_its_equation(placement: NormPlacement) -> None:
+    follows_its_equation(placement)
 
 
 class NormBeforeTheAdd(Residual):
     """The fault that a peer calls post-norm: x + norm(F(x))."""
 
-    def __call__(self, x: Any, function: Any, rate: float, key: Any) -> Any:
-        y, extra = function(x)
+    def __call__(self, x: Any, function: Any, drops: Any, key: Any) -> Any:
+        y, extra = function(x, key)
         return x + self.norm(y), extra
 
 
-@pytest.mark.parametrize("placement", list(NormPlacement), ids=lambda placement: placement.value)
-def test_the_norm_before_the_add_is_neither_placement(placement: NormPlacement) -> None:
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize("placement", [each for each in NormPlacement if each is not NormPlacement.PARALLEL])
+def test_the_norm_before_the_add_is_no_placement(placement: NormPlacement) -> None:
+    with pytest.raises(AssertionError, match="Not equal"):
         follows_its_equation(placement, NormBeforeTheAdd)
 
 
-@pytest.mark.parametrize("placement", list(NormPlacement), ids=lambda placement: placement.value)
+@EVERY_PLACEMENT
 def test_residual_dropout_acts_on_the_sub_layer_alone(placement: NormPlacement) -> None:
-    """Section 5.4: on the output of each sub-layer, before it is added and normalised."""
-    functional = Functional(lambda keys: Residual(16, placement, parameter=FLOAT32, keys=keys))
-    weights, x, key = random_weights(functional), random(2, 3, 16), jax.random.key(5)
+    """Vaswani et al. 2017, section 5.4: on the output of each sub-layer, before it is added and normalised."""
+    functional = residual(placement)
+    weights, x = random_weights(functional), random(2, 3, 16)
+    norms = {name: lambda y, name=name: oracle.layer_norm(weights[name], y) for name in weights}
 
-    def norm(y: Any) -> Any:
-        return oracle.layer_norm(weights["norm"], y)
+    def ours(y: Any, key: Any) -> Any:
+        assert key is not None
+        return sub_layer(y), None
 
-    inner = x.astype(np.float64) if placement is NormPlacement.POST else norm(x.astype(np.float64))
-    dropped = np.asarray(dropout(jnp.asarray(sub_layer(inner), jnp.float32), 0.5, key), np.float64)
-    assert 0.3 < np.mean(dropped == 0) < 0.7
-    expected = norm(x + dropped) if placement is NormPlacement.POST else x + dropped
-    ours, _ = functional.bind(weights)(jnp.asarray(x), lambda y: (sub_layer(y), None), 0.5, key)
-    close(ours, expected)
+    bound = functional.bind(weights)
+    answer, _ = apply_sublayers(jnp.asarray(x), [(bound, ours)], Drops(0.5, 0.0), jax.random.key(5))
+    # What was dropped is found from a sub-layer of ones, with the same key.
+    if placement in (NormPlacement.PRE, NormPlacement.PARALLEL):
+        ones, _ = apply_sublayers(
+            jnp.asarray(x), [(bound, lambda y, key: (jnp.ones_like(y), None))], Drops(0.5, 0.0), jax.random.key(5)
+        )
+        factor = np.round(np.asarray(ones) - x)
+        assert set(np.unique(factor)) == {0, 2}
+        close(answer, EQUATIONS[placement](norms, lambda y: sub_layer(y) * factor, x.astype(np.float64)))
+    else:
+        plain = EQUATIONS[placement](norms, sub_layer, x.astype(np.float64))
+        assert np.abs(np.asarray(answer) - plain).max() > 0.1
+
+
+def test_stochastic_depth_leaves_out_whole_examples_and_keeps_the_mean() -> None:
+    y = jnp.ones((4000, 3, 2))
+    rate = 0.3
+    dropped = np.asarray(drop(y, Drops(0.0, jnp.float32(rate)), jax.random.key(0)))
+    scales = np.unique(dropped)
+    np.testing.assert_allclose(scales, [0, 1 / (1 - rate)], rtol=1e-6)
+    assert (dropped == dropped[:, :1, :1]).all()
+    share = (dropped[:, 0, 0] == 0).mean()
+    assert abs(share - rate) < 4 * np.sqrt(rate * (1 - rate) / 4000)
+    np.testing.assert_array_equal(dropped, drop(y, Drops(0.0, jnp.float32(rate)), jax.random.key(0)))
+    assert (np.asarray(drop(y, Drops(0.0, 0.0), jax.random.key(0))) == 1).all()
+    assert drop(y, Drops(0.5, 0.5), None) is y

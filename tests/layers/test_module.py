@@ -8,27 +8,48 @@ import numpy as np
 import pytest
 
 from transformer.axes import DATA_PARALLEL, LOGICAL_AXES, resolve
-from transformer.layers.feed_forward import FeedForward
+from transformer.layers.feed_forward import Activation, FeedForward
+from transformer.layers.initialisation import Initialisation, Initialise, xavier_uniform
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter, scan, stack
 
-WIDTH, LAYERS = 8, 3
+WIDTH, LAYERS = 8, 4
+
+
+def feed_forward(keys: Keys, dtype: Any = jnp.float32) -> FeedForward:
+    initialise = Initialise(Initialisation.XAVIER, residuals=LAYERS, depth=WIDTH)
+    return FeedForward(
+        WIDTH,
+        12,
+        activation=Activation.RELU,
+        bias=True,
+        initialise=initialise,
+        parameter=Parameter(dtype),
+        keys=keys,
+    )
 
 
 class Tower(Module):
     """A stack of feed-forward layers, scanned, behind one linear map."""
 
-    def __init__(self, keys: Keys, unroll: int | bool = 1, dtype: Any = jnp.float32):
-        parameter = Parameter(dtype)
-        self.first = Linear((("embed", WIDTH),), (("embed", WIDTH),), bias=True, parameter=parameter, keys=keys)
-        self.layers = stack(lambda keys: FeedForward(WIDTH, 12, parameter=parameter, keys=keys), LAYERS, keys)
-        self.unroll = unroll
+    def __init__(self, keys: Keys, dtype: Any = jnp.float32, period: int = 1, **scanned: Any):
+        made: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter(dtype), "keys": keys}
+        self.first = Linear((("embed", WIDTH),), (("embed", WIDTH),), bias=True, **made)
+        self.layers = stack(lambda keys: feed_forward(keys, dtype), LAYERS, keys)
+        self.period, self.scanned = period, scanned
 
     def __call__(self, x: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def layer(block: Any, x: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return x + block(x) * one, jnp.sum(x)
+        def layers(blocks: Any, x: jax.Array, ones: jax.Array) -> tuple[jax.Array, jax.Array]:
+            assert len(blocks) == self.period
+            sums = []
+            for block, one in zip(blocks, ones, strict=True):
+                sums.append(jnp.sum(x))
+                x = x + block(x) * one
+            return x, jnp.stack(sums)
 
-        return scan(layer, self.layers, self.first(x), inputs, unroll=self.unroll)
+        grouped = inputs.reshape(-1, self.period)
+        x, sums = scan(layers, self.layers, self.first(x), grouped, period=self.period, **self.scanned)
+        return x, sums.reshape(-1)
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +63,12 @@ def params(tower: Functional) -> dict[str, Any]:
 
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, WIDTH)), jnp.float32)
-INPUTS = jnp.array([1.0, -2.0, 0.5])
+INPUTS = jnp.array([1.0, -2.0, 0.5, 0.7])
 
 
 def test_a_scanned_stack_is_a_loop_over_its_layers(tower: Functional, params: dict[str, Any]) -> None:
     ours, sums = tower.bind(params)(X, INPUTS)
-    one_layer = Functional(lambda keys: FeedForward(WIDTH, 12, parameter=Parameter(), keys=keys))
+    one_layer = Functional(feed_forward)
     x, expected_sums = X @ params["first"]["kernel"] + params["first"]["bias"], []
     for index in range(LAYERS):
         expected_sums.append(jnp.sum(x))
@@ -57,14 +78,30 @@ def test_a_scanned_stack_is_a_loop_over_its_layers(tower: Functional, params: di
     np.testing.assert_allclose(sums, jnp.stack(expected_sums), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("unroll", [2, True])
-def test_unrolling_changes_nothing_but_the_program(params: dict[str, Any], unroll: int | bool) -> None:
-    unrolled = Functional(lambda keys: Tower(keys, unroll))
-    plain = Functional(Tower)
-    assert jax.tree.structure(unrolled.shapes()) == jax.tree.structure(params)
-    results = [jax.jit(lambda params, one=one: one.bind(params)(X, INPUTS))(params) for one in (plain, unrolled)]
-    for ours, expected in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unroll": 2},
+        {"unroll": 4, "checkpoint": jax.checkpoint_policies.nothing_saveable},
+        {"period": 2},
+        {"period": 4, "checkpoint": jax.checkpoint_policies.nothing_saveable},
+    ],
+    ids=str,
+)
+def test_how_layers_are_compiled_changes_neither_values_nor_gradients(
+    params: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    other, plain = Functional(lambda keys: Tower(keys, **changes)), Functional(Tower)
+    assert jax.tree.structure(other.shapes()) == jax.tree.structure(params)
+
+    def run(one: Functional) -> Any:
+        def loss(params: Any) -> Any:
+            x, sums = one.bind(params)(X, INPUTS)
+            return jnp.sum(jnp.square(x)), (x, sums)
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-5), run(other), run(plain))
 
 
 def test_stacked_layers_start_differently(params: dict[str, Any]) -> None:
@@ -109,7 +146,7 @@ def test_bound_parameters_are_the_ones_that_are_differentiated(tower: Functional
 
 
 def test_parameters_have_the_type_that_was_asked_for() -> None:
-    half = Functional(lambda keys: Tower(keys, dtype=jnp.bfloat16))
+    half = Functional(lambda keys: Tower(keys, jnp.bfloat16))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.shapes())} == {"bfloat16"}
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.init(jax.random.key(0)))} == {"bfloat16"}
 

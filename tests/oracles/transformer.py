@@ -1,13 +1,36 @@
-"""The encoder-decoder Transformer of Vaswani et al. 2017 in NumPy float64, one example and one head at a time.
+"""The Transformer families in NumPy float64, from the equations: one block for every arrangement.
 
-It reads a nested dict of parameters as the package names them, and shares nothing else with it.
+It reads a nested dict of parameters as the package names them, and shares nothing else with it. Attention itself is
+that of tests.oracles.algebra.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.oracles import algebra
+
 Weights = dict[str, Any]
+Facts = dict[str, Any]
+
+
+class Kind(NamedTuple):
+    """Which arrangement, by the names and values of the config's fields."""
+
+    norm_placement: str = "post"
+    norm: str = "layer"
+    norm_epsilon: float = 1e-6
+    activation: str = "relu"
+    positions: str = "sinusoidal"
+    rotary_base: float = 10000.0
+    furthest: int = 128
+    windows: tuple[int, ...] = ()
+    score: str = "scaled_dot"
+    embedding_scale: str = "none"
+    logit_scale: str = "none"
+    position_offset: int = 0
 
 
 class Answer(NamedTuple):
@@ -20,123 +43,268 @@ class Answer(NamedTuple):
 def layer_norm(weights: Weights, x: np.ndarray, epsilon: float = 1e-6) -> np.ndarray:
     """Every vector less its mean, over its deviation, scaled and moved."""
     rows = [(row - row.mean()) / np.sqrt(row.var() + epsilon) for row in x.reshape(-1, x.shape[-1])]
-    return np.stack(rows).reshape(x.shape) * weights["scale"] + weights["bias"]
+    return np.stack(rows).reshape(x.shape) * weights["scale"] + weights.get("bias", 0)
 
 
-def feed_forward(weights: Weights, x: np.ndarray) -> np.ndarray:
-    """max(0, x W_1 + b_1) W_2 + b_2."""
-    hidden = x @ weights["expand"]["kernel"] + weights["expand"]["bias"]
-    return np.where(hidden > 0, hidden, 0) @ weights["contract"]["kernel"] + weights["contract"]["bias"]
+def rms_norm(weights: Weights, x: np.ndarray, epsilon: float = 1e-6) -> np.ndarray:
+    """Every vector over the root of its mean square, scaled."""
+    rows = [row / np.sqrt(row @ row / row.size + epsilon) for row in x.reshape(-1, x.shape[-1])]
+    return np.stack(rows).reshape(x.shape) * weights["scale"]
 
 
-def multi_head(
-    weights: Weights, x: np.ndarray, memory: np.ndarray, seen_QxK: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Concat(heads) W_O of one example `Q E`, and its map `H Q K`."""
-    heads, depth, width = weights["output"]["kernel"].shape
-
-    def projected(name: str, y: np.ndarray, head: int) -> np.ndarray:
-        bias = weights[name]["bias"][head] if "bias" in weights[name] else 0
-        return y @ weights[name]["kernel"][:, head] + bias
-
-    outputs, maps = [], []
-    for head in range(heads):
-        scores = projected("query", x, head) @ projected("key", memory, head).T / np.sqrt(depth)
-        powers = np.where(seen_QxK, np.exp(scores - scores.max()), 0)
-        total = powers.sum(axis=1, keepdims=True)
-        maps.append(np.where(total > 0, powers / np.where(total > 0, total, 1), 0))
-        outputs.append(maps[-1] @ projected("value", memory, head))
-    mixed = np.concatenate(outputs, axis=1) @ weights["output"]["kernel"].reshape(heads * depth, width)
-    return mixed + weights["output"].get("bias", 0), np.stack(maps)
+def activated(name: str, x: np.ndarray) -> np.ndarray:
+    """relu, gelu (x Phi(x), and its approximation), silu; of a gated kind the function of its gate."""
+    match name:
+        case "relu":
+            return np.where(x > 0, x, 0)
+        case "silu" | "swiglu":
+            return x / (1 + np.exp(-x))
+        case "gelu" | "geglu":
+            return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+        case "gelu_tanh" | "geglu_tanh":
+            return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    raise KeyError(name)
 
 
-def waves(length: int, width: int) -> np.ndarray:
-    """Sines in the even columns, cosines in the odd ones."""
+def affine(weights: Weights, x: np.ndarray) -> np.ndarray:
+    """The map x W + b, b where there is one."""
+    return x @ weights["kernel"] + weights.get("bias", 0)
+
+
+def feed_forward(weights: Weights, x: np.ndarray, activation: str = "relu") -> np.ndarray:
+    """f(x W_1 + b_1) W_2 + b_2, or with a gate (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2."""
+    if activation in ("swiglu", "geglu", "geglu_tanh"):
+        return affine(
+            weights["contract"], activated(activation, affine(weights["gate"], x)) * affine(weights["expand"], x)
+        )
+    return affine(weights["contract"], activated(activation, affine(weights["expand"], x)))
+
+
+def waves(length: int, width: int, halves: bool = False) -> np.ndarray:
+    """Sines in the even columns, cosines in the odd ones; or all sines, then all cosines."""
     table = np.zeros((length, width))
     for position in range(length):
         for pair in range(width // 2):
             angle = position / 10000 ** (2 * pair / width)
-            table[position, 2 * pair : 2 * pair + 2] = np.sin(angle), np.cos(angle)
+            columns = (pair, pair + width // 2) if halves else (2 * pair, 2 * pair + 1)
+            table[position, columns[0]], table[position, columns[1]] = np.sin(angle), np.cos(angle)
     return table
 
 
-class _Layers:
-    """The sub-layers of one example, with the norm after the addition or before the sub-layer."""
+def multi_head(
+    weights: Weights,
+    x: np.ndarray,
+    memory: np.ndarray,
+    facts: Facts,
+    kind: Kind | None = None,
+    table: np.ndarray | None = None,
+    bidirectional: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Concat(heads) W_O of `B Q E` over a memory `B K E`, and its map `B H Q K`."""
+    kind = Kind(positions="none") if kind is None else kind
 
-    def __init__(self, pre: bool):
-        self.pre = pre
+    def projected(name: str, y: np.ndarray) -> np.ndarray:
+        return np.einsum("bte,ehd->bthd", y, weights[name]["kernel"]) + weights[name].get("bias", 0)
 
-    def residual(self, norm: Weights, x: np.ndarray, function: Any) -> tuple[np.ndarray, Any]:
-        if self.pre:
-            y, extra = function(layer_norm(norm, x))
-            return x + y, extra
-        y, extra = function(x)
-        return layer_norm(norm, x + y), extra
+    arrays = {"q": projected("query", x), "k": projected("key", memory), "v": projected("value", memory)}
+    position = kind.positions if kind.positions in ("alibi", "t5", "shaw", "transformer_xl") else "none"
+    if kind.positions in ("rotary", "rotary_halves"):
+        for name in ("q", "k"):
+            place_Tx1 = np.arange(arrays[name].shape[1])[:, None]
+            arrays[name] = algebra.rotated(arrays[name], place_Tx1, kind.positions == "rotary_halves", kind.rotary_base)
+    relative, names = weights.get("relative", {}), {}
+    if position == "t5":
+        assert table is not None
+        arrays["position.table_PxH"] = table
+    elif position == "shaw":
+        names = {"keys": "keys_PxD", "values": "values_PxD"}
+    elif position == "transformer_xl":
+        names = {"weight": "weight_ExHxD", "content": "content_HxD", "position": "position_HxD"}
+    arrays |= {f"position.{name}": relative[ours] for ours, name in names.items()}
+    if kind.score == "cosine":
+        arrays["score.sharpening"] = np.exp(weights["score"]["log_sharpening"])[None, :, None]
+    which = algebra.Kind(kind.score, position=position, bidirectional=bidirectional, longest=kind.furthest)
+    answer = algebra.attention(which, arrays, facts)
+    mixed = np.einsum("bqhd,hde->bqe", answer.output, weights["output"]["kernel"])
+    return mixed + weights["output"].get("bias", 0), answer.weights
 
-    def encoder(self, block: Weights, x: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x, found = self.residual(
-            block["attention_residual"]["norm"], x, lambda y: multi_head(block["attention"], y, y, seen)
-        )
-        x, _ = self.residual(
-            block["feed_forward_residual"]["norm"], x, lambda y: (feed_forward(block["feed_forward"], y), None)
-        )
+
+class Stack(NamedTuple):
+    """The blocks of one side of a model; `alpha` is deepnorm's."""
+
+    kind: Kind
+    causal: bool
+    alpha: float
+    table: np.ndarray | None
+
+    def norm(self, weights: Weights, x: np.ndarray) -> np.ndarray:
+        """The norm of this kind."""
+        return (layer_norm if self.kind.norm == "layer" else rms_norm)(weights, x, self.kind.norm_epsilon)
+
+    def arranged(
+        self, block: Weights, x: np.ndarray, sublayers: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]]
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """The sub-layers of a block, with norms and additions where the placement says."""
+        found = {}
+        if self.kind.norm_placement == "parallel":
+            read = self.norm(block["attention_residual"]["norm"], x)
+            for name, function in sublayers.items():
+                y, found[name] = function(read)
+                x = x + y
+            return x, found
+        for name, function in sublayers.items():
+            norms = block[f"{name}_residual"]
+            match self.kind.norm_placement:
+                case "post":
+                    y, found[name] = function(x)
+                    x = self.norm(norms["norm"], x + y)
+                case "deepnorm":
+                    y, found[name] = function(x)
+                    x = self.norm(norms["norm"], self.alpha * x + y)
+                case "pre":
+                    y, found[name] = function(self.norm(norms["norm"], x))
+                    x = x + y
+                case "sandwich":
+                    y, found[name] = function(self.norm(norms["norm"], x))
+                    x = x + self.norm(norms["output_norm"], y)
         return x, found
 
-    def decoder(
-        self, block: Weights, x: np.ndarray, memory: np.ndarray, real: np.ndarray, real_memory: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        past = np.tril(real[:, None] & real[None, :])
-        x, of_self = self.residual(
-            block["attention_residual"]["norm"], x, lambda y: multi_head(block["attention"], y, y, past)
-        )
-        x, of_cross = self.residual(
-            block["cross_residual"]["norm"],
-            x,
-            lambda y: multi_head(block["cross"], y, memory, real[:, None] & real_memory),
-        )
-        x, _ = self.residual(
-            block["feed_forward_residual"]["norm"], x, lambda y: (feed_forward(block["feed_forward"], y), None)
-        )
-        return x, of_self, of_cross
+    def run(
+        self, stacked: Weights, x: np.ndarray, facts: Facts, memory: tuple[np.ndarray, Facts] | None = None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """All layers, and the maps of self-attention and of attention over the memory."""
+        maps: dict[str, list[np.ndarray]] = {"attention": [], "cross": []}
+        windows, plain = self.kind.windows or (0,), self.kind._replace(positions="none")
+        for index, block in enumerate(layers_of(stacked)):
+            window = windows[index % len(windows)]
+            here = facts | ({"causal": True} if self.causal else {})
+            here |= {"window": (window, 0 if self.causal else window)} if window else {}
+            sublayers = {
+                "attention": lambda y, block=block, here=here: multi_head(
+                    block["attention"], y, y, here, self.kind, self.table, not self.causal
+                )
+            }
+            if memory is not None:
+                sublayers["cross"] = lambda y, block=block: multi_head(block["cross"], y, memory[0], memory[1], plain)
+            sublayers["feed_forward"] = lambda y, block=block: (
+                feed_forward(block["feed_forward"], y, self.kind.activation),
+                None,
+            )
+            x, found = self.arranged(block, x, sublayers)
+            for name, seen in maps.items():
+                if name in found:
+                    seen.append(found[name])
+        return x, {name: np.stack(found) for name, found in maps.items() if found}
 
 
 def layers_of(stacked: Weights) -> list[Weights]:
     """One tree a layer from a tree whose arrays have a leading layer axis."""
-    first = stacked
-    while isinstance(first, dict):
-        first = next(iter(first.values()))
+
+    def count(tree: Any) -> int | None:
+        if not isinstance(tree, dict):
+            return len(tree)
+        return next((found for item in tree.values() if (found := count(item)) is not None), None)
 
     def at(tree: Any, index: int) -> Any:
         return {name: at(item, index) for name, item in tree.items()} if isinstance(tree, dict) else tree[index]
 
-    return [at(stacked, index) for index in range(len(first))]
+    return [at(stacked, index) for index in range(count(stacked) or 0)]
 
 
-def encoder_decoder(weights: Weights, source: np.ndarray, target: np.ndarray, *, pad: int, pre: bool) -> Answer:
-    """The whole model, with the waves unless there is a table of positions; padded places see nothing."""
-    table, layers = weights["embedding"]["table"], _Layers(pre)
+def embedded(
+    kind: Kind, weights: Weights, tokens: np.ndarray, places: np.ndarray, types: np.ndarray | None = None
+) -> np.ndarray:
+    """Tokens, positions and types, and the norm behind them where there is one."""
+    table = weights["embedding"]["table"]
     width = table.shape[1]
-    longest = max(source.shape[1], target.shape[1])
-    positions = weights["positions"]["table"] if "positions" in weights else waves(longest, width)
-    logits: list[np.ndarray] = []
-    maps: dict[str, list] = {"encoder/self": [], "decoder/self": [], "decoder/cross": []}
-    for one_source, one_target in zip(source, target, strict=True):
-        real, real_target = one_source != pad, one_target != pad
-        memory = table[one_source] * np.sqrt(width) + positions[: len(one_source)]
-        found: dict[str, list] = {site: [] for site in maps}
-        for block in layers_of(weights["encoder"]):
-            memory, of_encoder = layers.encoder(block, memory, real[:, None] & real[None, :])
-            found["encoder/self"].append(of_encoder)
-        if pre:
-            memory = layer_norm(weights["encoder_norm"], memory)
-        x = table[one_target] * np.sqrt(width) + positions[: len(one_target)]
-        for block in layers_of(weights["decoder"]):
-            x, of_self, of_cross = layers.decoder(block, x, memory, real_target, real)
-            found["decoder/self"].append(of_self)
-            found["decoder/cross"].append(of_cross)
-        if pre:
-            x = layer_norm(weights["decoder_norm"], x)
-        logits.append(x @ table.T)
-        for site in maps:
-            maps[site].append(np.stack(found[site]))
-    return Answer(np.stack(logits), {site: np.stack(found, axis=1) for site, found in maps.items()})
+    x = table[tokens] * (math.sqrt(width) if kind.embedding_scale == "sqrt_width" else 1)
+    if kind.positions == "learned":
+        x = x + weights["positions"]["table"][places + kind.position_offset]
+    if kind.positions.startswith("sinusoidal"):
+        x = x + waves(int(places.max()) + 1, width, kind.positions == "sinusoidal_halves")[places]
+    if "types" in weights:
+        x = x + weights["types"]["table"][np.zeros_like(tokens) if types is None else types]
+    norm = layer_norm if kind.norm == "layer" else rms_norm
+    return norm(weights["embedding_norm"], x, kind.norm_epsilon) if "embedding_norm" in weights else x
+
+
+def scored(kind: Kind, weights: Weights, x: np.ndarray) -> np.ndarray:
+    """The logits of states."""
+    matrix = weights["unembedding"]["kernel"] if "unembedding" in weights else weights["embedding"]["table"].T
+    factor = 1 / math.sqrt(len(matrix)) if kind.logit_scale == "inverse_sqrt_width" else 1
+    return x * factor @ matrix + weights.get("output_bias", {}).get("bias", 0)
+
+
+def closed(kind: Kind, weights: Weights, name: str, stack: Stack, x: np.ndarray) -> np.ndarray:
+    """The states with the norm behind the last block, where the placement has one."""
+    return stack.norm(weights[name], x) if kind.norm_placement in ("pre", "sandwich", "parallel") else x
+
+
+def _places(tokens: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+
+
+def decoder(
+    kind: Kind,
+    weights: Weights,
+    tokens: np.ndarray,
+    *,
+    lengths: np.ndarray | None = None,
+    segments: np.ndarray | None = None,
+    places: np.ndarray | None = None,
+) -> Answer:
+    """The decoder-only model."""
+    lengths = np.full(len(tokens), tokens.shape[1]) if lengths is None else lengths
+    facts = {"query_lengths": lengths, "key_lengths": lengths}
+    facts |= {} if segments is None else {"segments": (segments, segments)}
+    depth = len(layers_of(weights["layers"]))
+    stack = Stack(kind, True, (2 * depth) ** (1 / 4), weights.get("relative", {}).get("table"))
+    x = embedded(kind, weights, tokens, _places(tokens) if places is None else places)
+    x, maps = stack.run(weights["layers"], x, facts)
+    return Answer(scored(kind, weights, closed(kind, weights, "norm", stack, x)), {"decoder/self": maps["attention"]})
+
+
+def encoder(
+    kind: Kind, weights: Weights, tokens: np.ndarray, *, lengths: np.ndarray, types: np.ndarray | None = None
+) -> tuple[Answer, np.ndarray, np.ndarray | None]:
+    """The encoder-only model; its states behind the last block; and what its pooler gives."""
+    depth = len(layers_of(weights["layers"]))
+    stack = Stack(kind, False, (2 * depth) ** (1 / 4), weights.get("relative", {}).get("table"))
+    x = embedded(kind, weights, tokens, _places(tokens), types)
+    x, maps = stack.run(weights["layers"], x, {"query_lengths": lengths, "key_lengths": lengths})
+    x = closed(kind, weights, "norm", stack, x)
+    pooled = np.tanh(affine(weights["pooler"], x[:, 0])) if "pooler" in weights else None
+    states = x
+    if "head" in weights:
+        head = weights["head"]
+        x = stack.norm(head["norm"], activated(kind.activation, affine(head["transform"], x)))
+        x = scored(kind, weights, x)
+    return Answer(x, {"encoder/self": maps["attention"]}), states, pooled
+
+
+def encoder_decoder(kind: Kind, weights: Weights, source: np.ndarray, target: np.ndarray, *, pad: int) -> Answer:
+    """The encoder-decoder; padded places see nothing, and the first token of a target is never padding."""
+    lengths = (source != pad).sum(1)
+    target_lengths = 1 + (target[:, 1:] != pad).sum(1)
+    encoders, decoders = len(layers_of(weights["encoder"])), len(layers_of(weights["decoder"]))
+    reading = Stack(
+        kind, False, 0.81 * (encoders**4 * decoders) ** (1 / 16), weights.get("encoder_relative", {}).get("table")
+    )
+    writing = Stack(kind, True, (3 * decoders) ** (1 / 4), weights.get("decoder_relative", {}).get("table"))
+    memory = embedded(kind, weights, source, _places(source))
+    memory, read = reading.run(weights["encoder"], memory, {"query_lengths": lengths, "key_lengths": lengths})
+    memory = closed(kind, weights, "encoder_norm", reading, memory)
+    x = embedded(kind, weights, target, _places(target))
+    x, written = writing.run(
+        weights["decoder"],
+        x,
+        {"query_lengths": target_lengths, "key_lengths": target_lengths},
+        (memory, {"query_lengths": target_lengths, "key_lengths": lengths}),
+    )
+    x = closed(kind, weights, "decoder_norm", writing, x)
+    maps = {
+        "encoder/self": read["attention"],
+        "decoder/self": written["attention"],
+        "decoder/cross": written["cross"],
+    }
+    return Answer(scored(kind, weights, x), maps)

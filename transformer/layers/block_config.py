@@ -73,8 +73,9 @@ class Scale(enum.Enum):
 class Remat(enum.Enum):
     """What of a block's forward pass is kept for its backward pass; the rest is computed again.
 
-    none: everything is kept. full: the block's input alone. dots: the results of matrix products without a batch
-    axis, so that norms and activations are computed again. attention: the outputs of attention.
+    none: everything is kept. full: the input alone of each block (of each period of windows). dots: the results of
+    matrix products without a batch axis, so that norms and activations are computed again. attention: the outputs of
+    attention.
     """
 
     NONE = "none"

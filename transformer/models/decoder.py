@@ -103,6 +103,8 @@ class Decoder(Ends):
         """What `logits` scores the tokens from."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         embedding_key, layers_key = jax.random.split(key) if train and key is not None else (None, None)
+        if "segments" in inputs and "positions" not in inputs:
+            raise ValueError("inputs has segments without positions: packed rows need both, positions from 0 in each")
         positions = inputs.get("positions", jnp.arange(tokens_BxT.shape[1])[None])
         mask, table = _mask(inputs), None if self.relative is None else self.relative()
         at_site = None if capture is None else capture.at(SELF)

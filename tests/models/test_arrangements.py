@@ -1,0 +1,198 @@
+"""The three families in a cover of their arrangements: logits and maps against NumPy, cached decoding, parameters."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.arrangements import BEGIN, PAD, VOCABULARY, Arrangement, build, cover, exact, kind_of, lively
+from tests.oracles import transformer as oracle
+from transformer.attention.capture import Capture
+from transformer.models.contract import Precision
+
+COVER = cover()
+# `make test` takes every kind of positions once, the families in turn; `make slow` takes the others.
+ROWS = [
+    pytest.param(row, marks=() if (index + index // 10) % 3 == 0 else pytest.mark.slow, id=row.name)
+    for index, row in enumerate(COVER)
+]
+TOKENS = np.int32([[5, 9, 3, 8, 7, 6, 4], [6, 4, 8, 11, PAD, PAD, PAD]])
+LENGTHS = np.int32([7, 4])
+SOURCE = np.int32([[5, 9, 3, 8, 7], [6, 4, 8, PAD, PAD]])
+TARGET = np.int32([[BEGIN, 7, 3, 5, 9, 4], [BEGIN, 9, 4, 6, PAD, PAD]])
+TYPES = np.int32([[0, 0, 1, 1, 0, 1, 1], [1, 0, 1, 0, 0, 0, 0]])
+SITES = {
+    "decoder": ("decoder/self",),
+    "encoder": ("encoder/self",),
+    "encoder_decoder": ("encoder/self", "decoder/self", "decoder/cross"),
+}
+INPUTS: dict[str, dict[str, np.ndarray]] = {
+    "decoder": {"tokens": TOKENS, "lengths": LENGTHS},
+    "encoder": {"tokens": TOKENS, "lengths": LENGTHS, "types": TYPES},
+    "encoder_decoder": {"source": SOURCE, "target": TARGET},
+}
+
+
+def expected_of(family: str, config: Any, params: Any) -> oracle.Answer:
+    kind, weights = kind_of(config), exact(params)
+    if family == "decoder":
+        return oracle.decoder(kind, weights, TOKENS, lengths=LENGTHS)
+    if family == "encoder":
+        return oracle.encoder(kind, weights, TOKENS, lengths=LENGTHS, types=TYPES)[0]
+    return oracle.encoder_decoder(kind, weights, SOURCE, TARGET, pad=PAD)
+
+
+def real_of(family: str) -> np.ndarray:
+    return (TARGET if family == "encoder_decoder" else TOKENS) != PAD
+
+
+def close(ours: Any, expected: np.ndarray, tolerance: float) -> None:
+    scale = max(1, np.abs(expected).max())
+    np.testing.assert_allclose(np.asarray(ours), expected, rtol=0, atol=tolerance * scale)
+
+
+def stepwise(model: Any, variables: Any, family: str) -> np.ndarray:
+    """The logits of every cached step, [row, step, V]; a decoder begins behind prompts of unequal length."""
+    if family == "encoder_decoder":
+        # Two beams: each row of a pair reads the target of its own.
+        inputs, fed, beams = {"source": SOURCE}, np.repeat(TARGET, 2, axis=0), 2
+        fed[1] = fed[0][[0, 3, 2, 1, 5, 4]]
+    else:
+        inputs, beams = {"tokens": TOKENS[:, :3], "lengths": PROMPTS}, 1
+        fed = np.stack([row[start - 1 :][:5] for row, start in zip(FULL, PROMPTS, strict=True)])
+
+    @jax.jit
+    def run(variables: Any, fed_RxT: Any) -> Any:
+        cache, _ = model.init_cache(variables, inputs, beams=beams, length=fed_RxT.shape[1])
+
+        def advance(cache: Any, tokens: Any) -> Any:
+            logits, cache = model.step(variables, cache, tokens)
+            return cache, logits
+
+        return jax.lax.scan(advance, cache, fed_RxT.T)[1]
+
+    return np.moveaxis(np.asarray(run(variables, jnp.asarray(fed))), 0, 1)
+
+
+# Prompts of three tokens and of one; then the rest of each text, fed one token at a time.
+PROMPTS = np.int32([3, 1])
+FULL = np.int32([[5, 9, 3, 8, 7, 6, 4], [6, 4, 8, 11, 3, 7, 5]])
+
+
+@pytest.mark.parametrize("arrangement", ROWS)
+def test_logits_maps_and_cached_steps_are_the_oracles(arrangement: Arrangement) -> None:
+    family = arrangement.family
+    extra = {"pooler": True, "position_offset": 2} if family == "encoder" else {}
+    model, config = build(family, **arrangement.options, **extra)
+    variables, capture = lively(model), Capture(SITES[family])
+    forward = jax.jit(lambda variables, inputs: model.apply(variables, inputs, train=False, capture=capture))
+    logits, aux = forward(variables, INPUTS[family])
+    expected, real = expected_of(family, config, variables.params), real_of(family)
+    assert logits.dtype == np.float32
+    assert expected.logits[real].std() > 0.1
+    close(logits[real], expected.logits[real], 1e-4)
+    assert set(aux.maps) == set(SITES[family])
+    for site in SITES[family]:
+        close(aux.maps[site].weights, expected.maps[site], 2e-5)
+    if family == "encoder":
+        _, _, pooled = oracle.encoder(kind_of(config), exact(variables.params), TOKENS, lengths=LENGTHS, types=TYPES)
+        assert pooled is not None
+        close(aux.extras["pooled"], pooled, 1e-4)
+        return
+    cached = stepwise(model, variables, family)
+    kind, weights = kind_of(config), exact(variables.params)
+    if family == "decoder":
+        whole = oracle.decoder(kind, weights, FULL).logits
+        for row, start in enumerate(PROMPTS):
+            close(cached[row], whole[row, start - 1 :][:5], 1e-4)
+    else:
+        close(cached[::2][real], expected.logits[real], 1e-4)
+        other = TARGET.copy()
+        other[0] = other[0][[0, 3, 2, 1, 5, 4]]
+        whole = oracle.encoder_decoder(kind, weights, SOURCE, other, pad=PAD).logits
+        close(cached[1::2][real], whole[real], 1e-4)
+
+
+def names(tree: Any, prefix: str = "") -> set[str]:
+    """Every leaf's path."""
+    if not isinstance(tree, dict):
+        return {prefix.removesuffix("/")}
+    return {name for key, branch in tree.items() for name in names(branch, f"{prefix}{key}/")}
+
+
+@pytest.mark.parametrize("arrangement", ROWS)
+def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement) -> None:
+    family, options = arrangement
+    model, _ = build(family, **options)
+    found = names(model.functional.shapes())
+    placement, positions = options["norm_placement"].value, options["positions"].value
+    biases, layer_norm = options["biases"].value, options["norm"].value == "layer"
+    gated = options["activation"].value in ("swiglu", "geglu", "geglu_tanh")
+
+    def norm(prefix: str) -> set[str]:
+        return {f"{prefix}/scale"} | ({f"{prefix}/bias"} if layer_norm and biases != "none" else set())
+
+    def linear(prefix: str, biased: bool) -> set[str]:
+        return {f"{prefix}/kernel"} | ({f"{prefix}/bias"} if biased else set())
+
+    def block(prefix: str, cross: bool) -> set[str]:
+        expected = set()
+        for attention in ("attention", "cross") if cross else ("attention",):
+            for projection in ("query", "key", "value", "output"):
+                expected |= linear(f"{prefix}/{attention}/{projection}", biases == "all")
+            expected |= {f"{prefix}/{attention}/score/log_sharpening"} if options["score"].value == "cosine" else set()
+        of_kind = {"shaw": ("keys", "values"), "transformer_xl": ("weight", "content", "position")}
+        expected |= {f"{prefix}/attention/relative/{name}" for name in of_kind.get(positions, ())}
+        for name in ("expand", "contract", "gate") if gated else ("expand", "contract"):
+            expected |= linear(f"{prefix}/feed_forward/{name}", biases != "none")
+        sublayers = ["attention", *(["cross"] if cross else []), "feed_forward"]
+        for sublayer in sublayers[:1] if placement == "parallel" else sublayers:
+            expected |= norm(f"{prefix}/{sublayer}_residual/norm")
+            expected |= norm(f"{prefix}/{sublayer}_residual/output_norm") if placement == "sandwich" else set()
+        return expected
+
+    stacks = {"layers": False} if family != "encoder_decoder" else {"encoder": False, "decoder": True}
+    expected = {"embedding/table"}.union(*(block(name, cross) for name, cross in stacks.items()))
+    sides = ("",) if family != "encoder_decoder" else ("encoder_", "decoder_")
+    for side in sides:
+        expected |= norm(f"{side}norm") if placement in ("pre", "sandwich", "parallel") else set()
+        expected |= {f"{side}relative/table"} if positions == "t5" else set()
+    expected |= {"positions/table"} if positions == "learned" else set()
+    expected |= set() if options["tied"] else {"unembedding/kernel"}
+    expected |= {"output_bias/bias"} if options["output_bias"] else set()
+    expected |= norm("embedding_norm") if options["embedding_norm"] else set()
+    if family == "encoder":
+        expected |= {"types/table"} | linear("head/transform", biases != "none") | norm("head/norm")
+    assert found == expected
+
+
+def test_the_cover_has_every_value_in_every_family_and_most_pairs() -> None:
+    pairs = set()
+    for family, options in COVER:
+        flat = {"family": family, **options}
+        pairs |= {frozenset({one, two}) for one in flat.items() for two in flat.items() if one != two}
+    values = {("family", family) for family, _ in COVER} | {one for _, options in COVER for one in options.items()}
+    possible = {frozenset({one, two}) for one in values for two in values if one[0] != two[0]}
+    assert len(pairs & possible) / len(possible) > 0.85
+
+
+def test_cross_attentions_keys_are_computed_once_and_never_tiled() -> None:
+    model, config = build("encoder_decoder", key_heads=2, windows=(0, 3), decoder_layers=4)
+    shapes = jax.eval_shape(lambda v: model.init_cache(v, {"source": SOURCE}, beams=3, length=8)[0], lively(model))
+    examples, rows = len(SOURCE), 3 * len(SOURCE)
+    for keys, values in shapes.examples["memory"]:
+        assert keys.shape == values.shape == (2, examples, SOURCE.shape[1], 2, config.depth)
+    # A layer that sees all keeps every position, one of window 3 four of them.
+    assert [keys.shape for keys, _ in shapes.layers] == [(2, rows, 8, 2, 3), (2, rows, 4, 2, 3)]
+
+
+@pytest.mark.parametrize("family", list(SITES))
+def test_bfloat16_computes_finite_float32_logits(family: str) -> None:
+    model, _ = build(family, Precision(compute="bfloat16"))
+    variables = lively(model)
+    logits, _ = jax.jit(lambda v: model.apply(v, INPUTS[family], train=False))(variables)
+    assert logits.dtype == np.float32
+    assert logits.shape[-1] == VOCABULARY
+    assert np.isfinite(logits).all()
