@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
 
-from launch.config_files import load_config, override
+from launch.config_files import load_config, override, recorded_config
 from launch.platform import choose_platform, quiet_libraries
 from transformer.config import UserError, nearest
 
@@ -42,6 +42,8 @@ class Command:
     example: str
     flags: tuple[Flag, ...] = ()
     takes_config: bool = False
+    resumes: bool = False
+    """Whether a run in --workdir stands for --config, with the config that it recorded."""
 
 
 class Arguments(types.SimpleNamespace):
@@ -91,11 +93,13 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     if rest:
         raise UserError(_unknown(command, rest[0]))
     arguments = Arguments(**vars(values))
+    recorded = recorded_config(arguments.workdir) if command.resumes and not arguments.config else None
     for flag in _all_flags(command):
-        if flag.required and getattr(arguments, _attribute(flag)) in (None, ""):
+        given = getattr(arguments, _attribute(flag)) not in (None, "") or (flag is _CONFIG and recorded is not None)
+        if flag.required and not given:
             raise UserError(f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example}")
     if command.takes_config:
-        arguments.config = load_config(arguments.config)
+        arguments.config = load_config(arguments.config) if recorded is None else recorded
         for key, value in overrides:
             override(arguments.config, key, value)
     return arguments

@@ -8,6 +8,7 @@ import ast
 import difflib
 import importlib.util
 import inspect
+import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +49,20 @@ def load_config(name: str) -> ConfigDict:
             "it must return an ml_collections.ConfigDict"
         )
     return config.lock()
+
+
+def recorded_config(workdir: str | None) -> ConfigDict | None:
+    """The config that the run in `workdir` recorded; None where there is no run.
+
+    Errors: UserError for a config.json that cannot be read.
+    """
+    path = Path(workdir or "") / "config.json"
+    if not workdir or not path.is_file():
+        return None
+    try:
+        return ConfigDict(json.loads(path.read_text(encoding="utf-8"))).lock()
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is not what a run writes ({error}); give the run's --config=FILE") from error
 
 
 def override(config: ConfigDict, key: str, text: str) -> None:

@@ -9,7 +9,7 @@ COMMAND = Command(
     name="train",
     description=(
         "Train the model of a config file in a run directory, logging metrics and the attention maps of every "
-        "head. The same command on the same directory goes on where it stopped."
+        "head. The same command on the same directory goes on where it stopped; there --config may be left out."
     ),
     example="python -m launch.train --config=experiments/demo.py --workdir=runs/demo",
     flags=(
@@ -18,6 +18,7 @@ COMMAND = Command(
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
     ),
     takes_config=True,
+    resumes=True,
 )
 
 

@@ -7,6 +7,8 @@ from typing import Protocol
 import grain
 import numpy as np
 
+from transformer.config import UserError
+
 Batch = dict[str, np.ndarray]
 
 
@@ -80,7 +82,10 @@ class TokenBatches:
         ]
         self.batches_per_epoch = sum(bucket.batches for bucket in self.buckets)
         if not self.batches_per_epoch:
-            raise ValueError(f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens")
+            raise UserError(
+                f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens: give "
+                "config.task.lengths a greater one"
+            )
         self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
 
     def __getitem__(self, step: int) -> Batch:

@@ -101,7 +101,7 @@ def _roles(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, int]:
             token = named.get(name)
             text = token.get("content") if isinstance(token, dict) else token
             number = backend.token_to_id(text) if isinstance(text, str) else config.get(f"{name}_id")
-            if isinstance(number, int) and role not in roles:
+            if isinstance(number, int) and role not in roles and backend.id_to_token(number) is not None:
                 roles[role] = number
     start = config.get("decoder_start_token_id")
     if config.get("is_encoder_decoder") and isinstance(start, int):

@@ -1,0 +1,163 @@
+"""Tables for the recorded arrangements that are not exchanged as files: Gemma 2, XLNet run causally, and torch.nn."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from transformer.interop.entries import attention, linear, norm, table
+from transformer.interop.family import Entry, Family
+from transformer.interop.layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
+
+Weights = Mapping[str, np.ndarray]
+
+_GEMMA = "model.layers.{layer}"
+GEMMA2 = (
+    *table("model.embed_tokens", "embedding"),
+    *norm(f"{_GEMMA}.input_layernorm", "layers/attention_residual/norm"),
+    *norm(f"{_GEMMA}.post_attention_layernorm", "layers/attention_residual/output_norm"),
+    *attention(f"{_GEMMA}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    *norm(f"{_GEMMA}.pre_feedforward_layernorm", "layers/feed_forward_residual/norm"),
+    *norm(f"{_GEMMA}.post_feedforward_layernorm", "layers/feed_forward_residual/output_norm"),
+    *linear(f"{_GEMMA}.mlp.gate_proj", "layers/feed_forward/gate"),
+    *linear(f"{_GEMMA}.mlp.up_proj", "layers/feed_forward/expand"),
+    *linear(f"{_GEMMA}.mlp.down_proj", "layers/feed_forward/contract"),
+    *norm("model.norm", "norm"),
+)
+
+_XLNET = "transformer.layer.{layer}"
+XLNET = (
+    *table("transformer.word_embedding", "embedding"),
+    *(
+        Entry(f"{_XLNET}.rel_attn.{theirs}", (f"layers/attention/{ours}/kernel",), layout)
+        for theirs, ours, layout in (
+            ("q", "query", TABLE),
+            ("k", "key", TABLE),
+            ("v", "value", TABLE),
+            ("o", "output", FROM_HEADS),
+        )
+    ),
+    Entry(f"{_XLNET}.rel_attn.r", ("layers/attention/relative/weight",), TABLE),
+    Entry(f"{_XLNET}.rel_attn.r_w_bias", ("layers/attention/relative/content",), VECTOR),
+    Entry(f"{_XLNET}.rel_attn.r_r_bias", ("layers/attention/relative/position",), VECTOR),
+    *norm(f"{_XLNET}.rel_attn.layer_norm", "layers/attention_residual/norm"),
+    *linear(f"{_XLNET}.ff.layer_1", "layers/feed_forward/expand"),
+    *linear(f"{_XLNET}.ff.layer_2", "layers/feed_forward/contract"),
+    *norm(f"{_XLNET}.ff.layer_norm", "layers/feed_forward_residual/norm"),
+    Entry("lm_loss.bias", ("output_bias/bias",), VECTOR),
+)
+
+
+def _fused(tensor: str, leaf: str) -> tuple[Entry, ...]:
+    parts = tuple(f"{leaf}/{part}/kernel" for part in ("query", "key", "value"))
+    output = Entry(f"{tensor}.out_proj.weight", (f"{leaf}/output/kernel",), FROM_HEADS)
+    return Entry(f"{tensor}.in_proj_weight", parts, LINEAR), output
+
+
+def _torch(side: str, stack: str, final: str, last: int) -> tuple[Entry, ...]:
+    layer = f"{side}.layers.{{layer}}"
+    return (
+        *_fused(f"{layer}.self_attn", f"{stack}/attention"),
+        *norm(f"{layer}.norm1", f"{stack}/attention_residual/norm"),
+        *_fused(f"{layer}.multihead_attn", f"{stack}/cross"),
+        *norm(f"{layer}.norm2", f"{stack}/{'cross' if last == 3 else 'feed_forward'}_residual/norm"),
+        *linear(f"{layer}.linear1", f"{stack}/feed_forward/expand"),
+        *linear(f"{layer}.linear2", f"{stack}/feed_forward/contract"),
+        *(norm(f"{layer}.norm3", f"{stack}/feed_forward_residual/norm") if last == 3 else ()),
+        *norm(f"{side}.norm", final),
+    )
+
+
+TORCH_ENCODER = (*table("embedding", "embedding"), *_torch("encoder", "layers", "norm", 2))
+TORCH = (
+    *table("embedding", "embedding"),
+    *_torch("encoder", "encoder", "encoder_norm", 2),
+    *_torch("decoder", "decoder", "decoder_norm", 3),
+)
+
+
+def _gemma2(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "family": "decoder",
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "heads": config["num_attention_heads"],
+        "key_heads": config["num_key_value_heads"],
+        "head_depth": config["head_dim"],
+        "feed_forward": config["intermediate_size"],
+        "activation": "geglu_tanh",
+        "norm": "rms",
+        "norm_epsilon": config["rms_norm_eps"],
+        "norm_placement": "sandwich",
+        "biases": "none",
+        "positions": "rotary_halves",
+        # There a query counts among the positions that it sees.
+        "windows": tuple(
+            config["sliding_window"] - 1 if kind == "sliding_attention" else 0 for kind in config["layer_types"][:2]
+        ),
+        "embedding_scale": "sqrt_width",
+    }
+
+
+def _xlnet(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "family": "decoder",
+        "layers": config["n_layer"],
+        "width": config["d_model"],
+        "heads": config["n_head"],
+        "feed_forward": config["d_inner"],
+        "activation": "gelu",
+        "norm_epsilon": config["layer_norm_eps"],
+        "norm_placement": "post",
+        "biases": "feed_forward",
+        "positions": "transformer_xl",
+        "output_bias": True,
+    }
+
+
+def _torch_section(config: Mapping[str, Any], decoder: bool) -> dict[str, Any]:
+    same = {key: value for key, value in config.items() if key not in ("layers", "pad_token_id")}
+    if decoder:
+        return {**same, "family": "encoder_decoder", **{f"{side}_layers": config["layers"] for side in SIDES}}
+    alone = {"types": 0, "head": "none", "embedding_norm": False, "output_bias": False}
+    return {**same, **alone, "family": "encoder", "layers": config["layers"]}
+
+
+SIDES = ("encoder", "decoder")
+
+
+def _plus_one(weights: Weights) -> Weights:
+    """Gemma's norms multiply with one more than their weights."""
+    return {name: value + 1 if value.ndim == 1 else value for name, value in weights.items()}
+
+
+def _flat(weights: Weights) -> Weights:
+    """XLNet keeps heads on axes of their own; what it has for kinds of tokens and for masks is not read here."""
+    unread = ("seg_embed", "r_s_bias", "mask_emb")
+    read = {name: value for name, value in weights.items() if not name.endswith(unread)}
+    return {
+        name: value.reshape(-1) if "_bias" in name else value.reshape(len(value), -1) if value.ndim > 1 else value
+        for name, value in read.items()
+    }
+
+
+def _as_they_are(weights: Weights) -> Weights:
+    return weights
+
+
+Arrangement = tuple[tuple[Entry, ...], Callable[[Mapping[str, Any]], dict[str, Any]], Callable[[Weights], Weights]]
+
+ARRANGEMENTS: dict[str, Arrangement] = {
+    "gemma2": (GEMMA2, _gemma2, _plus_one),
+    "xlnet": (XLNET, _xlnet, _flat),
+    **dict.fromkeys(("torch_pre", "torch_post"), (TORCH, lambda config: _torch_section(config, True), _as_they_are)),
+    **dict.fromkeys(
+        ("torch_encoder_pre", "torch_encoder_post"),
+        (TORCH_ENCODER, lambda config: _torch_section(config, False), _as_they_are),
+    ),
+}
+
+
+def family(entries: tuple[Entry, ...]) -> Family:
+    """A family of tensors alone."""
+    return Family("recorded", "", "", keys=(), fixed={}, begun={}, entries=entries)

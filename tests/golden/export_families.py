@@ -1,0 +1,55 @@
+"""Write every exchanged family as a folder that check_exports.py loads, with the logits that this code gives.
+
+    python tests/golden/export_families.py FOLDER
+
+It runs where Headwise is installed; every model goes through an import and an export on the way.
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.golden.recorded import EXCHANGED, model_of, recording
+from transformer.interop.huggingface import read_folder, write_folder
+from transformer.models.contract import Variables
+from transformer.models.registry import model_config
+
+NAMES = {"ids": "tokens", "lengths": "lengths", "types": "types"}
+
+
+def export(name: str, folder: Path) -> None:
+    """One case: its folder, and the inputs and our logits beside it."""
+    recorded = recording(name)
+    model, params = model_of(name, recorded, folder / "in" / name)
+    section = read_folder(folder / "in" / name).model
+    keys = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+    tokens = {key: recorded.config[key] for key in keys if key in recorded.config}
+    write_folder(folder / "out" / name, model_config(section), params, tokens)
+    arrays, decodes = recorded.arrays, recorded.about["kind"] == "encoder_decoder"
+    names = {"ids": "source", "target": "target"} if decodes else NAMES
+    inputs = {ours: jnp.asarray(arrays[theirs]) for theirs, ours in names.items() if theirs in arrays}
+    with jax.default_matmul_precision("highest"):
+        logits, _ = model.apply(Variables(jax.tree.map(jnp.asarray, params), {}), inputs, train=False)
+    given = {"ids": arrays["ids"], "attention_mask": real(arrays["lengths"]), "logits": np.asarray(logits)}
+    if "types" in arrays:
+        given["token_type_ids"] = arrays["types"]
+    if decodes:
+        given |= {"decoder_input_ids": arrays["target"], "decoder_attention_mask": real(arrays["target_lengths"])}
+    np.savez(folder / "out" / name / "expected.npz", **given)
+
+
+def real(lengths: np.ndarray) -> np.ndarray:
+    """One where a token is real: [B, T]."""
+    return (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+
+
+if __name__ == "__main__":
+    # A model with both of BERT's heads is written as published ones are, under the name of a class that reads one.
+    for case in (name for name in EXCHANGED if name != "bert_pretraining"):
+        export(case, Path(sys.argv[1]))
+        print(case, flush=True)

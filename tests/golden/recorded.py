@@ -1,0 +1,67 @@
+"""The recorded cases: their arrays, their weights rebuilt, and our model with these weights."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from tests.golden.arrangements import ARRANGEMENTS, family
+from tests.golden.weights import random_weights
+from transformer.interop.huggingface import build_model, read_folder
+from transformer.interop.parameters import from_tensors, plan, shapes_of
+from transformer.models.contract import Interface, Model, Precision, PyTree
+from transformer.models.registry import build, model_config
+
+FOLDER = Path(__file__).with_name("families")
+CASES = sorted(path.stem for path in FOLDER.glob("*.npz"))
+EXCHANGED = [name for name in CASES if name not in ARRANGEMENTS]
+
+
+class Recording(NamedTuple):
+    """A file: what it says of itself, its arrays, and the weights by the names of the implementation."""
+
+    about: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    weights: dict[str, np.ndarray]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(self.about["config"])
+
+    def write(self, folder: Path) -> None:
+        """Write a folder as Hugging Face would publish it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config))
+        save_file(self.weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def recording(name: str) -> Recording:
+    with np.load(FOLDER / f"{name}.npz") as file:
+        arrays = {key: file[key] for key in file.files}
+    about = json.loads(str(arrays.pop("about")))
+    shapes = {key: tuple(shape) for key, shape in about["shapes"].items()}
+    return Recording(about, arrays, random_weights(shapes, about["seed"]))
+
+
+def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTree]:
+    """Our model of a case and its parameters, through a folder where the case is exchanged as one."""
+    config = recorded.config
+    if name in ARRANGEMENTS:
+        entries, section_of, prepared = ARRANGEMENTS[name]
+        rows = next(len(recorded.weights[entry.tensor]) for entry in entries if entry.leaves == ("embedding/table",))
+        section = section_of(config) | {"embedding_rows": rows}
+        shapes = shapes_of(build_model(model_config(section), rows, Precision()).functional.shapes())
+        slots, weights = plan(family(entries), shapes), prepared(recorded.weights)
+        assert {slot.tensor: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}
+        params = from_tensors(slots, weights.items())
+    else:
+        recorded.write(folder)
+        foreign = read_folder(folder)
+        section, params = foreign.model, foreign.params
+    rows = section["embedding_rows"]
+    begin = config.get("decoder_start_token_id", 0)
+    interface = Interface({}, {"tokens": rows, "joint": rows}, config.get("pad_token_id"), begin, None)
+    return build(model_config(section), interface, Precision()), params

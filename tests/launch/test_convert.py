@@ -1,0 +1,180 @@
+"""`launch.convert`: a published folder becomes a run on which everything works, and a run becomes such a folder."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+from safetensors.numpy import load_file
+from tokenizers import decoders, models, pre_tokenizers
+
+from launch import cli, convert, evaluate, generate, maps, train
+from tests.golden.recorded import recording
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.experiment import load
+from transformer.training.run_directory import RunDirectory
+
+TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow grey cat. " * 20
+# The names of a family's special tokens; the last is the unknown's.
+SPECIAL = {
+    "gpt2": {"eos_token": "<end>", "unk_token": "<unk>"},
+    "bert": {
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+        "unk_token": "[UNK]",
+    },
+    "t5": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+}
+TASKS = {"gpt2": "language_modelling", "bert": "masked_language_modelling", "t5": "translation"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        (folder / f"{split}.txt").write_text(TEXT)
+    return folder
+
+
+def publish(name: str, folder: Path) -> Path:
+    """A folder as Hugging Face publishes them: a recorded model, and a tokenizer of characters."""
+    recorded = recording(name)
+    config = recorded.config | {"bos_token_id": None, "eos_token_id": None}
+    recorded._replace(about={**recorded.about, "config": config}).write(folder)
+    special = SPECIAL[name]
+    pieces = [*special.values(), *map(chr, range(ord("a"), ord("z") + 1)), *" .,'?!-0123456789"]
+    backend = tokenizers.Tokenizer(
+        models.WordLevel({piece: number for number, piece in enumerate(pieces)}, special["unk_token"])
+    )
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(list(special.values()))
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    return folder
+
+
+def call(module: object, *words: str) -> int:
+    return cli.run(module.COMMAND, module.main, words)  # type: ignore[attr-defined]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert call(convert, *words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_a_language_model_comes_in_speaks_and_goes_out(
+    name: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run, out = publish(name, tmp_path / "in"), tmp_path / "run", tmp_path / "out"
+    words = (f"--dataset={data}", "--context=12", "--rows=2")
+    assert call(convert, f"--from={source}", f"--workdir={run}", *words) == 0
+    said = capsys.readouterr().out
+    assert f"at step 0, task {TASKS[name]}" in said
+    assert f"python -m launch.train --workdir={run}" in said
+    asked = {"gpt2": ("--text=the fox", "--length=3"), "bert": ("--text=the [MASK]ox",)}[name]
+    assert call(generate, f"--workdir={run}", *asked, "--no-maps") == 0
+    assert capsys.readouterr().out.startswith("the ")
+    assert call(convert, f"--workdir={run}", f"--to={out}") == 0
+    written, read = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
+    assert {key: value.tobytes() for key, value in written.items()} == {k: v.tobytes() for k, v in read.items()}
+    theirs, ours = (json.loads((folder / "tokenizer_config.json").read_text()) for folder in (source, out))
+    assert theirs.items() <= ours.items()
+    assert (out / "tokenizer.json").is_file()
+    absent = refusal(capsys, f"--workdir={run}", f"--to={tmp_path / 'no'}", "--step=7")
+    assert "no checkpoint of step 7" in absent
+
+
+@pytest.mark.slow
+def test_a_run_that_was_converted_trains_further(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run = publish("gpt2", tmp_path / "in"), tmp_path / "run"
+    words = (f"--dataset={data}", "--steps=1", "--context=12", "--rows=2")
+    assert call(convert, f"--from={source}", f"--workdir={run}", *words) == 0
+    assert call(train, f"--workdir={run}", "--config.maps_every=0") == 0
+    assert "resuming from step 0 to step 1" in capsys.readouterr().out
+    _, _, state = load(run)
+    assert int(state.step) == 1
+    start = load_file(source / "model.safetensors")["transformer.wte.weight"]
+    change = np.abs(np.asarray(state.variables.params["embedding"]["table"]) - start)
+    assert 0 < change.max() < 1e-3
+    assert call(evaluate, f"--workdir={run}") == 0
+    assert call(maps, f"--workdir={run}") == 0
+    assert (run / "report.html").is_file()
+    capsys.readouterr()
+    assert call(convert, f"--workdir={run}", f"--to={tmp_path / 'trained'}") == 0
+    assert "  step 1" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, run = publish("t5", tmp_path / "in"), tmp_path / "run"
+    config = json.loads((source / "config.json").read_text()) | {"eos_token_id": 1}
+    (source / "config.json").write_text(json.dumps(config))
+    assert call(convert, f"--from={source}", f"--workdir={run}", "--context=64", "--rows=2", "--steps=1") == 0
+    directory = RunDirectory.open(run)
+    assert directory.config()["task"]["name"] == "translation"
+    assert directory.config()["model"]["positions"] == "t5"
+    assert Checkpoints.reading(directory.checkpoints).steps() == [0]
+    _, setting, state = load(run)
+    interface = setting.task.interface
+    assert (interface.pad, interface.begin, interface.end) == (0, 0, 1)
+    shapes = jax.tree.map(lambda leaf: leaf.shape, setting.model.functional.shapes())
+    assert jax.tree.map(lambda leaf: leaf.shape, state.variables.params) == shapes
+    assert call(convert, f"--workdir={run}", f"--to={tmp_path / 'out'}") == 0
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (written["decoder_start_token_id"], written["pad_token_id"], written["eos_token_id"]) == (0, 0, 1)
+    capsys.readouterr()
+
+
+def test_exactly_one_direction_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "exactly one of --from=DIR" in refusal(capsys, f"--workdir={tmp_path}")
+    assert "exactly one of --from=DIR" in refusal(capsys, f"--workdir={tmp_path}", "--from=a", "--to=b")
+    assert "--steps goes with --from" in refusal(capsys, f"--workdir={tmp_path}", "--to=b", "--steps=3")
+    assert "--step goes with --to" in refusal(capsys, f"--workdir={tmp_path}", "--from=a", "--step=3")
+    assert "is missing" in refusal(capsys, f"--workdir={tmp_path / 'absent'}", f"--to={tmp_path / 'b'}")
+
+
+def test_a_directory_that_holds_something_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = publish("gpt2", tmp_path / "in")
+    said = refusal(capsys, f"--from={source}", f"--workdir={source}")
+    assert "exists and is not empty; name a new directory" in said
+
+
+def test_a_refused_start_leaves_no_run(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, run = publish("gpt2", tmp_path / "in"), tmp_path / "run"
+    assert refusal(capsys, f"--from={source}", f"--workdir={run}", f"--dataset={tmp_path / 'absent.txt'}")
+    assert {entry.name for entry in run.iterdir()} <= {"lock"}
+    assert "--rows=0" in refusal(capsys, f"--from={source}", f"--workdir={run}", "--rows=0")
+    words = (f"--dataset={data}", "--context=12", "--rows=2")
+    assert call(convert, f"--from={source}", f"--workdir={run}", *words) == 0
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = publish("gpt2", tmp_path / "in")
+    backend = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    backend.add_tokens([f"more{number}" for number in range(30)])
+    backend.save(str(source / "tokenizer.json"))
+    said = refusal(capsys, f"--from={source}", f"--workdir={tmp_path / 'run'}")
+    assert "more than the model's vocab_size=53" in said
+
+
+def test_a_run_needs_no_config_once_it_has_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(train, f"--workdir={tmp_path}") == 2
+    assert "train needs --config=VALUE" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("[")
+    assert call(train, f"--workdir={tmp_path}") == 2
+    assert "config.json is not what a run writes" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Models of other libraries: their files in, ours out, and the other way."""

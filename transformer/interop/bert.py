@@ -1,0 +1,154 @@
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019)."""
+
+from typing import Any
+
+from transformer.interop.entries import ACTIVATIONS, attention, linear, norm, table
+from transformer.interop.family import Config, Entry, Family, Key, Names, Only
+from transformer.interop.layouts import VECTOR
+
+_KEYS = (
+    Key("vocab_size", "embedding_rows"),
+    Key("hidden_size", "width"),
+    Key("num_hidden_layers", "layers"),
+    Key("num_attention_heads", "heads"),
+    Key("intermediate_size", "feed_forward"),
+    Key("longest", "longest"),
+    Key("position_offset", "position_offset"),
+    Key("type_vocab_size", "types", 2),
+    Key("layer_norm_eps", "norm_epsilon", 1e-12),
+    Key("hidden_dropout_prob", "dropout", 0.1),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+    Key("pooler", "pooler"),
+    Key("head", "head"),
+    Key("output_bias", "output_bias"),
+)
+_FIXED: dict[str, Any] = {
+    "score": "scaled_dot",
+    "norm": "layer",
+    "norm_placement": "post",
+    "biases": "all",
+    "positions": "learned",
+    "windows": (),
+    "embedding_scale": "none",
+    "logit_scale": "none",
+    "embedding_norm": True,
+    "tied": True,
+}
+_ONLY = (
+    Only("position_embedding_type", "absolute"),
+    Only("is_decoder", False),
+    Only("add_cross_attention", False),
+    Only("tie_word_embeddings", True),
+)
+# Old files name a norm's parameters by the letters of its paper.
+_RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
+
+
+def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple[Entry, ...]:
+    layer = f"{body}.encoder.layer.{{layer}}"
+    names = ("self.query", "self.key", "self.value", "output.dense")
+    return (
+        *table(f"{body}.embeddings.word_embeddings", "embedding"),
+        *table(f"{body}.embeddings.position_embeddings", "positions"),
+        *table(f"{body}.embeddings.token_type_embeddings", "types"),
+        *norm(f"{body}.embeddings.LayerNorm", "embedding_norm"),
+        *attention(f"{layer}.attention", "layers/attention", names),
+        *norm(f"{layer}.attention.output.LayerNorm", "layers/attention_residual/norm"),
+        *linear(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
+        *linear(f"{layer}.output.dense", "layers/feed_forward/contract"),
+        *norm(f"{layer}.output.LayerNorm", "layers/feed_forward_residual/norm"),
+        *linear(f"{body}.pooler.dense", "pooler"),
+        *linear(transform, "head/transform"),
+        *norm(transform_norm, "head/norm"),
+        Entry(bias, ("output_bias/bias",), VECTOR),
+    )
+
+
+def _heads(config: Config, names: Names, body: str, transform: str) -> Config:
+    """Which heads a model has, by its architecture and by its file, and so whether tokens are scored."""
+    architectures = config.get("architectures") or ()
+    scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
+    pooled = {f"{body}.pooler.dense.weight", "pooler.dense.weight"}
+    return {
+        **config,
+        "pooler": bool(pooled & names),
+        "head": "masked" if scored else "none",
+        "output_bias": scored,
+    }
+
+
+def _publish_heads(config: Config, bare: str) -> Config:
+    """The class of a model with these heads; as in published files, one with both is that of the masked head."""
+    rest = {name: value for name, value in config.items() if name not in ("pooler", "head", "output_bias")}
+    return rest if config["head"] == "masked" else {**rest, "architectures": [bare]}
+
+
+def _simplify_bert(config: Config, names: Names) -> Config:
+    longest = config.get("max_position_embeddings")
+    found = {**config, "longest": longest, "position_offset": 0}
+    return _heads(found, names, "bert", "cls.predictions.transform.dense.weight")
+
+
+def _publish_bert(config: Config) -> Config:
+    rest = {name: value for name, value in config.items() if name not in ("longest", "position_offset")}
+    return _publish_heads({**rest, "max_position_embeddings": config["longest"]}, "BertModel")
+
+
+BERT = Family(
+    model_type="bert",
+    architecture="BertForMaskedLM",
+    model="encoder",
+    keys=tuple(key for key in _KEYS if key.ours != "position_offset"),
+    fixed={**_FIXED, "position_offset": 0},
+    begun={"initialisation": "bert"},
+    only=_ONLY,
+    entries=_entries(
+        "bert", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+    ),
+    prefix="bert.",
+    aliases={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    harmless=(r"(bert\.)?embeddings\.position_ids",),  # 0, 1, 2, ...
+    left_out=(r"cls\.seq_relationship\.(weight|bias)",),
+    renamed=_RENAMED,
+    simplify=_simplify_bert,
+    publish=_publish_bert,
+)
+
+
+def _simplify_roberta(config: Config, names: Names) -> Config:
+    # Positions are counted from behind the padding token's number, whose row belongs to padding.
+    offset = config.get("pad_token_id", 1) + 1
+    longest = config.get("max_position_embeddings", 512) - offset
+    return _heads({**config, "longest": longest, "position_offset": offset}, names, "roberta", "lm_head.dense.weight")
+
+
+def _publish_roberta(config: Config) -> Config:
+    offset = config["position_offset"]
+    rest = {name: value for name, value in config.items() if name not in ("longest", "position_offset")}
+    positions = {"max_position_embeddings": config["longest"] + offset, "pad_token_id": offset - 1}
+    return _publish_heads({**rest, **positions}, "RobertaModel")
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    architecture="RobertaForMaskedLM",
+    model="encoder",
+    keys=_KEYS,
+    fixed=_FIXED,
+    begun={"initialisation": "bert"},
+    only=_ONLY,
+    entries=_entries("roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    prefix="roberta.",
+    aliases={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    harmless=(r"(roberta\.)?embeddings\.position_ids",),
+    renamed=_RENAMED,
+    simplify=_simplify_roberta,
+    publish=_publish_roberta,
+)

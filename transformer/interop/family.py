@@ -1,0 +1,204 @@
+"""What makes a family of another library: tables of its config's keys and of its tensors."""
+
+import dataclasses
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from transformer.config import UserError, to_config
+from transformer.interop.layouts import Layout
+from transformer.layers.block_config import BlockConfig
+from transformer.models.registry import name_of
+
+Config = dict[str, Any]
+Names = frozenset[str]
+
+_REQUIRED = object()
+FREE = frozenset({"initialisation", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout"})
+"""Fields that say how a model is trained and run: no other library need know them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """A key of config.json that says one field of ours.
+
+    `default` is what the other library takes where the key is absent or null. `values` are its values with ours, where
+    they are not the same; of several with one meaning the first is written.
+    """
+
+    theirs: str
+    ours: str
+    default: Any = _REQUIRED
+    values: Mapping[Any, Any] | None = None
+
+    def read(self, config: Config) -> Any:
+        """Our value.
+
+        Errors: UserError for a key that is missing or has a value that we lack.
+        """
+        value = config.get(self.theirs)
+        if value is None:
+            if self.default is _REQUIRED:
+                raise UserError(f"config.json has no {self.theirs}, which a {config.get('model_type')} model needs")
+            value = self.default
+        if self.values is None:
+            return value
+        for known, ours in self.values.items():
+            if type(known) is type(value) and known == value:
+                return ours
+        known_values = ", ".join(map(repr, self.values))
+        raise UserError(f"config.json has {self.theirs}={value!r}, which this model cannot be; known: {known_values}")
+
+    def write(self, ours: Config) -> Any:
+        """Their value.
+
+        Errors: UserError for a value that they lack.
+        """
+        value = ours[self.ours]
+        if self.values is None:
+            return value
+        for theirs, known in self.values.items():
+            if known == value:
+                return theirs
+        known_values = ", ".join(map(str, dict.fromkeys(self.values.values())))
+        raise UserError(f"config.model.{self.ours}={value} is none of {known_values}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Only:
+    """A key of config.json of which we have one value alone; it may be absent. `written`: a reader must be told."""
+
+    theirs: str
+    value: Any
+    written: bool = False
+
+    def check(self, config: Config) -> None:
+        """Refuse another value.
+
+        Errors: UserError naming it.
+        """
+        value = config.get(self.theirs)
+        if value is not None and value != self.value:
+            raise UserError(f"config.json has {self.theirs}={value!r}; only {self.value!r} can be read")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A tensor and the leaves that it holds; `{layer}` in its name stands for the place in stacked leaves.
+
+    An entry whose leaves a model does not have (no bias, tied output) is left out of that model's file; so is one that
+    stands only `beside` a leaf that the model lacks, or `without` a leaf that it has.
+    """
+
+    tensor: str
+    leaves: tuple[str, ...]
+    layout: Layout
+    beside: str | None = None
+    without: str | None = None
+
+    def stands(self, leaves: Container[str]) -> bool:
+        """Whether a model of these leaves has the tensor."""
+        needed = self.leaves if self.beside is None else (*self.leaves, self.beside)
+        return all(leaf in leaves for leaf in needed) and self.without not in leaves
+
+
+def _same(config: Config, names: Names) -> Config:
+    return config
+
+
+def _published(config: Config) -> Config:
+    return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One arrangement of another library, as tables.
+
+    `model_type` and `architecture` are its names there, `model` the name of our family. `keys`, `only` and `fixed`
+    translate the config: `fixed` are the fields of ours that this arrangement always has so, `begun` those that only
+    a training run reads. `simplify` makes a config whose keys are one to one with fields of ours, given the names of
+    the file's tensors; `publish` is its inverse. `spellings` are other names of keys, `renamed` other parts of tensor
+    names. A file may leave `prefix` out of the names. `aliases` are second copies of a tensor; `harmless` are patterns
+    of tensors that hold no parameter, `left_out` of parameters that no model here has.
+    """
+
+    model_type: str
+    architecture: str
+    model: str
+    keys: tuple[Key, ...]
+    fixed: Mapping[str, Any]
+    entries: tuple[Entry, ...]
+    begun: Mapping[str, Any]
+    only: tuple[Only, ...] = ()
+    prefix: str = ""
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    simplify: Callable[[Config, Names], Config] = _same
+    publish: Callable[[Config], Config] = _published
+
+    def read_config(self, config: Mapping[str, Any], names: Names) -> Config:
+        """Our model section, from config.json and the names of the tensors beside it.
+
+        Errors: UserError naming a key of config.json that is missing, or whose value our model cannot express.
+        """
+        plain = dict(config)
+        for spelling, name in self.spellings.items():
+            if plain.get(name) is None and plain.get(spelling) is not None:
+                plain[name] = plain[spelling]
+        for only in self.only:
+            only.check(plain)
+        plain = self.simplify(plain, names)
+        section = {"family": self.model, **self.fixed, **self.begun}
+        return section | {key.ours: key.read(plain) for key in self.keys}
+
+    def write_config(self, model: BlockConfig, rows: int) -> Config:
+        """Their config.json of our model with `rows` rows in its embedding.
+
+        Errors: UserError listing what this arrangement cannot express.
+        """
+        if name_of(model) != self.model:
+            raise UserError(f"config.model.family={name_of(model)} is not {self.model}")
+        ours = comparable(model) | {"embedding_rows": rows}
+        listed = {key.ours for key in self.keys}
+        faults = [
+            f"config.model.{name}={ours[name]} is not {value}"
+            for name, value in self.fixed.items()
+            if ours[name] != value
+        ]
+        for name, usual in (("key_heads", model.heads), ("head_depth", model.width // model.heads)):
+            if name not in listed and ours[name] != usual:
+                faults.append(f"config.model.{name}={ours[name]} is not {usual}")
+        config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
+        config |= {only.theirs: only.value for only in self.only if only.written}
+        for key in self.keys:
+            try:
+                config[key.theirs] = key.write(ours)
+            except UserError as error:
+                faults.append(str(error))
+        if not faults:
+            try:
+                return self.publish(config)
+            except UserError as error:
+                faults.append(str(error))
+        raise Inexpressible(self.model_type, faults)
+
+
+class Inexpressible(UserError):
+    """A model that an arrangement cannot express, with everything that stands in the way."""
+
+    def __init__(self, model_type: str, faults: list[str]):
+        super().__init__(f"{model_type}: {'; '.join(faults)}")
+        self.faults = faults
+
+
+def comparable(model: BlockConfig) -> Config:
+    """The fields of a config with equal values for equal models."""
+    windows = model.windows if any(model.windows) else ()
+    uniform = windows[:1] if len(set(windows)) == 1 else windows
+    return to_config(model) | {
+        "key_heads": model.groups,
+        "head_depth": model.depth,
+        "windows": uniform,
+    }

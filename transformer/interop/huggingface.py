@@ -1,0 +1,172 @@
+"""Folders as Hugging Face publishes them, config.json and model.safetensors, and our models."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.config import UserError, choice
+from transformer.interop import bert, gpt, llama, marian, t5, tensor_files
+from transformer.interop.family import Config, Family, Inexpressible
+from transformer.interop.parameters import Found, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
+from transformer.interop.tensor_files import FLOATS, Tensor
+from transformer.layers.block_config import BlockConfig
+from transformer.models import registry
+from transformer.models.contract import Interface, Model, Precision, PyTree
+
+_LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
+FAMILIES = {family.model_type: family for family in (*_LANGUAGE, bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5)}
+"""By their names there; where two can express one of our models, the first does."""
+
+CONFIG = "config.json"
+
+
+class Foreign(NamedTuple):
+    """A model that was read: its config.json, our model section, the parameters, and what is worth saying of them."""
+
+    config: Config
+    model: Config
+    params: PyTree
+    notes: list[str]
+
+
+def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
+    """The model of a Hugging Face folder, its parameters in the type `dtype`, as NumPy arrays.
+
+    Errors: UserError for a family or a config that our models cannot express, naming the key and its value; for a
+    tensor that is missing, has no place or another shape, naming it; for a pickle or a damaged file.
+    """
+    headers = tensor_files.open_folder(folder)
+    config = read_config(folder)
+    family = choice(str(config.get("model_type")), FAMILIES, f"{folder / CONFIG}: model_type")
+    try:
+        section = _section(family, config, frozenset(headers))
+        slots = plan(family, shapes_of(_model(section).functional.shapes()))
+        found = sort_names(family, headers, slots)
+        _check(slots, found, headers)
+        _check_aliases(family, found, headers)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
+    return Foreign(config, section, _read(slots, found, headers, dtype), _notes(found, headers, dtype))
+
+
+def write_folder(
+    folder: Path, model: BlockConfig, params: PyTree, tokens: Mapping[str, int | None] | None = None
+) -> Family:
+    """Write config.json and model.safetensors of a model of ours into a folder, which is made; the family they are of.
+
+    `tokens` are further keys of config.json, such as pad_token_id.
+
+    Errors: UserError naming what Hugging Face's nearest arrangement cannot express, or a folder that is not empty.
+    """
+    family, config, slots = express(model, params)
+    config |= {"dtype": str(np.asarray(params["embedding"]["table"]).dtype)}
+    for name, number in (tokens or {}).items():
+        if config.get(name, number) != number:
+            raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
+        config[name] = number
+    claim_folder(folder, "--to")
+    tensor_files.write(folder / tensor_files.WEIGHTS, to_tensors(slots, params))
+    # Last: a folder with a config.json is whole.
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    return family
+
+
+def express(model: BlockConfig, params: PyTree) -> tuple[Family, Config, list[Slot]]:
+    """The arrangement of Hugging Face's that a model of ours is, its config.json, and its tensors.
+
+    Errors: UserError naming what the nearest arrangement cannot express.
+    """
+    shapes, rows = shapes_of(params), params["embedding"]["table"].shape[0]
+    refusals: list[Inexpressible] = []
+    for family in FAMILIES.values():
+        if family.model != registry.name_of(model):
+            continue
+        try:
+            return family, family.write_config(model, rows), plan(family, shapes)
+        except Inexpressible as error:
+            refusals.append(error)
+    nearest = min(refusals, key=lambda error: len(error.faults))
+    raise UserError(f"Hugging Face has no such model; the nearest is {nearest}") from nearest
+
+
+def read_config(folder: Path) -> Config:
+    """The config.json of a folder.
+
+    Errors: UserError where there is none, or it is no JSON object.
+    """
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} holds no {CONFIG}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is no JSON object")
+    return config
+
+
+def claim_folder(folder: Path, flag: str) -> None:
+    """Make a folder that does not exist, or take one that is empty.
+
+    Errors: UserError for any other.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{flag}={folder} exists and is not empty; name a new directory")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def build_model(config: BlockConfig, vocabulary: int, precision: Precision) -> Model:
+    """A model of ours without a task, for the sake of its parameters."""
+    interface = Interface({}, {"tokens": vocabulary, "joint": vocabulary}, pad=0, begin=0, end=0)
+    return registry.build(config, interface, precision)
+
+
+def _section(family: Family, config: Config, names: frozenset[str]) -> Config:
+    try:
+        return family.read_config(config, names)
+    except (TypeError, AttributeError, ZeroDivisionError) as error:
+        raise UserError(f"{CONFIG} has a value of the wrong kind for a {family.model_type} model: {error}") from error
+
+
+def _model(section: Config) -> Model:
+    return build_model(registry.model_config(section), section["embedding_rows"], Precision())
+
+
+def _check(slots: list[Slot], found: Found, headers: Mapping[str, Tensor]) -> None:
+    for slot in slots:
+        name = found.tensors[slot.tensor]
+        header = headers[name]
+        if header.shape != slot.shape:
+            raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {slot.shape}")
+        if header.dtype not in FLOATS:
+            raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOATS)} can be read")
+
+
+def _read(slots: list[Slot], found: Found, headers: Mapping[str, Tensor], dtype: str) -> PyTree:
+    ours = {found.tensors[slot.tensor]: slot.tensor for slot in slots}
+    tensors = ((ours[name], tensor) for name, tensor in tensor_files.read(headers, list(ours)))
+    return from_tensors(slots, tensors, jnp.dtype(dtype))
+
+
+def _check_aliases(family: Family, found: Found, headers: Mapping[str, Tensor]) -> None:
+    """Refuse a second copy of a tensor that is not one: the config says one thing, the file another."""
+    for alias, name in found.aliases.items():
+        original = found.tensors.get(family.aliases[alias], name)
+        if original == name:
+            continue
+        tensors = dict(tensor_files.read(headers, [name, original]))
+        if not np.array_equal(tensors[name], tensors[original], equal_nan=True):
+            raise UserError(f"the tensor {name!r} is not {original!r} once more, as its config.json has it")
+
+
+def _notes(found: Found, headers: Mapping[str, Tensor], dtype: str) -> list[str]:
+    held = sorted({FLOATS[headers[name].dtype] for name in found.tensors.values()} - {dtype})
+    notes = [f"the file holds {', '.join(held)}; the run's parameters are {dtype}"] if held else []
+    if found.left_out:
+        notes.append(f"left out, as no model here has them: {', '.join(sorted(found.left_out))}")
+    return notes

@@ -1,0 +1,86 @@
+"""How a tensor of another library holds one or several of our leaves: reversible, without a number changed."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+class Form(enum.Enum):
+    """A tensor's axes: one for all of a vector, or a matrix's inputs and outputs in one order or the other."""
+
+    VECTOR = "vector"
+    IN_OUT = "in_out"
+    OUT_IN = "out_in"
+
+
+class Fusion(enum.Enum):
+    """How several leaves share the output axis: one behind another, or in turn within every head."""
+
+    BLOCKS = "blocks"
+    HEADS = "heads"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A tensor of some form; the first `inputs` axes of our leaf are the matrix's inputs, all others its outputs."""
+
+    form: Form
+    inputs: int
+    fusion: Fusion = Fusion.BLOCKS
+
+    def tensor_shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The tensor's shape, from those of its leaves."""
+        rows = math.prod(shapes[0][: self.inputs])
+        columns = sum(math.prod(shape[self.inputs :]) for shape in shapes)
+        match self.form:
+            case Form.VECTOR:
+                return (rows * columns,)
+            case Form.IN_OUT:
+                return (rows, columns)
+            case Form.OUT_IN:
+                return (columns, rows)
+
+    def read(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """The leaves in a tensor."""
+        rows = math.prod(shapes[0][: self.inputs])
+        matrix = (tensor.T if self.form is Form.OUT_IN else tensor).reshape(rows, -1)
+        match self.fusion:
+            case Fusion.BLOCKS:
+                ends = np.cumsum([math.prod(shape[self.inputs :]) for shape in shapes])[:-1]
+                parts = np.split(matrix, ends, axis=1)
+            case Fusion.HEADS:
+                # [rows, H, leaves, D]: every leaf has heads of one depth.
+                by_head = matrix.reshape(rows, -1, len(shapes), shapes[0][-1])
+                parts = [by_head[:, :, number] for number in range(len(shapes))]
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def write(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
+        """The tensor of leaves: the inverse of `read`."""
+        rows = math.prod(leaves[0].shape[: self.inputs])
+        match self.fusion:
+            case Fusion.BLOCKS:
+                matrix = np.concatenate([leaf.reshape(rows, -1) for leaf in leaves], axis=1)
+            case Fusion.HEADS:
+                by_head = [leaf.reshape(rows, -1, leaf.shape[-1]) for leaf in leaves]
+                matrix = np.stack(by_head, axis=2).reshape(rows, -1)
+        tensor = matrix.T if self.form is Form.OUT_IN else matrix
+        return np.ascontiguousarray(tensor.reshape(self.tensor_shape([leaf.shape for leaf in leaves])))
+
+
+VECTOR = Layout(Form.VECTOR, 0)
+VECTOR_BY_HEADS = Layout(Form.VECTOR, 0, Fusion.HEADS)
+ROW = Layout(Form.IN_OUT, 0)
+"""[1, n] of a vector."""
+TABLE = Layout(Form.IN_OUT, 1)
+"""A matrix as we keep it, [in, out]: tables, and GPT-2's projections."""
+LINEAR = Layout(Form.OUT_IN, 1)
+"""A matrix [out, in], from one of our axes: into heads, or between widths."""
+LINEAR_BY_HEADS = Layout(Form.OUT_IN, 1, Fusion.HEADS)
+FROM_HEADS = Layout(Form.OUT_IN, 2)
+"""A matrix [out, in] whose inputs are heads and their depth."""
+TABLE_FROM_HEADS = Layout(Form.IN_OUT, 2)

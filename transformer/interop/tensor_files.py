@@ -1,0 +1,184 @@
+"""Files of tensors in the safetensors format, whose headers are checked before the library reads a byte.
+
+The format: 8 bytes, the length N of the header, little-endian; N bytes of JSON, by tensor its type, shape and the
+begin and end of its bytes; then the bytes, without a hole (safetensors' specification).
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from transformer.config import UserError
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_LENGTH, _LONGEST_HEADER = 8, 100_000_000
+_BITS = {"BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32}
+_BITS |= {"F64": 64, "I64": 64, "U64": 64, "F8_E4M3": 8, "F8_E5M2": 8}
+FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+# A zip of pickles, or a bare one by its protocol.
+_PICKLED = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_ADVICE = "holds a pickle, which can run code; convert it to safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """What a header says of one tensor, and the file that it is in."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def open_folder(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a Hugging Face folder by name, from model.safetensors or its shards; none is read yet.
+
+    Errors: UserError for a folder without them, for pickles, and for a header or an index that lies.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder: name one that holds config.json and {WEIGHTS}")
+    if (folder / WEIGHTS).is_file():
+        return read_header(folder / WEIGHTS)
+    if (folder / INDEX).is_file():
+        return _open_shards(folder)
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+    if pickles:
+        raise UserError(f"{folder / pickles[0]} {_ADVICE}")
+    raise UserError(f"{folder} holds no {WEIGHTS}")
+
+
+def read(headers: Mapping[str, Tensor], names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """The numbers of tensors by name, one tensor at a time, file by file.
+
+    Errors: UserError naming a file that the library cannot read.
+    """
+    for file in sorted({headers[name].file for name in names}):
+        try:
+            with safetensors.safe_open(file, "np") as opened:
+                for name in names:
+                    if headers[name].file == file:
+                        yield name, opened.get_tensor(name)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
+
+
+def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write tensors by name, with the metadata that Hugging Face asks for."""
+    safetensors.numpy.save_file(dict(tensors), path, {"format": "pt"})
+
+
+def read_header(file: Path) -> dict[str, Tensor]:
+    """What a file's header says of its tensors, after every claim in it was checked against the file.
+
+    Errors: UserError naming the file and the tensor.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        start = opened.read(_LENGTH)
+        length = int.from_bytes(start, "little")
+        text = opened.read(length) if length <= min(size - _LENGTH, _LONGEST_HEADER) else b""
+    # A safetensors file can begin with the same bytes, but then a header of that length follows.
+    if start.startswith(_PICKLED) and not text.startswith(b"{"):
+        raise UserError(f"{file} {_ADVICE}")
+    if len(start) < _LENGTH or not text:
+        raise UserError(
+            f"{file} is damaged: its header claims {length} bytes, the file has {max(size - _LENGTH, 0)} for it"
+        )
+    header = _parse(file, text)
+    header.pop("__metadata__", None)
+    data = size - _LENGTH - length
+    spans = [(*_span(file, name, claim, data), name) for name, claim in header.items()]
+    _check_cover(file, sorted(spans), data)
+    return {name: Tensor(file, claim["dtype"], tuple(claim["shape"])) for name, claim in header.items()}
+
+
+def _parse(file: Path, text: bytes) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UserError(f"{file} is damaged: its header names {twice!r} twice")
+        return found
+
+    try:
+        header = json.loads(text, object_pairs_hook=once)
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is damaged: its header is not JSON ({str(error)[:100]})") from error
+    if not isinstance(header, dict):
+        raise UserError(f"{file} is damaged: its header is no table of tensors")
+    return header
+
+
+def _span(file: Path, name: str, claim: Any, data: int) -> tuple[int, int]:
+    """The bytes of one tensor, once its claims agree with each other and with the file."""
+
+    def damaged(what: str) -> UserError:
+        return UserError(f"{file} is damaged: tensor {name!r} {what}")
+
+    if not isinstance(claim, dict) or not {"dtype", "shape", "data_offsets"} <= claim.keys():
+        raise damaged("lacks its dtype, shape or data_offsets")
+    dtype, shape, offsets = claim["dtype"], claim["shape"], claim["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise damaged(f"has the unknown type {dtype!r}")
+    if not _counts(shape):
+        raise damaged(f"has the shape {shape!r}")
+    if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise damaged(f"has the offsets {offsets!r}")
+    begin, end = offsets
+    if end > data:
+        raise damaged(f"claims the bytes {begin} to {end} of {data}")
+    needed = math.prod(shape) * _BITS[dtype] // 8
+    if end - begin != needed:
+        raise damaged(f"has {end - begin} bytes, but {dtype} of shape {tuple(shape)} needs {needed}")
+    return begin, end
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _check_cover(file: Path, spans: list[tuple[int, int, str]], data: int) -> None:
+    reached, before = 0, ""
+    for begin, end, name in spans:
+        if begin < reached:
+            raise UserError(f"{file} is damaged: the tensors {before!r} and {name!r} overlap")
+        if begin > reached:
+            raise UserError(f"{file} is damaged: {begin - reached} bytes before tensor {name!r} belong to none")
+        reached, before = end, name
+    if reached != data:
+        raise UserError(f"{file} is damaged: {data - reached} bytes behind the last tensor belong to none")
+
+
+def _open_shards(folder: Path) -> dict[str, Tensor]:
+    index = folder / INDEX
+    try:
+        where = json.loads(index.read_text("utf-8"))["weight_map"]
+        files = sorted(set(where.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index} is damaged: it has no weight_map of tensors and files") from error
+    found: dict[str, Tensor] = {}
+    for name in files:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise UserError(f"{index} is damaged: it names the file {name!r}, which is not beside it")
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} lacks {name}, which {INDEX} names")
+        if name.endswith(_PICKLES):
+            raise UserError(f"{folder / name} {_ADVICE}")
+        for tensor, header in read_header(folder / name).items():
+            if tensor in found:
+                raise UserError(f"{folder} holds tensor {tensor!r} twice, in {found[tensor].file.name} and in {name}")
+            found[tensor] = header
+    for tensor, name in where.items():
+        if tensor not in found or found[tensor].file.name != name:
+            raise UserError(f"{index} is damaged: tensor {tensor!r} is not in {name}")
+    return found
