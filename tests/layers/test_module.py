@@ -86,7 +86,7 @@ def test_a_scanned_stack_is_a_loop_over_its_layers(tower: Functional, params: di
         {"period": 2},
         {"period": 4, "checkpoint": jax.checkpoint_policies.nothing_saveable},
     ],
-    ids=str,
+    ids=["unrolled", "unrolled_recomputed", "in_pairs", "as_one_recomputed"],
 )
 def test_how_layers_are_compiled_changes_neither_values_nor_gradients(
     params: dict[str, Any], changes: dict[str, Any]
