@@ -1,22 +1,22 @@
-"""A small BERT on the English documentation inside Python: hidden tokens from those around them.
+"""A small BERT on the English documentation inside Python: hidden characters from those around them.
 
     python -m launch.train --config=experiments/language/python_docs_masked.py --workdir=runs/masked
 
-Needs no data. Takes about 12 minutes on two cores. Expect a masked accuracy on the held-out topics at least 5 points
-above the best of the two baselines that every evaluation reports: the most frequent token, and the token most often
-behind the last.
+Needs no data. Takes 10 to 20 minutes on two cores. Expect an accuracy on hidden characters of the held-out topics far
+above both baselines that every evaluation reports, the most frequent character and the one most often behind the last:
+experiments/results/python_docs_masked.md.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """4 layers, width 128, over a byte-level BPE of 2,048 tokens."""
+    """4 layers, width 128; rotary positions, with which so small a text suffices to learn what stands where."""
     return ConfigDict(
         {
             "name": "python_docs_masked",
             "seed": 1,
-            "steps": 3000,
+            "steps": 2000,
             "accumulate": 1,
             "log_every": 50,
             "eval_every": 500,
@@ -27,8 +27,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "masked_language_modelling",
                 "dataset": "python_docs",
-                "tokenizer": "bpe",
-                "vocabulary": 2048,
+                "tokenizer": "characters",
                 "context": 64,
                 "rows": 32,
                 "masked": 0.15,
@@ -47,7 +46,7 @@ def get_config() -> ConfigDict:
                 "activation": "gelu",
                 "norm_placement": "pre",
                 "initialisation": "bert",
-                "positions": "learned",
+                "positions": "rotary",
                 "longest": 64,
                 "types": 0,
                 "dropout": 0.0,
@@ -56,7 +55,7 @@ def get_config() -> ConfigDict:
             },
             "optimizer": {
                 "algorithm": "adamw",
-                "learning_rate": 1e-3,
+                "learning_rate": 2e-3,
                 "schedule": "linear",
                 "warmup": 300,
                 "weight_decay": 0.01,
