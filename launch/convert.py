@@ -12,7 +12,7 @@ COMMAND = Command(
         "Make a run directory of a Hugging Face folder with --from: its parameters become the checkpoint of step 0, "
         "on which train, evaluate, generate and maps work. Or write a run as such a folder with --to."
     ),
-    example="python -m launch.convert --from=gpt2 --workdir=runs/gpt2 --dataset=tinyshakespeare --data_dir=data",
+    example="python -m launch.convert --from=gpt2 --workdir=runs/gpt2 --dataset=wikitext-2 --data_dir=data",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("from", "a folder with config.json, model.safetensors and a tokenizer, to make a run of"),
@@ -20,13 +20,14 @@ COMMAND = Command(
         Flag("step", "with --to, the checkpoint's step; the latest by default", kind=int),
         Flag("dataset", "with --from, the data to train on further; python_docs, or phrases for translation"),
         Flag("data_dir", "with --from, where the data lies, for data sets that are not made here"),
+        Flag("test", "with --from, the split that is measured at the end; empty where the data has none"),
         Flag("context", "with --from, the greatest length of a text, in tokens (default: 128)", kind=int),
         Flag("rows", "with --from, texts of that length in a batch (default: 16)", kind=int),
         Flag("steps", "with --from, steps to train (default: 1000)", kind=int),
         Flag("learning_rate", "with --from, the peak of the learning rate (default: 5e-5)", kind=float),
     ),
 )
-FITTING = ("dataset", "data_dir", "context", "rows", "steps", "learning_rate")
+FITTING = ("dataset", "data_dir", "test", "context", "rows", "steps", "learning_rate")
 
 
 def main(arguments: Arguments) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 # All of this must be said before jax or the package is imported anywhere.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 # Programs that run once or twice are not worth LLVM's optimisations, which take longer than they save.
-_FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}"
+os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
 
 import hypothesis
 import jaxtyping

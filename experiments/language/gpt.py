@@ -42,6 +42,7 @@ def get_config() -> ConfigDict:
             "model": {
                 "family": "decoder",
                 "size": "gpt2",
+                "embedding_rows": 50_257,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "remat": "dots",

@@ -84,7 +84,17 @@ def test_logits_states_and_maps_are_those_recorded(name: str, tmp_path: Path) ->
         np.testing.assert_allclose(found["pooled"], recorded.arrays["pooled"], rtol=0, atol=1e-4, err_msg=message)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "generated" in recording(name).arrays])
+QUICK = ("gpt2", "mistral", "t5")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in CASES
+        if "generated" in recording(name).arrays
+    ],
+)
 def test_greedy_decoding_takes_the_tokens_recorded(name: str, tmp_path: Path) -> None:
     recorded = recording(name)
     model, params = model_of(name, recorded, tmp_path)

@@ -212,7 +212,7 @@ def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
         ("llama", {"norm": "layer"}, "config.model.norm=layer is not rms"),
         ("bloom", {"feed_forward": 96}, "config.model.feed_forward=96 is not 4 x width=128"),
         ("t5", {"embedding_scale": "sqrt_width"}, "config.model.embedding_scale=sqrt_width is not none"),
-        ("bert", {"norm_placement": "deepnorm"}, "config.model.norm_placement=deepnorm is not post"),
+        ("bert", {"norm_placement": "sandwich"}, "config.model.norm_placement=sandwich is not post"),
     ],
 )
 def test_an_export_names_what_cannot_be_expressed(

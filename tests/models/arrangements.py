@@ -12,6 +12,7 @@ from tests.oracles import transformer as oracle
 from transformer.attention.scores import Score
 from transformer.layers.block_config import Biases, BlockConfig, Positions, Scale
 from transformer.layers.feed_forward import Activation
+from transformer.layers.initialisation import Initialisation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.models import decoder, encoder, encoder_decoder
@@ -85,6 +86,8 @@ def build(family: str, precision: Precision | None = None, **changes: Any) -> tu
     shape = jax.ShapeDtypeStruct((2, LONGEST), jnp.int32)
     precision = precision or Precision()
     options = SMALL | {"dropout": 0.0, "attention_dropout": 0.0} | changes
+    if options.get("norm_placement") is NormPlacement.DEEPNORM:
+        options["initialisation"] = Initialisation.DEEPNORM
     if family == "encoder_decoder":
         interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, PAD, BEGIN, END)
         of_pair = encoder_decoder.EncoderDecoderConfig(**({"encoder_layers": 2, "decoder_layers": 2} | options))

@@ -29,7 +29,14 @@ def make(**changes: Any) -> Model:
     return build(tiny, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
 
 
-@pytest.mark.parametrize("score", list(Score), ids=lambda score: score.value)
+# One score without parameters, one with, and the one that reads no keys; `make slow` takes the others.
+QUICK = (Score.SCALED_DOT, Score.ADDITIVE, Score.LOCATION)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [pytest.param(score, marks=() if score in QUICK else pytest.mark.slow, id=score.value) for score in Score],
+)
 def test_each_score_trains_all_its_parameters_and_decodes_as_it_was_trained(score: Score) -> None:
     model = make(score=score)
     variables = jax.jit(model.init)(jax.random.key(0))

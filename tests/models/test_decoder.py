@@ -141,12 +141,12 @@ def kept_whole() -> Any:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"unroll": 2},
-        {"remat": Remat.FULL},
+        pytest.param({"unroll": 2}, marks=pytest.mark.slow),
+        {"remat": Remat.FULL, "unroll": 2},
         pytest.param({"remat": Remat.DOTS}, marks=pytest.mark.slow),
         pytest.param({"remat": Remat.ATTENTION, "unroll": 2}, marks=pytest.mark.slow),
     ],
-    ids=["unrolled", "full", "dots", "attention_unrolled"],
+    ids=["unrolled", "full_unrolled", "dots", "attention_unrolled"],
 )
 def test_how_layers_run_changes_neither_the_loss_nor_its_gradient(kept_whole: Any, changes: dict[str, Any]) -> None:
     params, (expected, gradients) = kept_whole

@@ -77,6 +77,8 @@ def test_what_a_task_cannot_do_is_refused(
     with pytest.raises(UserError, match="--language=de is for runs that translate"):
         answer(language_task, language_view, ["The fox"], longest=64, decoding={}, language="de")
     with pytest.raises(UserError, match=r"has 8 tokens: with 64 more .* --length=56"):
-        answer(language_task, language_view, ["The foxe"], longest=64, decoding={})
+        answer(language_task, language_view, ["The foxe"], longest=64, decoding={"length": 64})
+    with pytest.raises(UserError, match=r"has 65 tokens: with 1 more .*; shorten it$"):
+        answer(language_task, language_view, [65 * "a"], longest=64, decoding={})
     with pytest.raises(UserError, match="nothing to continue"):
         answer(language_task, language_view, ["  "], longest=64, decoding={"length": 3})

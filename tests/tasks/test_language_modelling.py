@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.tasks.conftest import make_task
+from tests.tasks.conftest import make_task, view_of
 from transformer.config import UserError
 from transformer.tasks.contract import View
 from transformer.tasks.registry import task_config
@@ -117,6 +117,7 @@ def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, langua
     ("values", "message"),
     [
         ({"context": 1}, "config.task.context=1"),
+        ({"validation": ""}, "config.task.validation is empty"),
         ({"rows": 0}, "config.task.rows=0"),
         ({"label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
         ({"batching": "pakced"}, "packed"),
@@ -137,3 +138,8 @@ def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refuse
         make_task(text_file, tmp_path, "language_modelling", tokenizer="given")
     with pytest.raises(UserError, match="probed_length=5000"):
         make_task(text_file, tmp_path, "language_modelling", probed_length=5000, context=5000)
+
+
+def test_prompts_that_the_model_has_no_room_for_are_refused(language_task: Any) -> None:
+    with pytest.raises(UserError, match=r"up to 52 tokens, more than config\.model\.longest=32"):
+        view_of(language_task, "decoder", longest=32)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tasks.conftest import view_of
 from tests.tasks.test_language_modelling import log_probabilities
 from transformer.config import UserError
 from transformer.tasks.contract import View
@@ -62,3 +63,8 @@ def test_the_baselines_are_those_counted_by_hand() -> None:
 def test_shares_that_cannot_be_are_refused() -> None:
     with pytest.raises(UserError, match=r"config\.task\.masked=1\.0"):
         MaskedLanguageModellingConfig(masked=1.0)
+
+
+def test_an_encoder_without_a_head_is_refused(masked_task: Any) -> None:
+    with pytest.raises(UserError, match=r"config\.model\.head=none scores no tokens"):
+        view_of(masked_task, "encoder", head="none")

@@ -58,7 +58,9 @@ def batch_of(seed: int) -> dict[str, np.ndarray]:
 def model() -> Model:
     shape = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
-    config = EncoderDecoderConfig(1, 1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, longest=LENGTH)
+    config = EncoderDecoderConfig(
+        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, longest=LENGTH
+    )
     return build(config, interface, Precision())
 
 

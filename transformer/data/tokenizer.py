@@ -59,6 +59,12 @@ class Tokenizer:
         return frozenset(roles | {number for number, token in added.items() if token.special})
 
     @functools.cached_property
+    def opening(self) -> list[int]:
+        """What stands before every text that a published tokenizer prepares: its begin token, or nothing."""
+        whole = self.backend.encode("", add_special_tokens=True).ids
+        return [number for number in whole[:1] if number == self.begin]
+
+    @functools.cached_property
     def writing(self) -> Writing:
         """What the characters of a piece mean."""
         return writing_of(self.backend)

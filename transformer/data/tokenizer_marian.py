@@ -127,6 +127,11 @@ class MarianTokenizer:
         kept = [number for number in up_to_end(ids, self.begin, self.end) if number not in self.special]
         return self._writer.decode_pieces(self.pieces(kept)).strip()
 
+    @property
+    def opening(self) -> list[int]:
+        """Nothing stands before a text."""
+        return []
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens as they are written in the vocabulary."""
         return [self._pieces.get(int(number), _UNKNOWN) for number in ids]

@@ -47,6 +47,7 @@ class Fitting:
 
     dataset: str | None = None
     data_dir: str | None = None
+    test: str | None = None
     context: int = 128
     rows: int = 16
     steps: int = 1000
@@ -137,7 +138,7 @@ def config_of(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting, *, na
 
 
 def _task(name: str, context: int, fitting: Fitting) -> dict[str, Any]:
-    given = {"dataset": fitting.dataset, "data_dir": fitting.data_dir}
+    given = {"dataset": fitting.dataset, "data_dir": fitting.data_dir, "test": fitting.test}
     task = {"name": name, **{key: value for key, value in given.items() if value is not None}}
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)

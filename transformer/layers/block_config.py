@@ -97,8 +97,8 @@ class BlockConfig:
     with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
     sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
     `embedding_rows` is the size of the vocabulary that the model has room for, where that is more than its task's
-    tokens. `unroll` compiles so many layers in line. `size` names a published model whose values fill the keys that are
-    not given (transformer.models.sizes).
+    tokens. `unroll` compiles so many layers (periods of windows) in line. `size` names a published model whose values
+    fill the keys that are not given (transformer.models.sizes).
     """
 
     width: int = 512
@@ -191,6 +191,11 @@ class BlockConfig:
         if self.positions in (Positions.ROTARY, Positions.ROTARY_HALVES) and self.depth % 2:
             raise UserError(
                 f"the head depth {self.depth} is odd; config.model.positions=rotary turns pairs of features"
+            )
+        if (self.norm_placement is NormPlacement.DEEPNORM) != (self.initialisation is Initialisation.DEEPNORM):
+            raise UserError(
+                f"config.model.norm_placement={self.norm_placement.value} and config.model.initialisation="
+                f"{self.initialisation.value} do not go together: deepnorm is both of them, or neither"
             )
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1:

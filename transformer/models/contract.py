@@ -62,7 +62,8 @@ class Interface:
     """What a task asks of a model, known before it is built.
 
     `inputs`: the shapes and types of the largest batch; `vocabularies`: sizes by name; `pad`, `begin` and `end`
-    are token numbers, None where the task has no such token; `need` is what only some families do.
+    are token numbers, None where the task has no such token; `need` is what only some families do; `decoded` is the
+    greatest length of a prompt with what is generated behind it.
     """
 
     inputs: Mapping[str, jax.ShapeDtypeStruct]
@@ -71,6 +72,7 @@ class Interface:
     begin: int | None
     end: int | None
     need: Need | None = None
+    decoded: int = 0
 
 
 def check_longest(longest: int, interface: Interface) -> None:
@@ -84,6 +86,11 @@ def check_longest(longest: int, interface: Interface) -> None:
                 f"the task's longest {name} has {shape.shape[1]} positions, more than config.model.longest={longest}; "
                 "shorten it (config.task.lengths or config.task.context) or raise config.model.longest"
             )
+    if interface.decoded > longest:
+        raise UserError(
+            f"the task's prompts with what follows have up to {interface.decoded} tokens, more than "
+            f"config.model.longest={longest}; lower config.task.continued, shorten config.task.prompts, or raise it"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from transformer.layers.initialisation import Initialisation, Initialise, Role, 
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter, stack
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Aux, Inputs, Interface, Model, Precision, check_longest
+from transformer.models.contract import Aux, Inputs, Interface, Model, Need, Precision, check_longest
 
 SELF = "encoder/self"
 
@@ -189,9 +189,14 @@ class Encoder(Ends):
 def build(config: EncoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model of this config for a task.
 
-    Errors: UserError when the task's texts have more positions than the model.
+    Errors: UserError when the task's texts have more positions than the model, or it needs a head.
     """
     check_longest(config.longest, interface)
+    if config.head is Head.NONE and interface.need is Need.FILLING:
+        raise UserError(
+            "config.model.head=none scores no tokens, which filling in needs: say config.model.head=masked, or convert "
+            "a folder whose model has its masked head"
+        )
     tokens = Axis("tokens")
     heads = tuple(str(head) for head in range(config.heads))
     layers = tuple(str(layer) for layer in range(config.layers))

@@ -8,7 +8,7 @@ import numpy as np
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.tasks.continuation import continue_texts
+from transformer.tasks.continuation import continue_texts, encode_prompts
 from transformer.tasks.contract import Task, View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.filling import fill_in
@@ -48,16 +48,23 @@ def answer(
     texts = [text for text in texts if text.strip()] or [""]
     if isinstance(task, Translation):
         own = {"length": longest, "beams": task.config.beams, "length_penalty": task.config.length_penalty}
+        if decoding.get("samples", 1) > 1:
+            raise UserError(f"--samples={decoding['samples']} is for runs that continue texts: a translation is one")
         pairs = translate(task, view, texts, language, longest, Decoding(**own | _searching(decoding)))
         return Answers([pair.target for pair in pairs], lambda sites: map_pairs(task, view, pairs, sites))
     if language is not None:
         raise UserError(f"--language={language} is for runs that translate")
     if isinstance(task, LanguageModelling):
-        chosen = Decoding(**decoding)
+        # Where no length is asked for, as much as the model has room for behind the longest prompt.
+        prompts = encode_prompts(task.tokenizer, texts)
+        room = max(longest - int(prompts["lengths"].max()), 1)
+        chosen = Decoding(**{"length": min(Decoding.length, room), **decoding})
         said = continue_texts(view, task.tokenizer, texts, chosen, longest)
         lines = [text + more for text, several in zip(texts, said, strict=True) for more in several]
         best = [text + several[0] for text, several in zip(texts, said, strict=True)]
-        rows = [ids[:MAPPED_TOKENS] for ids in task.tokenizer.encode(best)]
+        read = encode_prompts(task.tokenizer, best)
+        widest = min(MAPPED_TOKENS, longest)
+        rows = [row[: min(length, widest)] for row, length in zip(read["tokens"], read["lengths"], strict=True)]
         return Answers(lines, lambda sites: _map_rows(view, task.tokenizer, rows, sites))
     if isinstance(task, MaskedLanguageModelling):
         if decoding:

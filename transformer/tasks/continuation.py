@@ -21,12 +21,14 @@ from transformer.tasks.text_data import padded
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
     """Prompts as one batch of `tokens` [B, P], padded behind their `lengths` [B].
 
-    A text of no tokens begins as documents do: with the begin token, or behind the end of another document.
+    They begin as the tokenizer's published texts do; a text of no tokens with the begin token in any case, or behind
+    the end of another document.
 
     Errors: UserError for a text of no tokens where no token begins one.
     """
     opening = tokenizer.begin if tokenizer.begin is not None else tokenizer.end
-    encoded = [[opening] if not ids and opening is not None else ids for ids in tokenizer.encode(texts)]
+    encoded = [[*tokenizer.opening, *ids] for ids in tokenizer.encode(texts)]
+    encoded = [[opening] if not ids and opening is not None else ids for ids in encoded]
     if not all(encoded):
         raise UserError("there is nothing to continue: give a text by --text, or one a line on standard input")
     return padded(encoded, tokenizer)
@@ -60,9 +62,10 @@ def continue_texts(
     prompts = encode_prompts(tokenizer, texts)
     for text, length in zip(texts, prompts["lengths"], strict=True):
         if length + decoding.length > longest:
+            advice = f", or give --length={longest - length}" if length < longest else ""
             raise UserError(
                 f"{text[:40]!r}... has {length} tokens: with {decoding.length} more it exceeds the model's {longest} "
-                f"positions; shorten it, or give --length={max(longest - int(length), 1)}"
+                f"positions; shorten it{advice}"
             )
     run = jax.jit(lambda variables, batch: roll_out(view._replace(variables=variables), tokenizer, batch, decoding))
     rollout = run(view.variables, prompts)

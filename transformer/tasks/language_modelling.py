@@ -85,12 +85,16 @@ class LanguageModelling:
             begin=tokenizer.begin,
             end=tokenizer.end,
             need=Need.CONTINUATION,
+            decoded=self._longest_prompt() + config.continued if config.prompts else 0,
         )
         self._bytes_V = text_bytes(tokenizer)
         self.objectives = (Objective("language_modelling", self._loss),)
         self.probed = stretches(splits[config.validation], config.probed, min(config.probed_length, config.context))
         losses = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
         self.evaluations = (*losses, *((self._continuations(),) if config.prompts else ()))
+
+    def _longest_prompt(self) -> int:
+        return int(encode_prompts(self.tokenizer, self.config.prompts)["lengths"].max())
 
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""

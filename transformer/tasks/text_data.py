@@ -53,6 +53,8 @@ class TextConfig:
     evaluated_parameters: str = "raw"
 
     def __post_init__(self) -> None:
+        if not self.validation:
+            raise UserError("config.task.validation is empty: name the split that is looked at while training")
         for name in ("vocabulary", "rows", "probed", "logits_at_once"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
@@ -63,7 +65,7 @@ class TextConfig:
     @property
     def evaluated(self) -> tuple[str, ...]:
         """The splits that are evaluated."""
-        return tuple(name for name in (self.validation, self.test) if name)
+        return (self.validation, *((self.test,) if self.test else ()))
 
 
 Documents = Sequence[np.ndarray]

@@ -35,6 +35,10 @@ def translate(
     known = task.tokenizer.languages
     if known and language not in known:
         raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
+    if language and not known:
+        raise UserError(f"--language={language}: this run knows one direction alone; leave the flag out")
+    if decoding.length > longest:
+        raise UserError(f"--length={decoding.length} exceeds the model's {longest} positions: give at most {longest}")
     source = [Pair(text.strip(), "", language or "") for text in texts]
     encoded = encode(task.tokenizer, source)
     for text, tokens in zip(texts, encoded.sources, strict=True):

@@ -11,7 +11,6 @@ from jaxtyping import Array, Key
 from transformer.attention.capture import Capture
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
-from transformer.decode.generate import Tokens
 from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
@@ -66,7 +65,7 @@ class Translation:
             finish=_means,
             parameters=config.evaluated_parameters,
         )
-        decode = decoding_step(config, Tokens(*special_tokens(tokenizer)))
+        decode = decoding_step(config, tokenizer)
         translations = (
             translation_evaluation(config, tokenizer, few, decode, shown=3),
             translation_evaluation(config, tokenizer, test, decode, shown=20, at_end=True),

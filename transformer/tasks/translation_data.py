@@ -42,7 +42,6 @@ class TranslationConfig:
     test: str = "test"
     beams: int = 4
     length_penalty: float = 0.6
-    extra_length: int = 50
     bleu_tokenizer: str = "13a"
     bleu_lowercase: bool = False
     shown: int = 200

@@ -21,8 +21,10 @@ from transformer.tasks.alignment import (
     diagonal_links,
     word_weights,
 )
+from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
-from transformer.tasks.translation_data import CROSS, Split, TranslationConfig, words_of
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.translation_data import CROSS, Split, TranslationConfig, special_tokens, words_of
 
 
 def chooser(config: TranslationConfig) -> Chooser:
@@ -71,19 +73,20 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
     return OneEpoch(batches)
 
 
-def decoding_step(config: TranslationConfig, special: Tokens) -> EvaluationStep:
+def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
     """The step that decodes a batch: rows of the best tokens, and of the pairs that they belong to."""
     chosen = chooser(config)
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
-        source = jnp.asarray(batch["source"])
+        inputs = {"source": jnp.asarray(batch["source"])}
         rollout = generate(
             view.model,
             view.variables,
-            {"source": source},
+            inputs,
             chooser=chosen,
-            length=source.shape[1],
-            tokens=special,
+            length=inputs["source"].shape[1],
+            tokens=Tokens(*special_tokens(tokenizer)),
+            constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs)),
         )
         return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
 
