@@ -13,9 +13,10 @@ from tests.oracles import decoding as oracle
 from transformer.decode.beam import Beam
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
+from transformer.layers.block_config import Positions
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Interface, Model, Precision, Variables
-from transformer.models.encoder_decoder import EncoderDecoderConfig, Positions, build
+from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 
 SPECIAL = Tokens(pad=0, begin=1, end=2)
 VOCABULARY, LENGTH, LONGEST_SOURCE = 7, 8, 6

@@ -13,10 +13,10 @@ from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.axes import DATA_PARALLEL, LOGICAL_AXES, resolve
 from transformer.config import UserError
-from transformer.layers.block_config import Biases
+from transformer.layers.block_config import Biases, Positions
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Interface, Model, Precision, Variables, count_parameters
-from transformer.models.encoder_decoder import EncoderDecoderConfig, Positions, build
+from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
 SITES = ("encoder/self", "decoder/self", "decoder/cross")

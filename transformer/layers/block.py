@@ -15,7 +15,7 @@ from transformer.layers.block_config import Biases, BlockConfig, Remat
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Keys, Module, Parameter, scan
-from transformer.layers.norm import LayerNorm, RmsNorm, make_norm
+from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 
 
@@ -51,9 +51,7 @@ class Block(Module):
         keys: Keys,
     ):
         def norm() -> LayerNorm | RmsNorm:
-            biased = config.biases is not Biases.NONE
-            epsilon = config.norm_epsilon
-            return make_norm(config.norm, config.width, epsilon=epsilon, bias=biased, parameter=parameter, keys=keys)
+            return config.make_norm(parameter, keys)
 
         def residual() -> Residual:
             return Residual(config.norm_placement, norm, alpha)

@@ -9,7 +9,8 @@ from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
-from transformer.layers.norm import Norm
+from transformer.layers.module import Keys, Parameter
+from transformer.layers.norm import LayerNorm, Norm, RmsNorm
 from transformer.layers.residual import NormPlacement
 
 
@@ -147,6 +148,15 @@ class BlockConfig:
     def period(self) -> tuple[int, ...]:
         """The windows of one period of layers."""
         return self.windows or (0,)
+
+    def make_norm(self, parameter: Parameter, keys: Keys) -> LayerNorm | RmsNorm:
+        """A norm of this kind over the width; only a layer norm can have a bias."""
+        match self.norm:
+            case Norm.LAYER:
+                bias = self.biases is not Biases.NONE
+                return LayerNorm(self.width, parameter=parameter, keys=keys, epsilon=self.norm_epsilon, bias=bias)
+            case Norm.RMS:
+                return RmsNorm(self.width, parameter=parameter, keys=keys, epsilon=self.norm_epsilon)
 
     def rows(self, tokens: int) -> int:
         """The rows of the embedding for a task of so many tokens.

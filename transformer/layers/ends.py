@@ -10,12 +10,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.dropout import dropout
 from transformer.attention.positions import sinusoidal
-from transformer.layers.block_config import Biases, BlockConfig, Positions
+from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.initialisation import Initialise, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Keys, Module, Parameter
-from transformer.layers.norm import make_norm
 
 
 class Bias(Module):
@@ -57,7 +56,7 @@ class Ends(Module):
         learned = config.positions is Positions.LEARNED
         self.positions = table(Role.POSITIONS, config.longest + offset, LearnedPositions) if learned else None
         self.types = table(Role.POSITIONS, types, Embedding) if types else None
-        self.embedding_norm = self.make_norm(parameter, keys) if config.embedding_norm else None
+        self.embedding_norm = config.make_norm(parameter, keys) if config.embedding_norm else None
         unembedding = functools.partial(initialise, Role.DENSE)
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
         self.unembedding = (
@@ -66,14 +65,6 @@ class Ends(Module):
             else Linear(model, tokens, bias=False, initialise=unembedding, parameter=parameter, keys=keys)
         )
         self.output_bias = Bias(vocabulary, parameter=parameter, keys=keys) if config.output_bias else None
-
-    def make_norm(self, parameter: Parameter, keys: Keys) -> Module:
-        """A norm of the config's kind over the width."""
-        config = self.config
-        bias = config.biases is not Biases.NONE
-        return make_norm(
-            config.norm, config.width, epsilon=config.norm_epsilon, bias=bias, parameter=parameter, keys=keys
-        )
 
     def embed(
         self,

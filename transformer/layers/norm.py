@@ -1,7 +1,6 @@
 """Normalisation of one vector."""
 
 import enum
-from typing import assert_never
 
 import jax
 import jax.numpy as jnp
@@ -52,16 +51,3 @@ class RmsNorm(Module):
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * self.scale[...]).astype(x.dtype)
-
-
-def make_norm(
-    kind: Norm, width: int, *, epsilon: float, bias: bool, parameter: Parameter, keys: Keys
-) -> LayerNorm | RmsNorm:
-    """A norm of a kind; only a layer norm can have a bias."""
-    match kind:
-        case Norm.LAYER:
-            return LayerNorm(width, parameter=parameter, keys=keys, epsilon=epsilon, bias=bias)
-        case Norm.RMS:
-            return RmsNorm(width, parameter=parameter, keys=keys, epsilon=epsilon)
-        case _:
-            assert_never(kind)

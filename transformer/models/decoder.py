@@ -1,6 +1,7 @@
 """The decoder-only Transformer: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its successors."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +10,14 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
-from transformer.layers.attention_parameters import BucketTable
-from transformer.layers.block import Block, by_layer, run_layers, windowed
+from transformer.layers.block import run_layers, windowed
 from transformer.layers.block_config import BlockConfig, Positions
-from transformer.layers.ends import Ends
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
-from transformer.layers.module import Functional, Keys, Parameter, stack
+from transformer.layers.module import Functional, Keys, Parameter
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Aux, Cache, Inputs, Interface, Model, Precision, check_longest
+from transformer.models.token_model import TokenModel, split_key
 
 SELF = "decoder/self"
 
@@ -43,7 +43,7 @@ class DecoderConfig(BlockConfig):
         self.check_period("layers")
 
 
-class Decoder(Ends):
+class Decoder(TokenModel):
     """Causal blocks over one sequence of tokens.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is); for packed rows
@@ -63,33 +63,11 @@ class Decoder(Ends):
             parameter=parameter,
             keys=keys,
         )
-        alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
         self.count = config.layers
-        self.layers = stack(
-            lambda keys: Block(config, cross=False, initialise=initialise, alpha=alpha, parameter=parameter, keys=keys),
-            config.layers,
-            keys,
-        )
-        t5 = config.positions is Positions.T5
-        self.relative = BucketTable(config, bidirectional=False, parameter=parameter, keys=keys) if t5 else None
-        self.norm = self.make_norm(parameter, keys) if config.norm_placement.final_norm else None
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
-
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T V"], Aux]:
-        """The logits behind every position, given the tokens up to it."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
-        return self.logits(hidden_BxTxE), aux
+        made: dict[str, Any] = {"parameter": parameter, "keys": keys}
+        self.layers = self.make_blocks(config.layers, cross=False, initialise=initialise, deep=deep, **made)
+        self.relative = self.make_table(bidirectional=False, **made)
+        self.norm = self.make_final_norm(parameter, keys)
 
     def hidden(
         self,
@@ -102,24 +80,21 @@ class Decoder(Ends):
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the tokens from."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
-        embedding_key, layers_key = jax.random.split(key) if train and key is not None else (None, None)
+        embedding_key, layers_key = split_key(key if train else None)
         if "segments" in inputs and "positions" not in inputs:
             raise ValueError("inputs has segments without positions: packed rows need both, positions from 0 in each")
         positions = inputs.get("positions", jnp.arange(tokens_BxT.shape[1])[None])
-        mask, table = _mask(inputs), None if self.relative is None else self.relative()
-        at_site = None if capture is None else capture.at(SELF)
-        x_BxTxE, found = run_layers(
+        x_BxTxE, captured = self.run_self_attention(
             self.layers,
-            self.config,
             self.count,
-            lambda block, x, layer, _: block(
-                x, layer, mask=windowed(mask, layer.window), table=table, capture=(at_site, None)
-            ),
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
+            _mask(inputs),
+            relative=self.relative,
+            norm=self.norm,
             key=layers_key,
+            capture=None if capture is None else capture.at(SELF),
         )
-        captured, _ = by_layer(found)
-        return self._close(x_BxTxE), Aux({} if captured is None else {SELF: captured}, {}, state)
+        return x_BxTxE, Aux({} if captured is None else {SELF: captured}, {}, state)
 
     def init_cache(self, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts, right-padded to one width; the first step reads each row's last prompt token again."""
@@ -160,10 +135,8 @@ class Decoder(Ends):
             self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0],
             inputs=cache.layers,
         )
-        return self.logits(self._close(x_RxE)), Cache(grown, {"position": position_R + 1}, cache.examples)
-
-    def _close(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        return x if self.norm is None else self.norm(x)
+        x_RxE = x_RxE if self.norm is None else self.norm(x_RxE)
+        return self.logits(x_RxE), Cache(grown, {"position": position_R + 1}, cache.examples)
 
 
 def _mask(inputs: Inputs) -> Mask:

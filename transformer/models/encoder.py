@@ -3,8 +3,8 @@
 import dataclasses
 import enum
 import functools
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
@@ -12,16 +12,13 @@ from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.layers.attention_parameters import BucketTable
-from transformer.layers.block import Block, by_layer, run_layers, windowed
 from transformer.layers.block_config import Biases, BlockConfig, Positions
-from transformer.layers.ends import Ends
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Keys, Module, Parameter, stack
-from transformer.layers.residual import NormPlacement
+from transformer.layers.module import Functional, Keys, Module, Parameter
 from transformer.models.contract import Aux, Inputs, Interface, Model, Need, Precision, check_longest
+from transformer.models.token_model import TokenModel, split_key
 
 SELF = "encoder/self"
 
@@ -78,7 +75,7 @@ class MaskedHead(Module):
         return self.norm(self.activation(self.transform(x)))
 
 
-class Encoder(Ends):
+class Encoder(TokenModel):
     """Blocks in which every token sees every other.
 
     inputs: `tokens` [B, T]; `types` [B, T] where the model has any (absent: all 0); `lengths` [B], beyond which an
@@ -102,16 +99,11 @@ class Encoder(Ends):
             parameter=parameter,
             keys=keys,
         )
-        alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
         self.count, self.pad = config.layers, interface.pad
-        self.layers = stack(
-            lambda keys: Block(config, cross=False, initialise=initialise, alpha=alpha, parameter=parameter, keys=keys),
-            config.layers,
-            keys,
-        )
-        t5 = config.positions is Positions.T5
-        self.relative = BucketTable(config, bidirectional=True, parameter=parameter, keys=keys) if t5 else None
-        self.norm = self.make_norm(parameter, keys) if config.norm_placement.final_norm else None
+        made: dict[str, Any] = {"parameter": parameter, "keys": keys}
+        self.layers = self.make_blocks(config.layers, cross=False, initialise=initialise, deep=deep, **made)
+        self.relative = self.make_table(bidirectional=True, **made)
+        self.norm = self.make_final_norm(parameter, keys)
         square = functools.partial(
             Linear,
             (("embed", config.width),),
@@ -122,11 +114,7 @@ class Encoder(Ends):
             keys=keys,
         )
         self.pooler = square() if config.pooler else None
-        self.head = MaskedHead(config, self.make_norm(parameter, keys), square()) if scored else None
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
+        self.head = MaskedHead(config, config.make_norm(parameter, keys), square()) if scored else None
 
     def forward(
         self,
@@ -154,22 +142,18 @@ class Encoder(Ends):
         tokens_BxT = jnp.asarray(inputs["tokens"])
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._lengths(tokens_BxT)
         mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
-        embedding_key, layers_key = jax.random.split(key) if train and key is not None else (None, None)
+        embedding_key, layers_key = split_key(key if train else None)
         types_BxT = jnp.asarray(inputs["types"]) if "types" in inputs else None
-        table = None if self.relative is None else self.relative()
-        at_site = None if capture is None else capture.at(SELF)
-        x_BxTxE, found = run_layers(
+        x_BxTxE, captured = self.run_self_attention(
             self.layers,
-            self.config,
             self.count,
-            lambda block, x, layer, _: block(
-                x, layer, mask=windowed(mask, layer.window), table=table, capture=(at_site, None)
-            ),
             self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key, types_BxT),
+            mask,
+            relative=self.relative,
+            norm=self.norm,
             key=layers_key,
+            capture=None if capture is None else capture.at(SELF),
         )
-        x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
-        captured, _ = by_layer(found)
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
         return x_BxTxE, Aux({} if captured is None else {SELF: captured}, extras, state)
 

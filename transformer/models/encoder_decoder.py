@@ -1,8 +1,8 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), and the arrangements of Marian and T5."""
 
 import dataclasses
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
@@ -10,14 +10,12 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.attention_parameters import BucketTable
-from transformer.layers.block import Block, Memory, by_layer, run_layers, windowed
-from transformer.layers.block_config import Biases, BlockConfig, Positions, Scale
-from transformer.layers.ends import Ends
-from transformer.layers.initialisation import DeepNorm, Initialise, deepnorm_encoder_decoder
-from transformer.layers.module import Functional, Keys, Module, Parameter, stack
-from transformer.layers.residual import NormPlacement
+from transformer.layers.block import Memory, by_layer, run_layers, windowed
+from transformer.layers.block_config import Biases, BlockConfig, Scale
+from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
+from transformer.layers.module import Functional, Keys, Parameter
 from transformer.models.contract import Aux, Cache, Inputs, Interface, Model, Precision, check_longest
+from transformer.models.token_model import TokenModel, split_key
 
 ENCODER_SELF, DECODER_SELF, DECODER_CROSS = "encoder/self", "decoder/self", "decoder/cross"
 
@@ -40,7 +38,7 @@ class EncoderDecoderConfig(BlockConfig):
         self.check_period("decoder_layers")
 
 
-class EncoderDecoder(Ends):
+class EncoderDecoder(TokenModel):
     """Encoder and decoder over one shared embedding, which also scores the output (section 3.4).
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token, whatever its
@@ -68,44 +66,17 @@ class EncoderDecoder(Ends):
         self.pad, self.begin = interface.pad, interface.begin
         self.encoder_layers, self.decoder_layers = config.encoder_layers, config.decoder_layers
 
-        def blocks(cross: bool, count: int, initialise: Initialise, side: DeepNorm) -> Module:
-            alpha = side.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
-            return stack(
-                lambda keys: Block(
-                    config, cross=cross, initialise=initialise, alpha=alpha, parameter=parameter, keys=keys
-                ),
-                count,
-                keys,
-            )
-
-        self.encoder = blocks(False, config.encoder_layers, initialise[0], deep[0])
-        self.decoder = blocks(True, config.decoder_layers, initialise[1], deep[1])
-
-        def table(bidirectional: bool) -> BucketTable | None:
-            t5 = config.positions is Positions.T5
-            return BucketTable(config, bidirectional=bidirectional, parameter=parameter, keys=keys) if t5 else None
-
-        self.encoder_relative, self.decoder_relative = table(True), table(False)
-        final = config.norm_placement.final_norm
-        self.encoder_norm = self.make_norm(parameter, keys) if final else None
-        self.decoder_norm = self.make_norm(parameter, keys) if final else None
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
-
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T V"], Aux]:
-        """The logits of every target position, given the source and the target before it."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
-        return self.logits(hidden_BxTxE), aux
+        made: dict[str, Any] = {"parameter": parameter, "keys": keys}
+        self.encoder = self.make_blocks(
+            config.encoder_layers, cross=False, initialise=initialise[0], deep=deep[0], **made
+        )
+        self.decoder = self.make_blocks(
+            config.decoder_layers, cross=True, initialise=initialise[1], deep=deep[1], **made
+        )
+        self.encoder_relative = self.make_table(bidirectional=True, **made)
+        self.decoder_relative = self.make_table(bidirectional=False, **made)
+        self.encoder_norm = self.make_final_norm(parameter, keys)
+        self.decoder_norm = self.make_final_norm(parameter, keys)
 
     def hidden(
         self,
@@ -117,7 +88,7 @@ class EncoderDecoder(Ends):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the tokens from."""
-        encoder_key, decoder_key = _pair(key if train else None)
+        encoder_key, decoder_key = split_key(key if train else None)
         memory_BxSxE, source_lengths, of_encoder = self.encode(jnp.asarray(inputs["source"]), encoder_key, capture)
         target_BxT = jnp.asarray(inputs["target"])
         # The first token begins a target, and may be the padding token itself (Marian, T5); a row without a source
@@ -128,7 +99,7 @@ class EncoderDecoder(Ends):
         memory = Memory(memory_BxSxE, Mask(query_lengths=target_lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
         at = (None, None) if capture is None else (capture.at(DECODER_SELF), capture.at(DECODER_CROSS))
-        embedding_key, layers_key = _pair(decoder_key)
+        embedding_key, layers_key = split_key(decoder_key)
         x_BxTxE, found = run_layers(
             self.decoder,
             self.config,
@@ -151,21 +122,17 @@ class EncoderDecoder(Ends):
         """The encoder's output, the lengths of the sources, and the maps."""
         lengths = jnp.sum(source_BxS != self.pad, axis=1)
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
-        table = None if self.encoder_relative is None else self.encoder_relative()
-        at_site = capture.at(ENCODER_SELF) if capture is not None else None
-        embedding_key, layers_key = _pair(key)
-        x_BxSxE, found = run_layers(
+        embedding_key, layers_key = split_key(key)
+        x_BxSxE, captured = self.run_self_attention(
             self.encoder,
-            self.config,
             self.encoder_layers,
-            lambda block, x, layer, _: block(
-                x, layer, mask=windowed(mask, layer.window), table=table, capture=(at_site, None)
-            ),
             self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key),
+            mask,
+            relative=self.encoder_relative,
+            norm=self.encoder_norm,
             key=layers_key,
+            capture=None if capture is None else capture.at(ENCODER_SELF),
         )
-        x_BxSxE = x_BxSxE if self.encoder_norm is None else self.encoder_norm(x_BxSxE)
-        captured, _ = by_layer(found)
         return x_BxSxE, lengths, captured
 
     def init_cache(self, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
@@ -234,10 +201,3 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
             Site(DECODER_CROSS, target, source, decoder, heads),
         ),
     )
-
-
-def _pair(key: Key[Array, ""] | None) -> tuple[Key[Array, ""] | None, Key[Array, ""] | None]:
-    if key is None:
-        return None, None
-    first, second = jax.random.split(key)
-    return first, second

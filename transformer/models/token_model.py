@@ -1,0 +1,97 @@
+"""What every family over tokens is built from: stacks of blocks between two ends, and running one over a sequence."""
+
+import jax
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.masks import Mask
+from transformer.layers.attention_parameters import BucketTable
+from transformer.layers.block import Block, by_layer, run_layers, windowed
+from transformer.layers.block_config import Positions
+from transformer.layers.ends import Ends
+from transformer.layers.initialisation import DeepNorm, Initialise
+from transformer.layers.module import Keys, Module, Parameter, stack
+from transformer.layers.norm import LayerNorm, RmsNorm
+from transformer.layers.residual import NormPlacement
+from transformer.models.contract import Aux, Inputs
+
+FinalNorm = LayerNorm | RmsNorm | None
+OptionalKey = Key[Array, ""] | None
+
+
+class TokenModel(Ends):
+    """A family over tokens: it says what its outputs before the vocabulary are, by `hidden`."""
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried between steps."""
+        return {}
+
+    def forward(
+        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
+    ) -> tuple[Float[Array, "B T _"], Aux]:
+        """The logits of every position."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        return self.logits(hidden_BxTxE), aux
+
+    def hidden(
+        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores the tokens from."""
+        raise NotImplementedError
+
+    def make_blocks(
+        self, count: int, *, cross: bool, initialise: Initialise, deep: DeepNorm, parameter: Parameter, keys: Keys
+    ) -> Module:
+        """`count` blocks of the config's arrangement as one stacked module."""
+        config = self.config
+        alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
+        return stack(
+            lambda keys: Block(config, cross=cross, initialise=initialise, alpha=alpha, parameter=parameter, keys=keys),
+            count,
+            keys,
+        )
+
+    def make_table(self, *, bidirectional: bool, parameter: Parameter, keys: Keys) -> BucketTable | None:
+        """The table that all layers of a stack share, where positions are T5's."""
+        if self.config.positions is not Positions.T5:
+            return None
+        return BucketTable(self.config, bidirectional=bidirectional, parameter=parameter, keys=keys)
+
+    def make_final_norm(self, parameter: Parameter, keys: Keys) -> FinalNorm:
+        """The norm behind the last block, where the placement asks for one."""
+        return self.config.make_norm(parameter, keys) if self.config.norm_placement.final_norm else None
+
+    def run_self_attention(
+        self,
+        stacked: Module,
+        count: int,
+        x_BxTxE: Float[Array, "B T E"],
+        mask: Mask,
+        *,
+        relative: BucketTable | None,
+        norm: FinalNorm,
+        key: OptionalKey,
+        capture: Capture | None,
+    ) -> tuple[Float[Array, "B T E"], Captured | None]:
+        """A stack without a memory over whole sequences and its final norm, and the maps asked for at its site."""
+        table = None if relative is None else relative()
+        x_BxTxE, found = run_layers(
+            stacked,
+            self.config,
+            count,
+            lambda block, x, layer, _: block(
+                x, layer, mask=windowed(mask, layer.window), table=table, capture=(capture, None)
+            ),
+            x_BxTxE,
+            key=key,
+        )
+        captured, _ = by_layer(found)
+        return (x_BxTxE if norm is None else norm(x_BxTxE)), captured
+
+
+def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
+    """Two keys of one, or none of none."""
+    if key is None:
+        return None, None
+    first, second = jax.random.split(key)
+    return first, second
