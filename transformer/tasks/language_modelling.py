@@ -2,39 +2,31 @@
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.windows import Windows, join
-from transformer.models.contract import Aux, Interface, Need
+from transformer.models.contract import Need
 from transformer.tasks.continuation import encode_prompts, roll_out
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Labels
-from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.text_data import (
     Documents,
     TextConfig,
-    describe,
     load_documents,
     per_token_and_byte,
-    stretches,
     text_bytes,
 )
-
-INPUTS = ("tokens", "lengths", "segments", "positions")
+from transformer.tasks.text_task import TextTask, real_places
 
 
 class Batching(enum.Enum):
@@ -65,7 +57,7 @@ class LanguageModellingConfig(TextConfig):
             raise UserError(f"config.task.continued={self.continued} must be at least 1 token")
 
 
-class LanguageModelling:
+class LanguageModelling(TextTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(
@@ -75,26 +67,14 @@ class LanguageModelling:
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
     ):
-        self.config, self.tokenizer, self._train = config, tokenizer, splits["train"]
-        self._rows = -(-config.rows // rows_multiple) * rows_multiple
-        shape = jax.ShapeDtypeStruct((self._rows, config.context), jnp.int32)
-        self.interface = Interface(
-            inputs={"tokens": shape},
-            vocabularies={"tokens": tokenizer.vocabulary},
-            pad=tokenizer.pad,
-            begin=tokenizer.begin,
-            end=tokenizer.end,
-            need=Need.CONTINUATION,
-            decoded=self._longest_prompt() + config.continued if config.prompts else 0,
-        )
+        self.config = config
+        self._prompts = encode_prompts(tokenizer, config.prompts) if config.prompts else None
+        longest = 0 if self._prompts is None else int(self._prompts["lengths"].max()) + config.continued
+        super().__init__(config, tokenizer, splits, rows_multiple, need=Need.CONTINUATION, decoded=longest)
         self._bytes_V = text_bytes(tokenizer)
         self.objectives = (Objective("language_modelling", self._loss),)
-        self.probed = stretches(splits[config.validation], config.probed, min(config.probed_length, config.context))
         losses = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
-        self.evaluations = (*losses, *((self._continuations(),) if config.prompts else ()))
-
-    def _longest_prompt(self) -> int:
-        return int(encode_prompts(self.tokenizer, self.config.prompts)["lengths"].max())
+        self.evaluations = losses if self._prompts is None else (*losses, self._continuations(self._prompts))
 
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
@@ -105,10 +85,6 @@ class LanguageModelling:
             case Batching.PACKED:
                 return Packed(self._train, context=context, rows=rows, seed=seed, end=end)
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from step to step."""
-        return {}
-
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """The batch as it is."""
         return batch, view.extra
@@ -117,31 +93,10 @@ class LanguageModelling:
         """The number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """The maps of stretches of the validation text."""
-        tokens = jnp.asarray(self.probed)
-        _, aux = view.model.apply(view.variables, {"tokens": tokens}, method="hidden", train=False, capture=capture)
-        return aux
-
-    def labels(self) -> Labels:
-        """The tokens of those stretches."""
-        return describe(self.tokenizer, [list(row) for row in self.probed])
-
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
-        hidden_BxTxE, aux = view.model.apply(
-            view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
-        )
-        sums = hidden_token_loss(
-            functools.partial(view.model.logits, view.variables),
-            hidden_BxTxE,
-            jnp.asarray(batch["labels"]),
-            _counts(batch),
-            self.config.label_smoothing,
-            logits_at_once=self.config.logits_at_once,
-        )
+        sums, aux = self.token_sums(view, batch, _counts(batch), key, label_smoothing=self.config.label_smoothing)
         metrics = {
             "loss": sums.smoothed / totals["tokens"],
             "cross_entropy": sums.cross_entropy / totals["tokens"],
@@ -174,10 +129,9 @@ class LanguageModelling:
         sums = {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"]}
         return {**sums, **self.totals(batch), "bytes": counted}, None
 
-    def _continuations(self) -> Evaluation:
+    def _continuations(self, prompts: Batch) -> Evaluation:
         """The prompts with what the model makes of them, by greedy decoding."""
         config = self.config
-        prompts = encode_prompts(self.tokenizer, config.prompts)
         decoding = Decoding(length=config.continued)
 
         def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -193,12 +147,7 @@ class LanguageModelling:
 
 def _counts(batch: Batch) -> Array:
     """The places whose labels are predicted."""
-    if "counts" in batch:
-        return jnp.asarray(batch["counts"])
-    labels = jnp.asarray(batch["labels"])
-    if "lengths" in batch:
-        return jnp.arange(labels.shape[1]) < jnp.asarray(batch["lengths"])[:, None]
-    return jnp.ones(labels.shape, bool)
+    return jnp.asarray(batch["counts"]) if "counts" in batch else real_places(batch)
 
 
 def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModelling:

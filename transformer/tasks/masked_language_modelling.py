@@ -1,7 +1,6 @@
 """Masked language modelling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,19 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.windows import Frame, Windows, join
-from transformer.models.contract import Aux, Interface, Need
+from transformer.models.contract import Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
-from transformer.tasks.labels import Labels
-from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.masking import mask_tokens, words_of_row
-from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents, stretches
-
-INPUTS = ("tokens", "lengths")
+from transformer.tasks.text_data import Documents, TextConfig, load_documents
+from transformer.tasks.text_task import TextTask, real_places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +37,7 @@ class MaskedLanguageModellingConfig(TextConfig):
             raise UserError(f"config.task.masked={self.masked} must be above 0 and below 1")
 
 
-class MaskedLanguageModelling:
+class MaskedLanguageModelling(TextTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(
@@ -54,43 +49,25 @@ class MaskedLanguageModelling:
     ):
         if tokenizer.mask is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
-        self.config, self.tokenizer, self._train = config, tokenizer, splits["train"]
-        self._mask = tokenizer.mask
-        self._rows = -(-config.rows // rows_multiple) * rows_multiple
-        shape = jax.ShapeDtypeStruct((self._rows, config.context), jnp.int32)
-        self.interface = Interface(
-            inputs={"tokens": shape},
-            vocabularies={"tokens": tokenizer.vocabulary},
-            pad=tokenizer.pad,
-            begin=tokenizer.begin,
-            end=tokenizer.end,
-            need=Need.FILLING,
-        )
+        super().__init__(config, tokenizer, splits, rows_multiple, need=Need.FILLING)
+        self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
         self.objectives = (Objective("masked_language_modelling", self._loss),)
-        self.probed = stretches(splits[config.validation], config.probed, min(config.probed_length, config.context))
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
 
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
         return self._windows(self._train, seed)
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from step to step."""
-        return {}
-
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves."""
         tokens_BxT = jnp.asarray(batch["tokens"])
-        real_BxT = jnp.ones(tokens_BxT.shape, bool)
-        if "lengths" in batch:
-            real_BxT = jnp.arange(tokens_BxT.shape[1]) < jnp.asarray(batch["lengths"])[:, None]
         hidden = mask_tokens(
             tokens_BxT,
-            real_BxT & ~jnp.take(jnp.asarray(self._special_V), tokens_BxT),
+            real_places(batch) & ~jnp.take(jnp.asarray(self._special_V), tokens_BxT),
             words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT)),
             key,
             share=self.config.masked,
@@ -102,17 +79,6 @@ class MaskedLanguageModelling:
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of hidden tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
-
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """The maps of stretches of the validation text, nothing hidden."""
-        tokens = jnp.asarray(self.probed)
-        inputs = {"tokens": tokens, "lengths": jnp.full(tokens.shape[0], tokens.shape[1])}
-        _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
-        return aux
-
-    def labels(self) -> Labels:
-        """The tokens of those stretches."""
-        return describe(self.tokenizer, [list(row) for row in self.probed])
 
     def _windows(self, documents: Documents, seed: int | None) -> Windows:
         """Windows between a begin and an end token where there are such; documents that follow each other share one."""
@@ -127,18 +93,7 @@ class MaskedLanguageModelling:
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
-        hidden_BxTxE, aux = view.model.apply(
-            view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
-        )
-        sums = hidden_token_loss(
-            functools.partial(view.model.logits, view.variables),
-            hidden_BxTxE,
-            jnp.asarray(batch["labels"]),
-            jnp.asarray(batch["counts"]),
-            0.0,
-            logits_at_once=self.config.logits_at_once,
-        )
+        sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
         metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
         return metrics["loss"], LossAux(aux.state, view.extra, metrics, aux.maps)
 

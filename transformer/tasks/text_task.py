@@ -1,0 +1,88 @@
+"""What the tasks over texts share: batches of one width, a loss on hidden states, a probe of the validation text."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key
+
+from transformer.attention.capture import Capture
+from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.models.contract import Aux, Interface, Need
+from transformer.tasks.contract import Batch, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import TokenLoss, hidden_token_loss
+from transformer.tasks.text_data import Documents, TextConfig, describe, stretches
+
+# What a model may be given; every batch has some of them.
+INPUTS = ("tokens", "lengths", "segments", "positions")
+
+
+class TextTask:
+    """A task whose batches are rows of tokens; `decoded` is the greatest length that it generates, prompt included."""
+
+    def __init__(
+        self,
+        config: TextConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Documents],
+        rows_multiple: int,
+        *,
+        need: Need,
+        decoded: int = 0,
+    ):
+        self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
+        self._rows = -(-config.rows // rows_multiple) * rows_multiple
+        self.interface = Interface(
+            inputs={"tokens": jax.ShapeDtypeStruct((self._rows, config.context), jnp.int32)},
+            vocabularies={"tokens": tokenizer.vocabulary},
+            pad=tokenizer.pad,
+            begin=tokenizer.begin,
+            end=tokenizer.end,
+            need=need,
+            decoded=decoded,
+        )
+        self.probed = stretches(splits[config.validation], config.probed, min(config.probed_length, config.context))
+
+    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
+        """Nothing is carried from step to step."""
+        return {}
+
+    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+        """The maps of stretches of the validation text, nothing hidden."""
+        tokens = jnp.asarray(self.probed)
+        inputs = {"tokens": tokens, "lengths": jnp.full(tokens.shape[0], tokens.shape[1])}
+        _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
+        return aux
+
+    def labels(self) -> Labels:
+        """The tokens of those stretches."""
+        return describe(self.tokenizer, [list(row) for row in self.probed])
+
+    def token_sums(
+        self, view: View, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0
+    ) -> tuple[TokenLoss, Aux]:
+        """The sums of the losses of the labels that count, and what the model returned beside its states."""
+        inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
+        hidden_BxTxE, aux = view.model.apply(
+            view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
+        )
+        sums = hidden_token_loss(
+            functools.partial(view.model.logits, view.variables),
+            hidden_BxTxE,
+            jnp.asarray(batch["labels"]),
+            counts_BxT,
+            label_smoothing,
+            logits_at_once=self._text.logits_at_once,
+        )
+        return sums, aux
+
+
+def real_places(batch: Batch) -> Bool[Array, "B T"]:
+    """The places of a batch that hold a token: those below `lengths`, or all."""
+    shape = batch["tokens"].shape
+    if "lengths" not in batch:
+        return jnp.ones(shape, bool)
+    return jnp.arange(shape[1]) < jnp.asarray(batch["lengths"])[:, None]
