@@ -1,5 +1,6 @@
 """Head statistics against NumPy float64: every statistic, on every path that computes one."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from transformer.attention.statistics import (
     Reduction,
     Statistic,
     added,
+    grid_distance,
     induction,
     segment,
     span,
@@ -34,6 +36,11 @@ from transformer.attention.statistics import (
 # More queries than keys: the last queries have no key on their diagonal. A block of 8 divides neither length.
 B, H, Q, K, D, BLOCK = 2, 4, 19, 13, 8, 8
 PERIOD = 4
+# A class token and three rows of four patches, under a name of its own beside the distance in positions.
+COLUMNS, LEADING = 4, 1
+GRID = dataclasses.replace(grid_distance(COLUMNS, LEADING), name="grid_distance")
+# The first example repeats, and the second does not.
+ONE_REPEATS = dataclasses.replace(induction(PERIOD - 1, None), name="one_repeats")
 
 # What a researcher would write: one statistic of each kind.
 EVEN_KEYS = Expectation("even_keys", lambda rows, key_K: (key_K % 2 == 0)[None].astype(jnp.float32))
@@ -41,7 +48,8 @@ MIRRORED = Mass("mirrored", lambda rows: rows.keys - 1 - rows.position_BxQ)
 CONCENTRATION = Reduction(
     "concentration", (0.0,), lambda cells: (jnp.sum(cells.weights_BxHxQxK**2, axis=-1),), added, the_first
 )
-EVERY = (*STATISTICS.values(), induction(PERIOD), span(2, 9), EVEN_KEYS, MIRRORED, CONCENTRATION)
+OWN = (EVEN_KEYS, MIRRORED, CONCENTRATION)
+EVERY = (*STATISTICS.values(), induction(PERIOD), ONE_REPEATS, GRID, span(2, 9), *OWN)
 
 
 class Case(NamedTuple):
@@ -152,7 +160,10 @@ def chosen_keys(name: str, positions: np.ndarray, segments: tuple[np.ndarray, np
         "first_token": first,
         "previous_token": positions - 1,
         "diagonal": positions,
-        f"induction_{PERIOD}": np.where(positions >= PERIOD, positions - PERIOD + 1, -1),
+        "induction": np.where(positions >= PERIOD, positions - PERIOD + 1, -1),
+        "one_repeats": np.array(
+            [np.where(positions[0] >= PERIOD - 1, positions[0] - PERIOD + 2, -1), -np.ones(Q)], int
+        ),
         "mirrored": K - 1 - positions,
     }
     return keys.get(name)
@@ -171,6 +182,8 @@ def expected_rows(name: str, answer: Answer, segments: Any) -> tuple[np.ndarray,
                 values[b, h, q] = weights[b, h, q, keys[b, q]]
                 there[b, h, q] = seen[b, h, q, keys[b, q]]
         return values, counts & there
+    if name == "grid_distance":
+        return expected_grid_distance(answer)
     key = np.arange(K)
     mean = np.sum(weights * key, axis=-1)
     away = np.abs(key - positions[:, None, :, None])
@@ -179,6 +192,12 @@ def expected_rows(name: str, answer: Answer, segments: Any) -> tuple[np.ndarray,
         "largest_weight": lambda: weights.max(-1),
         "largest_logit": lambda: np.where(seen, logits, -np.inf).max(-1),
         "distance": lambda: np.sum(weights * away, axis=-1),
+        "diagonality": lambda: np.array(
+            [
+                [[centrality(*row) for row in zip(*head, strict=True)] for head in zip(*one, strict=True)]
+                for one in zip(weights, seen, np.broadcast_to(away, weights.shape), strict=True)
+            ]
+        ),
         "spread": lambda: np.sqrt(np.sum(weights * (key - mean[..., None]) ** 2, axis=-1)),
         "key_position": lambda: mean,
         "span_2_9": lambda: weights[..., 2:9].sum(-1),
@@ -187,6 +206,27 @@ def expected_rows(name: str, answer: Answer, segments: Any) -> tuple[np.ndarray,
         "concentration": lambda: np.sum(weights**2, axis=-1),
     }
     return formulas[name](), counts
+
+
+def centrality(weights_K: np.ndarray, seen_K: np.ndarray, away_K: np.ndarray) -> float:
+    """How near one row lies to its diagonal."""
+    farthest = away_K[seen_K].max(initial=0)
+    return 1.0 if farthest == 0 else 1 - float(weights_K @ away_K) / farthest
+
+
+def expected_grid_distance(answer: Answer) -> tuple[np.ndarray, np.ndarray]:
+    """The distance on the grid, one patch to one patch at a time, and which rows have one."""
+    values, counts = np.zeros((B, H, Q)), np.zeros((B, H, Q), bool)
+    for b, h, q in np.ndindex(values.shape):
+        here = answer.positions[b, q] - LEADING
+        mass = answer.weights[b, h, q, LEADING:].sum()
+        if here >= 0 and mass > 0:
+            counts[b, h, q] = True
+            for k in range(LEADING, K):
+                (row, column), (other_row, other_column) = divmod(here, COLUMNS), divmod(k - LEADING, COLUMNS)
+                patches = np.hypot(row - other_row, column - other_column)
+                values[b, h, q] += answer.weights[b, h, q, k] / mass * patches
+    return values, counts
 
 
 def statistics_of(case: Case) -> tuple[Statistic, ...]:
@@ -321,18 +361,84 @@ def test_entropy_is_log_n_of_n_equal_keys_and_zero_of_one(path: str) -> None:
     np.testing.assert_array_equal(peaked.sums["entropy"], 0)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_induction_head_on_a_repeated_text_scores_one(path: str) -> None:
-    period = 7
-    text = np.tile(np.random.default_rng(0).permutation(period), 2)
-    tokens = np.eye(period)[text]
-    # Each key tells the token before it: a query finds what followed the last time.
-    before = np.concatenate([np.zeros((1, period)), tokens[:-1]])
-    chosen = (induction(period), induction(period - 1))
-    found = of_products(100 * tokens, before, Mask(causal=True), path=path, chosen=chosen)
-    np.testing.assert_array_equal(found.counts[f"induction_{period}"], period)
-    np.testing.assert_allclose(found.means()[f"induction_{period}"], 1, rtol=0, atol=1e-6)
-    assert found.means()[f"induction_{period - 1}"] < 0.2
+# What each planted head does, on a text of seven tokens that comes twice.
+TEXT = np.tile(np.random.default_rng(0).permutation(7), 2)
+PLANTED = ("induction", "previous_token", "first_token", "diagonal")
+
+
+def planted_products() -> tuple[np.ndarray, np.ndarray]:
+    """Queries and keys whose products make each head of PLANTED: [1, N, H, N]."""
+    places, first = np.eye(14), np.zeros((14, 14))
+    tokens = np.eye(14)[TEXT]
+    first[:, 0] = 1
+    # Each key of the induction head tells the token before it: a query finds what followed the last time.
+    queries = [tokens, np.roll(places, -1, axis=1), first, places]
+    keys = [np.concatenate([first[:1] * 0, tokens[:-1]]), places, places, places]
+    return 100 * np.stack(queries, axis=1)[None], np.stack(keys, axis=1)[None]
+
+
+def planted_weights() -> np.ndarray:
+    """The same heads as weights, [1, H, N, N]; what an induction head has nothing to copy for, it leaves to itself."""
+    weights = np.zeros((1, 4, 14, 14))
+    for q in range(14):
+        for head, key in enumerate((q - 6 if q >= 7 else q, max(q - 1, 0), 0, q)):
+            weights[0, head, q, key] = 1
+    return weights
+
+
+@pytest.mark.parametrize("path", ["einsum", "blockwise", "weights"])
+def test_planted_heads_are_told_apart(path: str) -> None:
+    chosen = (*STATISTICS.values(), induction(7))
+    capture = Capture(("here",), maps=False, statistics=chosen)
+    mask = Mask(causal=True)
+    q, k = (jnp.asarray(x, jnp.float32) for x in planted_products())
+    match path:
+        case "einsum":
+            spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
+            found = attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, capture=capture)[1].captured
+        case "blockwise":
+            found = capture_products(q, k, capture, terms=Terms(mask), form=Form(), block=5)
+        case "weights":
+            found = capture_weights(jnp.asarray(planted_weights(), jnp.float32), capture, mask=mask)
+    assert found is not None
+    assert [int(found.counts[name][0]) for name in PLANTED] == [7, 13, 14, 14]
+    means = np.array([found.means()[name] for name in PLANTED])
+    np.testing.assert_allclose(np.diag(means), 1, rtol=0, atol=1e-6)
+    # Beside its own, a head has the masses of the few rows in which two keys are the same one, or all are seen evenly.
+    assert means[~np.eye(4, dtype=bool)].max() < (0.55 if path == "weights" else 0.3)
+    np.testing.assert_allclose(found.means()["diagonality"][3], 1)
+
+
+def test_an_induction_head_is_scored_by_the_period_of_each_example() -> None:
+    q, k = planted_products()
+    copies = [np.concatenate([x[:, :, :1]] * 3) for x in (q, k)]
+    for periods, expected in (((7, 6, None), [7 + 8, 7 / 15]), ((7,), [21, 1])):
+        capture = Capture(("here",), maps=False, statistics=(induction(*periods),))
+        terms = Terms(Mask(causal=True))
+        found = capture_products(*map(jnp.float32, copies), capture, terms=terms, form=Form(), block=5)
+        assert found is not None
+        assert found.counts["induction"][0] == expected[0]
+        # With the wrong period the first row that counts has nothing to copy yet, and attends evenly to seven keys.
+        wrong = 1 / 7 / 15 if len(periods) > 1 else 0
+        np.testing.assert_allclose(found.means()["induction"][0], expected[1] + wrong, atol=1e-6)
+
+
+@pytest.mark.parametrize("leading", [0, 2])
+def test_on_a_grid_the_patch_below_is_as_near_as_the_one_beside(leading: int) -> None:
+    # From the last of three by three patches: the one above, the one beside, and the opposite corner, 2 sqrt(2) away.
+    weights = np.zeros((1, 1, leading + 9, leading + 9), np.float32)
+    weights[0, 0, -1, leading + np.array([5, 7, 0])] = [0.1, 0.1, 0.2]
+    weights[0, 0, -1, leading - 1] += 0.6
+    if not leading:
+        weights[0, 0, -1] = np.where(np.arange(9) == 8, 0.6, weights[0, 0, -1])
+    last = Mask(allowed=jnp.asarray(weights > 0))
+    statistic = grid_distance(3, leading)
+    assert statistic.name == "distance"
+    found = capture_weights(jnp.asarray(weights), Capture(("here",), maps=False, statistics=(statistic,)), mask=last)
+    assert found is not None
+    assert found.counts["distance"][0] == 1
+    total = 0.2 + 0.2 * 2 * np.sqrt(2)
+    np.testing.assert_allclose(found.sums["distance"][0], total / 0.4 if leading else total, rtol=1e-6)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -342,15 +448,15 @@ def test_rows_and_masses_count_only_where_there_is_a_key(path: str) -> None:
     found = of_products(np.ones((6, 2)), np.ones((6, 2)), mask, path=path, chosen=chosen)
     # Five queries and three keys are real. Row 0 has no key before it, and row 4 does not see key 3 before it; rows
     # 3 and 4 do not see themselves; induction reads keys 1, 2 and 3 from rows 2, 3 and 4, and the last is hidden.
-    counts = dict.fromkeys(STATISTICS, 5) | {"previous_token": 3, "diagonal": 3, "induction_2": 2}
+    counts = dict.fromkeys(STATISTICS, 5) | {"previous_token": 3, "diagonal": 3, "induction": 2}
     assert {name: int(count[0]) for name, count in found.counts.items()} == counts
 
 
 def test_no_two_statistics_share_a_name() -> None:
     made = [found for found in vars(statistics).values() if isinstance(found, Expectation | Mass | Reduction)]
-    assert len(made) == len(STATISTICS) >= 9
+    assert len(made) == len(STATISTICS) >= 10
     assert all(STATISTICS[statistic.name] is statistic for statistic in made)
-    names = [statistic.name for statistic in (*EVERY, segment(1), induction(5), span(2, 8), segment(0))]
+    names = [statistic.name for statistic in (*EVERY, segment(1), span(2, 8), segment(0))]
     assert len(set(names)) == len(names)
     with pytest.raises(ValueError, match="holds a name twice"):
         Capture(("here",), statistics=(EVEN_KEYS, Mass("even_keys", lambda rows: rows.position_BxQ)))
@@ -358,7 +464,15 @@ def test_no_two_statistics_share_a_name() -> None:
 
 @pytest.mark.parametrize(
     ("make", "says"),
-    [(lambda: induction(1), "period=1"), (lambda: span(3, 3), "span"), (lambda: span(-1, 3), "span")],
+    [
+        (lambda: induction(1), "period=1"),
+        (lambda: induction(4, None, 0), "period=0"),
+        (lambda: induction(), "needs a period"),
+        (lambda: grid_distance(0), r"grid_distance\(0, 0\)"),
+        (lambda: grid_distance(3, -1), r"grid_distance\(3, -1\)"),
+        (lambda: span(3, 3), "span"),
+        (lambda: span(-1, 3), "span"),
+    ],
 )
 def test_a_statistic_of_no_key_is_refused(make: Callable[[], Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):

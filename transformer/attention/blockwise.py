@@ -141,7 +141,7 @@ def _forward(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int)
         return jnp.moveaxis(output, 1, 2).astype(v.dtype), log_sum
 
     output, log_sum = over_queries(rows, q, block)
-    return _join(output, 1, q.shape[1]), _join(log_sum, 2, q.shape[1])
+    return join(output, 1, q.shape[1]), join(log_sum, 2, q.shape[1])
 
 
 def over_queries(rows: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
@@ -255,9 +255,9 @@ def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any
     (d_k, d_v, d_traced), d_q = jax.lax.scan(rows, empty, parts)
     d_bias, d_position = jax.tree.map(lambda found, x: found.astype(x.dtype), d_traced, given)
     return (
-        _join(d_q, 1, queries),
-        _join(d_k, 1, keys).astype(k.dtype),
-        _join(d_v, 1, keys).astype(v.dtype),
+        join(d_q, 1, queries),
+        join(d_k, 1, keys).astype(k.dtype),
+        join(d_v, 1, keys).astype(v.dtype),
         [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves((d_bias, d_position)),
     )
 
@@ -321,7 +321,7 @@ def _blocks(x_BxNx: Array, block: int) -> Array:
     return jnp.moveaxis(padded.reshape(x_BxNx.shape[0], count, size, *x_BxNx.shape[2:]), 1, 0)
 
 
-def _join(blocks: Array, axis: int, length: int) -> Array:
+def join(blocks: Array, axis: int, length: int) -> Array:
     """Blocks that are stacked in front as one array again along `axis`, without the filling."""
     moved = jnp.moveaxis(blocks, 0, axis)
     shape = (*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :])

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention import positions as relative
 from transformer.attention.blockwise import (
@@ -19,6 +20,7 @@ from transformer.attention.blockwise import (
     Block,
     Form,
     Terms,
+    join,
     log_sum_blockwise,
     logits_of_block,
     over_keys,
@@ -36,17 +38,24 @@ from transformer.attention.statistics import Cells, Expectation, Mass, Reduction
 class Capture:
     """A request, static but for its switch: the sites whose maps or head statistics are wanted.
 
-    `maps`: the weights of the chosen `layers`, `heads` and query `rows` (None: all of them). `statistics`: of every
-    head and layer, as sums over the rows that count. `observe`: a traced switch; where it is False everything
-    captured is zero and costs next to nothing, and turning it compiles nothing anew.
+    `maps`: the weights of the chosen `layers`, `heads` and query `rows` (None: all of them; a number: so many, evenly
+    spaced). `cells`: a map with more positions a side than that is `pooled` to as many cells or fewer, and its
+    `weights` are those of the chosen rows alone; `top`: of such a map also the largest so many weights of each row.
+    `statistics`: of every head and layer, as sums over the rows that count, `by_example` or over the whole batch.
+
+    `observe`: a traced switch; where it is False everything captured is zero and costs next to nothing, and turning
+    it compiles nothing anew.
     """
 
     sites: tuple[str, ...] = static()
     layers: tuple[int, ...] | None = static(None)
     heads: tuple[int, ...] | None = static(None)
-    rows: tuple[int, ...] | None = static(None)
+    rows: tuple[int, ...] | int | None = static(None)
     maps: bool = static(True)
+    cells: int | None = static(None)
+    top: int = static(0)
     statistics: tuple[Statistic, ...] = static(())
+    by_example: bool = static(False)
     observe: Bool[Array, ""] | None = None
 
     def __post_init__(self) -> None:
@@ -58,18 +67,49 @@ class Capture:
         """The request as the attention at `site` sees it: None when nothing of it is wanted."""
         return self if site in self.sites else None
 
+    def blocks(self, queries: int, keys: int) -> tuple[int, int]:
+        """How many queries and keys one cell of a map of this size stands for."""
+        return (1, 1) if self.cells is None else (block_of(queries, self.cells), block_of(keys, self.cells))
+
+
+def block_of(positions: int, cells: int) -> int:
+    """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
+
+    Errors: ValueError when `cells` is below 1.
+    """
+    if cells < 1:
+        raise ValueError(f"cells={cells} must be at least 1")
+    return 1 << max(0, -(-positions // cells) - 1).bit_length()
+
+
+def pool(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
+    """The largest weight of each block of query_block x key_block; what is missing of the last blocks is zero."""
+    xp: Any = weights.__array_namespace__()
+    *maps, queries, keys = weights.shape
+    q, k = -(-queries // query_block), -(-keys // key_block)
+    padding = [(0, 0)] * len(maps) + [(0, q * query_block - queries), (0, k * key_block - keys)]
+    return xp.max(xp.reshape(xp.pad(weights, padding), (*maps, q, query_block, k, key_block)), axis=(-3, -1))
+
+
+# Whole rows that exist at one time while a long map is pooled.
+ROWS_AT_ONCE = 128
+
 
 class Captured(NamedTuple):
     """What one site returned, cut off from the gradient; a scan over layers adds the leading layer axis.
 
-    `sums` of each statistic over the rows that count, and how many those were: their ratio is the head's mean.
+    `sums` of each statistic over the rows that count, and how many those were: their ratio is the head's mean; of
+    each example where that was asked for. `pooled` and `top`, the keys and weights of the largest in each row, only
+    where the map has more positions than `Capture.cells`.
     """
 
     weights: Float[Array, "*L B H R K"] | None
-    sums: dict[str, Float[Array, "*L H"]]
-    counts: dict[str, Float[Array, "*L H"]]
+    sums: dict[str, Float[Array, "*heads"]]
+    counts: dict[str, Float[Array, "*heads"]]
+    pooled: Float[Array, "*L B H q k"] | None = None
+    top: "Top | None" = None
 
-    def means(self) -> dict[str, Float[Array, "*L H"]]:
+    def means(self) -> dict[str, Float[Array, "*heads"]]:
         """The mean of each statistic over the rows that count; 0 where none does."""
         return {name: total / jnp.maximum(self.counts[name], 1) for name, total in self.sums.items()}
 
@@ -80,7 +120,16 @@ class Captured(NamedTuple):
         beyond = [layer for layer in layers if not 0 <= layer < len(self.weights)]
         if beyond:
             raise ValueError(f"capture.layers={layers} names {beyond}; there are layers 0 ... {len(self.weights) - 1}")
-        return self._replace(weights=self.weights[jnp.asarray(layers)])
+        maps = (self.weights, self.pooled, self.top)
+        weights, pooled, top = jax.tree.map(lambda of_layers: of_layers[jnp.asarray(layers)], maps)
+        return self._replace(weights=weights, pooled=pooled, top=top)
+
+
+class Top(NamedTuple):
+    """The largest weights of each row, falling, and the keys that they are of."""
+
+    keys: Int[Array, "*L B H Q k"]
+    weights: Float[Array, "*L B H Q k"]
 
 
 # What a pass without a request captured, by site.
@@ -122,9 +171,15 @@ def capture_weights(
                 index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
                 masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], there)
         some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
-        sums, counts = _totals(_finished(folded, capture.statistics), masses, some)
-        chosen = _of_rows(_of_heads(weights, capture), 2, capture) if capture.maps else None
-        return Captured(chosen, sums, counts)
+        sums, counts = _totals(_finished(folded, capture.statistics) | masses, some, capture)
+        if not capture.maps:
+            return Captured(None, sums, counts)
+        of_heads = _of_heads(weights, capture)
+        blocks = capture.blocks(queries, keys)
+        if blocks == (1, 1):
+            return Captured(of_heads if capture.cells else _of_rows(of_heads, 2, capture.rows), sums, counts)
+        top = _largest(of_heads, capture.top) if capture.top else None
+        return Captured(_of_rows(of_heads, 2, capture.rows), sums, counts, pool(of_heads, *blocks), top)
 
     return _switched(capture, find)
 
@@ -154,8 +209,14 @@ def capture_products(
         if lse is None:
             lse = log_sum_blockwise(q, k, terms, form, block)
         products = _Products(q, k, terms, form, lse, block)
-        weights = _rows(products, capture) if capture.maps else None
-        return Captured(weights, *_statistics(products, capture.statistics))
+        sums, counts = _statistics(products, capture)
+        if not capture.maps:
+            return Captured(None, sums, counts)
+        blocks = capture.blocks(q.shape[1], k.shape[1])
+        if blocks == (1, 1):
+            return Captured(_rows(products, None if capture.cells else capture.rows, capture), sums, counts)
+        rows = _rows(products, capture.rows, capture)
+        return Captured(rows, sums, counts, *_pooled_rows(products, blocks, capture))
 
     return _switched(capture, find)
 
@@ -169,25 +230,53 @@ class _Products(NamedTuple):
     block: int
 
 
-def _rows(products: _Products, capture: Capture) -> Array:
+def _rows(products: _Products, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
+    query_Q = jnp.arange(products.q.shape[1], dtype=jnp.int32)
+    chosen = (_of_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
+    return _of_heads(_whole_rows(products, *chosen), capture)
+
+
+def _whole_rows(products: _Products, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
+    """The weights of some rows on every key."""
     queries, keys = products.q.shape[1], products.k.shape[1]
-    query_Q = _of_rows(jnp.arange(queries, dtype=jnp.int32), 0, capture)
     found = logits_of_block(
-        _of_rows(products.q, 1, capture),
+        q_BxRxHxD,
         products.k,
-        query_Q,
+        query_R,
         jnp.arange(keys, dtype=jnp.int32),
         products.terms,
         form=products.form,
         queries=queries,
         keys=keys,
     )
-    weights = weights_again(found.logits_BxHxQxK, found.allowed, _of_rows(products.log_sum, 2, capture))
-    return _of_heads(weights, capture)
+    return weights_again(found.logits_BxHxQxK, found.allowed, log_sum_BxHxR)
 
 
-def _statistics(products: _Products, statistics: tuple[Statistic, ...]) -> tuple[dict, dict]:
+def _pooled_rows(products: _Products, blocks: tuple[int, int], capture: Capture) -> tuple[Array, Top | None]:
+    """The pooled map and the largest weights of each row; whole rows exist for a few blocks of queries at a time."""
+    queries = products.q.shape[1]
+    together = blocks[0] * -(-ROWS_AT_ONCE // blocks[0])
+
+    def of_rows(q_block: Array, query: Array) -> tuple[Array, Top | None]:
+        inside = jnp.minimum(query, queries - 1)
+        log_sum = jnp.where(query < queries, jnp.take(products.log_sum, inside, axis=2), -jnp.inf)
+        weights = _of_heads(_whole_rows(products, q_block, inside, log_sum), capture)
+        return pool(weights, *blocks), _largest(weights, capture.top) if capture.top else None
+
+    pooled, top = over_queries(of_rows, products.q, together)
+    count = -(-queries // blocks[0])
+    whole = jax.tree.map(lambda parts: join(parts, 2, queries), top)
+    return join(pooled, 2, count), whole
+
+
+def _largest(weights_BxHxQxK: Array, count: int) -> Top:
+    weights, keys = jax.lax.top_k(weights_BxHxQxK, min(count, weights_BxHxQxK.shape[-1]))
+    return Top(keys, weights)
+
+
+def _statistics(products: _Products, capture: Capture) -> tuple[dict, dict]:
     q, k, terms, form, log_sum, block = products
+    statistics = capture.statistics
     queries, keys = q.shape[1], k.shape[1]
     wide = log_sum.dtype
     if not statistics:
@@ -213,7 +302,7 @@ def _statistics(products: _Products, statistics: tuple[Statistic, ...]) -> tuple
             key_BxQ, there = _chosen_key(statistic, rows)
             logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
             masses[statistic.name] = (weights_again(logits[..., None], there[..., None], lse)[..., 0], there)
-        return _totals(_finished(state, folded), masses, jnp.isfinite(lse))
+        return _totals(_finished(state, folded) | masses, jnp.isfinite(lse), capture)
 
     sums, counts = over_queries(of_rows, q, block)
     return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
@@ -279,25 +368,26 @@ def _fold_cells(state: dict, cells: Cells, rows: Rows, statistics: tuple[Statist
     return state
 
 
-def _finished(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, Array]:
-    return {
-        statistic.name: statistic.finish(state[statistic.name])
-        if isinstance(statistic, Reduction)
-        else state[statistic.name][0]
-        for statistic in statistics
-        if not isinstance(statistic, Mass)
-    }
+def _finished(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
+    """The number of each row, and where it is one."""
+    found: dict[str, tuple[Array, Array]] = {}
+    for statistic in statistics:
+        match statistic:
+            case Reduction(name=name, finish=finish, counts=counts):
+                found[name] = finish(state[name]), counts(state[name])
+            case Expectation(name=name):
+                found[name] = state[name][0], jnp.bool_(True)
+    return found
 
 
-def _totals(values: dict[str, Array], masses: dict[str, tuple[Array, Array]], some: Array) -> tuple[dict, dict]:
-    """Sums over batch and rows of each statistic, and how many rows counted: those that see any key at all."""
-    counted = {name: (value, some) for name, value in values.items()}
-    counted |= {name: (value, some & there) for name, (value, there) in masses.items()}
+def _totals(values: dict[str, tuple[Array, Array]], some: Array, capture: Capture) -> tuple[dict, dict]:
+    """Sums over rows (and batch) of each statistic, and how many rows counted: those that see any key at all."""
+    summed = 2 if capture.by_example else (0, 2)
     sums, counts = {}, {}
-    for name, (value, counts_here) in counted.items():
-        here = jnp.broadcast_to(counts_here, value.shape)
-        sums[name] = jnp.sum(value, axis=(0, 2), where=here)
-        counts[name] = jnp.sum(here, axis=(0, 2)).astype(value.dtype)
+    for name, (value, there) in values.items():
+        here = jnp.broadcast_to(some & there, value.shape)
+        sums[name] = jnp.sum(value, axis=summed, where=here)
+        counts[name] = jnp.sum(here, axis=summed).astype(value.dtype)
     return sums, counts
 
 
@@ -311,14 +401,21 @@ def _of_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
     return weights_BxHxQxK[:, jnp.asarray(capture.heads)]
 
 
-def _of_rows(x: Array, axis: int, capture: Capture) -> Array:
-    if capture.rows is None:
+def evenly(positions: int, count: int) -> tuple[int, ...]:
+    """`count` of `positions`, evenly spaced, the first and the last among them; all where there are no more."""
+    steps = max(min(positions, count) - 1, 1)
+    return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))
+
+
+def _of_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Array:
+    if rows is None:
         return x
     queries = x.shape[axis]
-    beyond = [row for row in capture.rows if not 0 <= row < queries]
+    chosen = evenly(queries, rows) if isinstance(rows, int) else rows
+    beyond = [row for row in chosen if not 0 <= row < queries]
     if beyond:
-        raise ValueError(f"capture.rows={capture.rows} names {beyond}; there are queries 0 ... {queries - 1}")
-    return jnp.take(x, jnp.asarray(capture.rows, jnp.int32), axis=axis)
+        raise ValueError(f"capture.rows={rows} names {beyond}; there are queries 0 ... {queries - 1}")
+    return jnp.take(x, jnp.asarray(chosen, jnp.int32), axis=axis)
 
 
 def _switched(capture: Capture, find: Callable[[], Captured]) -> Captured:

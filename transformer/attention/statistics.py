@@ -59,11 +59,17 @@ class Mass:
     key: Callable[[Rows], Int[Array, "#B Q"]]
 
 
+def every_row(state: State) -> Bool[Array, ""]:
+    """Of a reduction that is defined for every row that sees a key."""
+    return jnp.bool_(True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Reduction:
     """Anything that is folded over the keys.
 
-    `initial` values, the state of some `cells`, how two states `merge`, and the number at the end.
+    `initial` values, the state of some `cells`, how two states `merge`, and the number at the end. Of the rows that
+    see a key those count for which `counts` is True at the end.
     """
 
     name: str
@@ -71,6 +77,7 @@ class Reduction:
     cells: Callable[[Cells], State]
     merge: Callable[[State, State], State]
     finish: Callable[[State], Float[Array, "B H Q"]]
+    counts: Callable[[State], Bool[Array, "*#rows"]] = every_row
 
 
 Statistic = Expectation | Mass | Reduction
@@ -89,6 +96,11 @@ def larger(left: State, right: State) -> State:
 def the_first(state: State) -> Array:
     """The end of a state that is its own result."""
     return state[0]
+
+
+def _of_sums(state: State) -> Array:
+    """The first of two sums divided by the second; 0 where that is 0."""
+    return state[0] / jnp.where(state[1] > 0, state[1], 1)
 
 
 def _surprise(cells: Cells) -> State:
@@ -111,6 +123,15 @@ def _merged_moments(left: State, right: State) -> State:
     step = right[1] - left[1]
     mean = left[1] + step * right[0] / safe
     return total, mean, left[2] + right[2] + jnp.square(step) * left[0] * right[0] / safe
+
+
+def _away(cells: Cells) -> State:
+    """The expected distance to the key, and that to the farthest key that is seen."""
+    away = jnp.abs(cells.distance())
+    shape = cells.weights_BxHxQxK.shape
+    seen = jnp.broadcast_to(cells.allowed, shape)
+    farthest = jnp.max(jnp.broadcast_to(away, shape), axis=-1, where=seen, initial=0)
+    return jnp.sum(cells.weights_BxHxQxK * away, axis=-1), farthest
 
 
 def _first_of_segment(rows: Rows) -> Array:
@@ -139,12 +160,21 @@ DISTANCE = Reduction(
     added,
     the_first,
 )
+# 1 - sum_k w_k |k - q| / max_k |k - q| over the keys that are seen: 1 on the diagonal and for a row that sees itself
+# alone, 0 for the farthest key (after the diagonality of Zhang et al. 2021).
+DIAGONALITY = Reduction(
+    "diagonality",
+    (0.0, 0.0),
+    _away,
+    lambda left, right: (left[0] + right[0], jnp.maximum(left[1], right[1])),
+    lambda state: 1 - _of_sums(state),
+)
 SPREAD = Reduction(
     "spread",
     (0.0, 0.0, 0.0),
     _moments,
     _merged_moments,
-    lambda state: jnp.sqrt(state[2] / jnp.where(state[0] > 0, state[0], 1)),
+    lambda state: jnp.sqrt(_of_sums((state[2], state[0]))),
 )
 KEY_POSITION = Expectation("key_position", lambda rows, key_K: key_K[None].astype(jnp.float32))
 FIRST_TOKEN = Mass("first_token", _first_of_segment)
@@ -158,6 +188,7 @@ STATISTICS: dict[str, Statistic] = {
         LARGEST_WEIGHT,
         LARGEST_LOGIT,
         DISTANCE,
+        DIAGONALITY,
         SPREAD,
         KEY_POSITION,
         FIRST_TOKEN,
@@ -168,20 +199,52 @@ STATISTICS: dict[str, Statistic] = {
 
 
 @functools.cache
-def induction(period: int) -> Mass:
+def induction(*periods: int | None) -> Mass:
     """On a text that repeats every `period` tokens: the weight of the key behind the query's last occurrence.
 
     An induction head copies what followed (Olsson et al. 2022): from position q it reads q - period + 1. The first
-    time round there is nothing to copy, and the row does not count.
+    time round there is nothing to copy, and the row does not count. Give one period for the whole batch, or one for
+    each of its examples; None for an example that does not repeat, of which no row counts.
 
-    Errors: ValueError when `period` is below 2.
+    Errors: ValueError without a period, and for one below 2.
     """
-    if period < 2:
-        raise ValueError(f"period={period} must be at least 2: a text of one repeated token has no order to copy")
-    return Mass(
-        f"induction_{period}",
-        lambda rows: jnp.where(rows.position_BxQ >= period, rows.position_BxQ - period + 1, -1),
-    )
+    if not periods:
+        raise ValueError("induction() needs a period: one for every example, or one for each")
+    for period in periods:
+        if period is not None and period < 2:
+            raise ValueError(f"period={period} must be at least 2: a text of one repeated token has no order to copy")
+
+    def key(rows: Rows) -> Array:
+        period_Bx1 = jnp.array([period or 0 for period in periods], jnp.int32)[:, None]
+        again = (period_Bx1 > 0) & (rows.position_BxQ >= period_Bx1)
+        return jnp.where(again, rows.position_BxQ - period_Bx1 + 1, -1)
+
+    return Mass("induction", key)
+
+
+@functools.cache
+def grid_distance(columns: int, leading: int = 0) -> Reduction:
+    """How far a patch looks, in patches: takes the place of `DISTANCE`, and its name, where positions are a grid.
+
+    With position p = leading + row columns + column, sum_k w_qk |(row, column)_q - (row, column)_k| / sum_k w_qk over
+    the keys k on the grid. The `leading` positions, such as a class token, lie on no grid: as keys they are left out
+    of both sums, and as queries they do not count. Nor does a row without weight on the grid.
+
+    Errors: ValueError when `columns` is below 1 or `leading` below 0.
+    """
+    if columns < 1 or leading < 0:
+        raise ValueError(f"grid_distance({columns}, {leading}) needs at least 1 column and leading positions from 0")
+
+    def away(cells: Cells) -> State:
+        query_BxQx1, key_K = (cells.position_BxQ - leading)[..., None], cells.key_K - leading
+        rows = query_BxQx1 // columns - key_K // columns
+        across = query_BxQx1 % columns - key_K % columns
+        on_grid = (query_BxQx1 >= 0) & (key_K >= 0)
+        weights = jnp.where(on_grid[:, None], cells.weights_BxHxQxK, 0)
+        patches = jnp.sqrt((rows**2 + across**2).astype(weights.dtype))[:, None]
+        return jnp.sum(weights * patches, axis=-1), jnp.sum(weights, axis=-1)
+
+    return Reduction(DISTANCE.name, (0.0, 0.0), away, added, _of_sums, lambda state: state[1] > 0)
 
 
 @functools.cache
