@@ -38,6 +38,7 @@ def get_config() -> ConfigDict:
                 "prompts": (),
                 "probed": 4,
                 "probed_length": 64,
+                "repeated": 1,
             },
             "model": {
                 "family": "decoder",
@@ -62,5 +63,6 @@ def get_config() -> ConfigDict:
             },
             "averages": {},
             "precision": {"parameters": "float32", "compute": "bfloat16"},
+            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
         }
     )

@@ -63,5 +63,6 @@ def get_config() -> ConfigDict:
             },
             "averages": {},
             "precision": {"parameters": "float32", "compute": "float32"},
+            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
         }
     )

@@ -39,6 +39,7 @@ def get_config() -> ConfigDict:
                 "continued": 58,
                 "probed": 4,
                 "probed_length": 48,
+                "repeated": 1,
             },
             "model": {
                 "family": "decoder",
@@ -68,5 +69,6 @@ def get_config() -> ConfigDict:
             },
             "averages": {},
             "precision": {"parameters": "float32", "compute": "float32"},
+            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
         }
     )

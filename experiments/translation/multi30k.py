@@ -73,5 +73,6 @@ def get_config() -> ConfigDict:
             # The last ten epochs, of about 60 updates each.
             "averages": {"last": {"kind": "mean", "start": 7400, "every": 60}},
             "precision": {"parameters": "float32", "compute": "float32"},
+            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
         }
     )

@@ -86,5 +86,6 @@ def get_config(size: str = "base") -> ConfigDict:
                 }
             },
             "precision": {"parameters": "float32", "compute": "bfloat16"},
+            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
         }
     )

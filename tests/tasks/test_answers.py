@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.decode.beam import Beam
 from transformer.decode.greedy import Greedy
@@ -52,11 +53,11 @@ def test_a_stop_string_cuts_and_other_rows_go_on(language_task: Any, language_vi
 
 def test_maps_are_those_of_what_was_said(language_task: Any, language_view: View) -> None:
     answers = answer(language_task, language_view, ["The fox "], longest=64, decoding={"length": 5})
-    maps, labels = answers.maps(("decoder/self",))
+    weights = answers.look(Capture(("decoder/self",)))["decoder/self"].weights
     tokens = len(answers.lines[0].encode())
-    assert maps["decoder/self"].shape == (2, 1, 2, tokens, tokens)
-    assert len(labels.tokens["tokens"][0]) == tokens
-    np.testing.assert_allclose(maps["decoder/self"].sum(-1), 1, atol=1e-5)
+    assert weights.shape == (2, 1, 2, tokens, tokens)
+    assert len(answers.labels.tokens["tokens"][0]) == tokens
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
 def test_hidden_places_are_filled_with_ordinary_tokens(masked_task: Any, masked_view: View) -> None:

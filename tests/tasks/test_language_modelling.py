@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from tests.tasks.conftest import make_task, view_of
+from transformer.attention.capture import Capture
 from transformer.config import UserError
+from transformer.data.datasets.text import open_text
 from transformer.tasks.contract import View
 from transformer.tasks.registry import task_config
+from transformer.tasks.text_data import repeats, stretches
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.state import TrainState
 
@@ -87,13 +90,83 @@ def test_packed_documents_are_counted_by_their_labels(tmp_path: Path) -> None:
     assert {"segments", "positions"} <= set(batch)
 
 
-def test_the_probe_shows_stretches_of_the_validation_text(language_task: Any, language_view: View) -> None:
-    from transformer.attention.capture import Capture
+def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_path: Path) -> None:
+    task = make_task(
+        Path("repeated/symbols=8,shortest=3,longest=5,length=12,train=40,validation=9,test=3"),
+        tmp_path,
+        "language_modelling",
+        batching="packed",
+        tokenizer="characters",
+        context=12,
+        prompts=(),
+    )
+    validation, test = task.evaluations
+    texts = open_text(task.config.dataset, prepared_dir="unused")
+    seen = []
+    for batch in validation.batches:
+        for tokens, labels, counts in zip(batch["tokens"], batch["labels"], batch["counts"], strict=True):
+            if counts.any():
+                assert list(labels) == [*tokens[1:], task.tokenizer.end]
+                seen.append(task.tokenizer.decode(tokens))
+    assert seen == texts.split("validation")
+    assert len(test.batches) == 1
+    for row in task.probed[:2]:
+        assert any(task.tokenizer.decode(row) in text for text in seen)
 
+
+def test_the_probe_shows_stretches_of_the_validation_text_and_random_tokens(
+    language_task: Any, language_view: View
+) -> None:
     labels = language_task.labels()
-    assert [len(row) for row in labels.tokens["tokens"]] == [8, 8]
+    assert [len(row) for row in labels.tokens["tokens"]] == [8, 8, 8]
+    assert labels.periods == (None, None, 4)
+    assert labels.titles[2] == "random tokens, repeated every 4"
+    random = language_task.probed[2]
+    np.testing.assert_array_equal(random[:4], random[4:])
+    assert len(set(random)) == 4
     aux = language_task.probe(language_view, Capture(("decoder/self",)), jax.random.key(0))
-    assert aux.maps["decoder/self"].weights.shape == (2, 2, 2, 8, 8)
+    assert aux.maps["decoder/self"].weights.shape == (2, 3, 2, 8, 8)
+
+
+def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_run(
+    text_file: Path, tmp_path: Path
+) -> None:
+    # The first run trains the tokenizer, which the others find.
+    given = {"tokenizer": "bpe", "vocabulary": 300}
+    tasks = [make_task(text_file, tmp_path, "language_modelling", repeated=count, **given) for count in (3, 1, 0)]
+    several, one, none = (task.probed[2:] for task in tasks)
+    assert (several.shape, none.shape) == ((3, 8), (0, 8))
+    np.testing.assert_array_equal(several[:1], one)
+    assert len({tuple(row) for row in several}) == 3
+    assert tasks[0].labels().periods == (None, None, 4, 4, 4)
+    assert tasks[2].labels().periods is None
+
+
+class FewTokens:
+    """A vocabulary of three tokens that mean something, and five that do not."""
+
+    vocabulary = 8
+    special = frozenset({0, 2, 4, 5, 7})
+
+
+@pytest.mark.parametrize(("length", "period"), [(2, 2), (3, 2), (4, 2), (7, 4), (48, 24)])
+def test_random_tokens_come_twice_and_none_is_special(length: int, period: int) -> None:
+    tokenizer: Any = FewTokens()
+    tokens, found = repeats(tokenizer, 40, length)
+    assert (tokens.shape, found) == ((40, length), period)
+    assert set(tokens.flat) == {1, 3, 6}
+    np.testing.assert_array_equal(tokens[:, period:], tokens[:, : length - period])
+    assert all(len(set(row[:period])) == period for row in tokens) == (period <= 3)
+
+
+def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:
+    documents = [np.arange(start, start + size) for start, size in ((0, 9), (100, 2), (200, 4), (300, 6))]
+    assert [row[0] for row in stretches(documents, 10, 4)] == [0, 1, 2, 3, 4, 5, 200, 300, 301, 302]
+    assert [row[0] for row in stretches(documents, 3, 4)] == [0, 4, 302]
+    assert all(list(row) == list(range(row[0], row[0] + 4)) for row in stretches(documents, 7, 4))
+    # No document has ten tokens: they are joined.
+    joined = [*range(9), 100, 101, *range(200, 204), *range(300, 306)]
+    np.testing.assert_array_equal(stretches(documents, 2, 10), [joined[:10], joined[-10:]])
 
 
 def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: View) -> None:
@@ -119,6 +192,7 @@ def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, langua
         ({"context": 1}, "config.task.context=1"),
         ({"validation": ""}, "config.task.validation is empty"),
         ({"rows": 0}, "config.task.rows=0"),
+        ({"repeated": -1}, "config.task.repeated=-1"),
         ({"label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
         ({"batching": "pakced"}, "packed"),
         ({"tokenizer": "char"}, "config.task.tokenizer='char'"),

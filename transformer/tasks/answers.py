@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.tasks.continuation import continue_texts, encode_prompts
@@ -16,18 +14,20 @@ from transformer.tasks.labels import Labels
 from transformer.tasks.language_modelling import LanguageModelling
 from transformer.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer.tasks.text_data import describe, padded
-from transformer.tasks.translate import map_pairs, translate
+from transformer.tasks.translate import Look, reading, translate
 from transformer.tasks.translation import Translation
+from transformer.tasks.translation_data import describe as describe_pairs
 
 # Beyond so many tokens a map is no longer read by eye.
 MAPPED_TOKENS = 128
 
 
 class Answers(NamedTuple):
-    """What was said, a line each; and a function that makes the maps of it: arrays by site, and their labels."""
+    """What was said, a line each; what its positions are called; and a pass over it that captures what is asked for."""
 
     lines: list[str]
-    maps: Any
+    labels: Labels
+    look: Look
 
 
 def answer(
@@ -51,7 +51,9 @@ def answer(
         if decoding.get("samples", 1) > 1:
             raise UserError(f"--samples={decoding['samples']} is for runs that continue texts: a translation is one")
         pairs = translate(task, view, texts, language, longest, Decoding(**own | _searching(decoding)))
-        return Answers([pair.target for pair in pairs], lambda sites: map_pairs(task, view, pairs, sites))
+        return Answers(
+            [pair.target for pair in pairs], describe_pairs(task.tokenizer, pairs), reading(task, view, pairs)
+        )
     if language is not None:
         raise UserError(f"--language={language} is for runs that translate")
     if isinstance(task, LanguageModelling):
@@ -65,13 +67,14 @@ def answer(
         read = encode_prompts(task.tokenizer, best)
         widest = min(MAPPED_TOKENS, longest)
         rows = [row[: min(length, widest)] for row, length in zip(read["tokens"], read["lengths"], strict=True)]
-        return Answers(lines, lambda sites: _map_rows(view, task.tokenizer, rows, sites))
+        return Answers(lines, describe(task.tokenizer, rows), _reading(view, task.tokenizer, rows))
     if isinstance(task, MaskedLanguageModelling):
         if decoding:
             raise UserError(f"--{next(iter(decoding))} is for runs that generate; this one fills in hidden tokens")
         rows = fill_in(view, task.tokenizer, texts, longest)
         lines = [task.tokenizer.decode(row) for row in rows]
-        return Answers(lines, lambda sites: _map_rows(view, task.tokenizer, [r[:MAPPED_TOKENS] for r in rows], sites))
+        shown = [row[:MAPPED_TOKENS] for row in rows]
+        return Answers(lines, describe(task.tokenizer, shown), _reading(view, task.tokenizer, shown))
     raise UserError("this run's task neither translates nor continues nor fills in texts")
 
 
@@ -81,11 +84,11 @@ def _searching(decoding: Mapping[str, Any]) -> dict[str, Any]:
     return ({"beams": 1} if samples else {}) | dict(decoding)
 
 
-def _map_rows(
-    view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], sites: tuple[str, ...]
-) -> tuple[dict[str, np.ndarray], Labels]:
-    """The maps of every head while the model reads texts."""
+def _reading(view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Look:
+    """The model reads texts."""
     inputs = padded(rows, tokenizer)
-    _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=Capture(sites))
-    maps = {site: np.asarray(captured.weights) for site, captured in aux.maps.items()}
-    return maps, describe(tokenizer, rows)
+
+    def look(capture: Capture) -> Mapping[str, Captured]:
+        return view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)[1].maps
+
+    return look

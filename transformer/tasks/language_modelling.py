@@ -30,10 +30,10 @@ from transformer.tasks.text_task import TextTask, real_places
 
 
 class Batching(enum.Enum):
-    """How training text fills its rows.
+    """How text fills its rows.
 
     windows: stretches that begin anywhere in the text, its documents joined. packed: whole documents, several a row,
-    which never see each other; every token once an epoch.
+    which never see each other; every token once an epoch. Evaluations read the text the same way, every token once.
     """
 
     WINDOWS = "windows"
@@ -42,9 +42,13 @@ class Batching(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModellingConfig(TextConfig):
-    """A causal language model's problem; `prompts` are continued greedily at every evaluation, to be looked at."""
+    """A causal language model's problem; `prompts` are continued greedily at every evaluation, to be looked at.
+
+    Beside the text, `repeated` examples of random tokens are mapped, which repeat: on them induction heads show.
+    """
 
     batching: Batching = Batching.WINDOWS
+    repeated: int = 1
     label_smoothing: float = 0.0
     prompts: tuple[str, ...] = ()
     continued: int = 48
@@ -53,6 +57,8 @@ class LanguageModellingConfig(TextConfig):
         super().__post_init__()
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+        if self.repeated < 0:
+            raise UserError(f"config.task.repeated={self.repeated} must be at least 0 examples")
         if self.continued < 1:
             raise UserError(f"config.task.continued={self.continued} must be at least 1 token")
 
@@ -70,7 +76,15 @@ class LanguageModelling(TextTask):
         self.config = config
         self._prompts = encode_prompts(tokenizer, config.prompts) if config.prompts else None
         longest = 0 if self._prompts is None else int(self._prompts["lengths"].max()) + config.continued
-        super().__init__(config, tokenizer, splits, rows_multiple, need=Need.CONTINUATION, decoded=longest)
+        super().__init__(
+            config,
+            tokenizer,
+            splits,
+            rows_multiple,
+            need=Need.CONTINUATION,
+            decoded=longest,
+            repeated=config.repeated,
+        )
         self._bytes_V = text_bytes(tokenizer)
         self.objectives = (Objective("language_modelling", self._loss),)
         losses = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
@@ -78,12 +92,15 @@ class LanguageModelling(TextTask):
 
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
+        return self._batches(self._train, seed)
+
+    def _batches(self, documents: Documents, seed: int | None) -> Windows | Packed:
         context, rows, end = self.config.context, self._rows, self.tokenizer.end
         match self.config.batching:
             case Batching.WINDOWS:
-                return Windows(join(self._train, end), context=context, rows=rows, seed=seed)
+                return Windows(join(documents, end), context=context, rows=rows, seed=seed)
             case Batching.PACKED:
-                return Packed(self._train, context=context, rows=rows, seed=seed, end=end)
+                return Packed(documents, context=context, rows=rows, seed=seed, end=end)
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """The batch as it is."""
@@ -105,17 +122,18 @@ class LanguageModelling(TextTask):
         return metrics["loss"], LossAux(aux.state, view.extra, metrics, aux.maps)
 
     def _loss_evaluation(self, name: str, documents: Documents) -> Evaluation:
-        stream = join(documents, self.tokenizer.end)
-        batches = OneEpoch(Windows(stream, context=self.config.context, rows=self._rows, seed=None))
+        fed = {
+            Batching.WINDOWS: f"windows of {self.config.context} that do not overlap",
+            Batching.PACKED: f"documents of their own, cut to {self.config.context}",
+        }[self.config.batching]
 
         def finish(sums: Mapping[str, float], rows: object) -> Report:
-            note = f"{int(sums['tokens'])} tokens in windows of {self.config.context} that do not overlap"
-            return Report(per_token_and_byte(sums), note=note)
+            return Report(per_token_and_byte(sums), note=f"{int(sums['tokens'])} tokens in {fed}")
 
         return Evaluation(
             name="loss",
             split=name,
-            batches=batches,
+            batches=OneEpoch(self._batches(documents, None)),
             step=self._loss_sums,
             finish=finish,
             at_end=name != self.config.validation,

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.datasets.text import open_text
 from transformer.data.tokenizer import saved_in
 from transformer.data.tokenizer_training import byte_tokenizer, characters, train_byte_bpe
+from transformer.data.windows import join
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import LOGITS_AT_ONCE
 
@@ -32,8 +34,9 @@ class TokenizerKind(enum.Enum):
 class TextConfig:
     """A text and how it is fed.
 
-    `dataset`: "python_docs", "tinyshakespeare", "wikitext-2", a text file or a folder of them, the name of a TFDS
-    text set, or the folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here.
+    `dataset`: "python_docs", "repeated" (random symbols that repeat; "repeated/symbols=32,longest=16" says of what
+    sizes), "tinyshakespeare", "wikitext-2", a text file or a folder of them, the name of a TFDS text set, or the
+    folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here.
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
     sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
     holds `logits_at_once` numbers at a time.
@@ -119,17 +122,45 @@ def padded(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[str, 
 
 
 def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
-    """`count` stretches of `length` tokens, evenly spaced over the documents joined: [count, length].
+    """`count` stretches of `length` tokens, evenly spaced over all that lie within one document: [count, length].
 
-    Errors: UserError where the documents do not hold one.
+    Where no document is as long as that, they are stretches of the documents joined.
+
+    Errors: UserError where the documents together do not hold one.
     """
-    joined = np.concatenate(list(documents)) if len(documents) else np.zeros(0, np.int32)
-    if len(joined) < length:
+    if all(len(document) < length for document in documents):
+        documents = [join(documents, None)]
+    starts = np.array([max(len(document) - length + 1, 0) for document in documents])
+    if not starts.sum():
         raise UserError(
-            f"the validation text has {len(joined)} tokens, fewer than config.task.probed_length={length}: shorten it"
+            f"the validation text has {len(documents[0])} tokens, fewer than config.task.probed_length={length}: "
+            "shorten it"
         )
-    starts = np.linspace(0, len(joined) - length, count).astype(int)
-    return np.stack([joined[start : start + length] for start in starts])
+    chosen = np.linspace(0, starts.sum() - 1, count).astype(int)
+    number = np.searchsorted(np.cumsum(starts), chosen, side="right")
+    first = chosen - (np.cumsum(starts) - starts)[number]
+    return np.stack([documents[n][start : start + length] for n, start in zip(number, first, strict=True)])
+
+
+class Repeats(NamedTuple):
+    """Examples of random tokens that repeat every `period`: what copies on them copies by content (`induction`)."""
+
+    tokens: np.ndarray
+    period: int
+
+
+def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
+    """`count` rows of `length` ordinary tokens of the vocabulary, the second half of each the same as the first.
+
+    They are the same for all runs of one vocabulary, drawn without replacement where it is large enough, and come
+    twice: each token then has one place before it to copy from (Olsson et al. 2022 draw independently).
+    """
+    ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
+    period = max(-(-length // 2), 2)
+    random = np.random.default_rng(0)
+    segments = [random.choice(ordinary, period, replace=len(ordinary) < period) for _ in range(count)]
+    rows = [np.resize(segment, length) for segment in segments]
+    return Repeats(np.array(rows, np.int32).reshape(count, length), period)
 
 
 def describe(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Labels:

@@ -1,11 +1,13 @@
 """What the tasks over texts share: batches of one width, a loss on hidden states, a probe of the validation text."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from transformer.attention.capture import Capture
@@ -14,14 +16,18 @@ from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
-from transformer.tasks.text_data import Documents, TextConfig, describe, stretches
+from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches
 
 # What a model may be given; every batch has some of them.
 INPUTS = ("tokens", "lengths", "segments", "positions")
 
 
 class TextTask:
-    """A task whose batches are rows of tokens; `decoded` is the greatest length that it generates, prompt included."""
+    """A task whose batches are rows of tokens.
+
+    `decoded` is the greatest length that it generates, prompt included; `repeated` the number of examples of random
+    tokens that repeat, which are probed beside the stretches of text.
+    """
 
     def __init__(
         self,
@@ -32,6 +38,7 @@ class TextTask:
         *,
         need: Need,
         decoded: int = 0,
+        repeated: int = 0,
     ):
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._rows = -(-config.rows // rows_multiple) * rows_multiple
@@ -44,22 +51,34 @@ class TextTask:
             need=need,
             decoded=decoded,
         )
-        self.probed = stretches(splits[config.validation], config.probed, min(config.probed_length, config.context))
+        length = min(config.probed_length, config.context)
+        self._repeats = repeats(tokenizer, repeated, length)
+        texts = stretches(splits[config.validation], config.probed, length)
+        self.probed = np.concatenate([texts, self._repeats.tokens])
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
         """Nothing is carried from step to step."""
         return {}
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """The maps of stretches of the validation text, nothing hidden."""
+        """The maps of stretches of the validation text and of the random tokens, nothing hidden."""
         tokens = jnp.asarray(self.probed)
         inputs = {"tokens": tokens, "lengths": jnp.full(tokens.shape[0], tokens.shape[1])}
         _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
         return aux
 
     def labels(self) -> Labels:
-        """The tokens of those stretches."""
-        return describe(self.tokenizer, [list(row) for row in self.probed])
+        """The tokens of those examples."""
+        labels = describe(self.tokenizer, [list(row) for row in self.probed])
+        random, period = self._repeats
+        if not len(random):
+            return labels
+        texts = len(self.probed) - len(random)
+        return dataclasses.replace(
+            labels,
+            titles=(*labels.titles[:texts], *[f"random tokens, repeated every {period}"] * len(random)),
+            periods=(*[None] * texts, *[period] * len(random)),
+        )
 
     def token_sums(
         self, view: View, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0

@@ -1,12 +1,12 @@
 """Translating new sentences with a trained run, and mapping what the model attends to meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.data.batches import TokenBatches
 from transformer.data.datasets.translation import Pair
@@ -16,9 +16,11 @@ from transformer.models.contract import Variables
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Labels
 from transformer.tasks.translation import Translation
-from transformer.tasks.translation_data import describe, encode, special_tokens
+from transformer.tasks.translation_data import encode, special_tokens
+
+# A pass over fixed texts that captures what is asked for.
+Look = Callable[[Capture], Mapping[str, Captured]]
 
 
 def translate(
@@ -73,14 +75,10 @@ def translate(
     ]
 
 
-def map_pairs(
-    task: Translation, view: View, pairs: Sequence[Pair], sites: tuple[str, ...]
-) -> tuple[dict[str, np.ndarray], Labels]:
-    """The maps of every head while the model reads the pairs, and what their axes are called."""
+def reading(task: Translation, view: View, pairs: Sequence[Pair]) -> Look:
+    """The model reads the pairs."""
     encoded = encode(task.tokenizer, pairs)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-    _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture(sites))
-    maps = {site: np.asarray(captured.weights) for site, captured in aux.maps.items()}
-    return maps, describe(task.tokenizer, pairs)
+    return lambda capture: view.model.apply(view.variables, inputs, train=False, capture=capture)[1].maps

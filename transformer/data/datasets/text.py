@@ -1,4 +1,4 @@
-"""One way to open any text: the documentation inside Python, files of text, a TFDS set by name, a prepared folder."""
+"""One way to open any text: Python's documentation, files, random symbols, a TFDS set by name, a prepared folder."""
 
 import dataclasses
 import operator
@@ -16,13 +16,14 @@ from transformer.data.datasets.preparation import (
     texts_of,
 )
 from transformer.data.datasets.python_docs import python_docs
+from transformer.data.datasets.repeated import repeated
 from transformer.data.datasets.text_files import read_files, tinyshakespeare, wikitext
 
-TINYSHAKESPEARE, WIKITEXT = "tinyshakespeare", "wikitext-2"
+TINYSHAKESPEARE, WIKITEXT, REPEATED = "tinyshakespeare", "wikitext-2", "repeated"
 _READ_AHEAD = 1024
 _KIND = Kind(
     "text set",
-    "python_docs, tinyshakespeare, wikitext-2, a .txt file or a folder of them, a TFDS name such as lm1b",
+    "python_docs, tinyshakespeare, wikitext-2, repeated, a .txt file or a folder of them, a TFDS name such as lm1b",
     ("text", "summarization", "question_answering", "text_simplification"),
 )
 # TFDS sets without a validation split give up this share of their training documents, the last ones.
@@ -82,7 +83,8 @@ class RecordTexts(Sequence[str]):
 def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str) -> TextSet:
     """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
 
-    `name` is one of: "python_docs", the documentation inside Python; "tinyshakespeare" or "wikitext-2", whose files
+    `name` is one of: "python_docs", the documentation inside Python; "repeated" or "repeated/symbols=32,longest=16",
+    random symbols that repeat (transformer.data.datasets.repeated); "tinyshakespeare" or "wikitext-2", whose files
     lie in `data_dir`; a text file, or a folder of them; the folder of a prepared TFDS set; or a TFDS name such as
     "lm1b", found under `data_dir` if it is prepared there. A TFDS set gives the input that it calls supervised, else
     its feature "text", else its first text; without a validation split, the last twentieth of training is held out.
@@ -92,6 +94,8 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str) -> T
     """
     if name == "python_docs":
         return TextSet(name, *python_docs())
+    if name.partition("/")[0] == REPEATED:
+        return TextSet(name, *repeated(name.partition("/")[2]))
     if name in (TINYSHAKESPEARE, WIKITEXT):
         if data_dir is None:
             raise UserError(f"{name} needs its files: give their folder by config.task.data_dir")
