@@ -11,7 +11,7 @@ COMMAND = Command(
     description=(
         "Time the training loop of a config, its batches and logging included, against its bare compiled step, in turn "
         "on the same batches, and print the ratio; then the step with captured rows and statistics of every head "
-        "against the step without."
+        "against the step without; then the loop with the maps of the probe batch against the loop without."
     ),
     example="python -m launch.bench --config=experiments/demo.py",
     flags=(
@@ -32,7 +32,7 @@ def main(arguments: Arguments) -> None:
     if arguments.data_dir is not None:
         values["task"]["data_dir"] = arguments.data_dir
     from transformer.training.experiment import resolve
-    from transformer.training.overhead import measure_capture, measure_overhead
+    from transformer.training.overhead import measure_capture, measure_maps, measure_overhead
 
     experiment = resolve(values)
     counts = {"steps": arguments.steps, "repeats": arguments.repeats}
@@ -40,6 +40,8 @@ def main(arguments: Arguments) -> None:
         found = measure_overhead(experiment, Path(folder), **counts)
     with tempfile.TemporaryDirectory() as folder:
         cost = measure_capture(experiment, Path(folder), rows=ROWS, every=EVERY, **counts)
+    with tempfile.TemporaryDirectory() as folder:
+        maps = measure_maps(experiment, Path(folder), **counts)
     print(
         f"{found.steps} steps: bare step {found.bare:.2f} s, loop {found.loop:.2f} s (medians of "
         f"{arguments.repeats}); loop over bare step {found.ratio:.3f}"
@@ -48,6 +50,11 @@ def main(arguments: Arguments) -> None:
         f"one step: {cost.plain * 1e3:.1f} ms plain, {cost.off * 1e3:.1f} ms with the capture of {ROWS} rows and all "
         f"statistics of every head switched off, {cost.on * 1e3:.1f} ms switched on; once in {EVERY} steps it adds "
         f"{100 * cost.overhead:.2f} %"
+    )
+    print(
+        f"maps: {maps.look * 1e3:.0f} ms a look at the probe batch, beside {maps.step * 1e3:.0f} ms a step; "
+        f"{maps.looks} looks are {100 * maps.share:.2f} % of a whole run, without the {maps.compiling:.1f} s of their "
+        "one compilation"
     )
 
 

@@ -41,6 +41,10 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Print what the run says; say where the page is."""
     texts = [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
+    import jax
+
+    from transformer.attention.capture import Capture
+    from transformer.maps.probe import make_plan
     from transformer.maps.report import write_report
     from transformer.maps.store import MapStore
     from transformer.tasks.answers import answer
@@ -65,9 +69,11 @@ def main(arguments: Arguments) -> None:
         print(line)
     if arguments.maps:
         sites = setting.model.sites
-        maps, labels = answers.maps(tuple(site.name for site in sites))
+        whole = jax.eval_shape(lambda: answers.look(Capture(tuple(site.name for site in sites))))
+        plan = make_plan(whole, sites, answers.labels, experiment.maps)
         folder = _new_folder(workdir / "generated")
-        MapStore.open(folder / "maps", sites, labels, config_hash(experiment)).write(int(state.step), maps)
+        store = MapStore.open(folder / "maps", sites, plan.labels, config_hash(experiment), plan.tiers, plan.sizes)
+        store.write(int(state.step), plan.keep(answers.look(plan.request())))
         page = write_report(workdir, maps=folder / "maps", page=folder / "report.html")
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
 

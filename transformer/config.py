@@ -101,7 +101,7 @@ def to_config(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """One run: the sections `task`, `model`, `optimizer`, `averages` and `precision` belong to their own dataclasses.
+    """One run: the sections `task` to `optimizer` and `averages` to `maps` belong to their own dataclasses.
 
     Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
@@ -124,6 +124,7 @@ class RunConfig:
     keep: int = 2
     averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("steps", "accumulate", "log_every", "keep"):

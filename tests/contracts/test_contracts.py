@@ -16,20 +16,25 @@ import numpy as np
 import pytest
 
 from tests.contracts import hard_attention, players, pointer, two_players
+from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.maps.tiers import MapsConfig
 from transformer.models.registry import FAMILIES
+from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS
 from transformer.training.averages import Average, AverageKind
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluate import compile_evaluations
-from transformer.training.experiment import Setting, assemble, compile_once, compile_probe, resolve
+from transformer.training.experiment import Setting, assemble, compile_once, resolve
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.probe import compile_probe
 from transformer.training.sharding import make_mesh
 from transformer.training.sinks import Sinks
+from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState, by_path, stream
 from transformer.training.step import init_state, make_step
 
 Record = tuple[int, str, Mapping[str, float]]
@@ -207,7 +212,7 @@ CASES = (
 )
 
 
-class Recorder:
+class Recorder(NullSink):
     """A sink that keeps the numbers."""
 
     def __init__(self) -> None:
@@ -215,12 +220,6 @@ class Recorder:
 
     def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         self.records.append((step, split, dict(values)))
-
-    def samples(self, step: int, split: str, samples: Sequence[Any]) -> None: ...
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None: ...
-    def heads(self, step: int, heads: Mapping[str, Any]) -> None: ...
-    def progress(self, step: int, total: int) -> None: ...
-    def close(self) -> None: ...
 
 
 class Trial:
@@ -230,7 +229,6 @@ class Trial:
         self.case, self.folder = case, folder
         (folder / "task").mkdir()
         self.setting = case.assemble(folder / "task", case.averages)
-        self.probe = compile_probe(self.setting)
         measured = self.setting.task.evaluations[:1]
         self.evaluations = [
             Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
@@ -238,10 +236,12 @@ class Trial:
         ]
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
         self.adam = Algorithm.ADAM, case.learning_rate
-        self.step = self.compiled(*self.adam)
         self.first = self.initial(*self.adam)
-        labels, sites = self.setting.task.labels(), self.setting.model.sites
-        self.store = MapStore.open(folder / "maps", sites, labels, "")
+        plan, self.probe = compile_probe(
+            self.setting.model, self.setting.task, self.first, self.setting.mesh, config=MapsConfig(), times=3
+        )
+        self.step = self.compiled(*self.adam)
+        self.store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         half = case.steps // 2
         self.final, self.records = self.train(
             self.step, self.initial(*self.adam), case.steps, half=half, maps=Maps(self.store), save=self.save
@@ -339,8 +339,10 @@ def mapped(trial: Trial) -> None:
     store = MapStore.existing(trial.folder / "maps")
     assert store.steps == (0, half, trial.case.steps)
     for step, state in ((0, trial.first), (trial.case.steps, trial.final)):
-        for name, weights_LxBxHxQxK in trial.probe(state).items():
+        for name, weights_LxBxHxQxK in seen_by(trial.setting, state).items():
             site, stored = store.site(name), store.read(name, step)
+            entropy = store.statistics(name).names.index("entropy")
+            assert np.isfinite(store.statistics(name).values[..., entropy]).all(), name
             for example, (queries, keys) in enumerate(
                 zip(labels.tokens[site.query.name], labels.tokens[site.key.name], strict=True)
             ):
@@ -352,6 +354,19 @@ def mapped(trial: Trial) -> None:
         (name,) = labels.links or {}
         assert looks_right(store, name, trial.case.steps) >= trial.case.attends
         assert looks_right(store, name, 0) < trial.case.attends
+
+
+def seen_by(setting: Setting, state: TrainState) -> dict[str, np.ndarray]:
+    """The maps of the probe batch, whole."""
+    capture = Capture(tuple(site.name for site in setting.model.sites))
+
+    @jax.jit
+    def look(state: TrainState) -> Any:
+        view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
+        return setting.task.probe(view, capture, stream(state.key, state.step, "probe")).maps
+
+    maps = jax.device_get(look(state._replace(optimisers={})))
+    return {site: captured.weights for site, captured in maps.items()}
 
 
 def looks_right(store: MapStore, site: str, step: int) -> float:

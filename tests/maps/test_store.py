@@ -4,15 +4,17 @@ import dataclasses
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 import zarr
 
-from transformer.attention.sites import Axis, Site
+from transformer.attention.capture import Top
+from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.maps import store as store_module
-from transformer.maps.quantise import dequantise, quantise
 from transformer.maps.store import MapStore
+from transformer.maps.tiers import Kept, Tiers, keep
 from transformer.tasks.labels import Labels, Link
 
 LABELS = Labels(
@@ -26,60 +28,36 @@ SITES = (
 )
 
 
-def softmax_rows(rng, rows: int, keys: int, spread: float) -> np.ndarray:
-    logits = rng.normal(size=(rows, keys)) * spread
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def some_maps(seed: int) -> dict[str, np.ndarray]:
+def some_weights(seed: int) -> dict[str, np.ndarray]:
     """[layer, example, head, query, key], padded to five; padding holds what a model may leave there."""
     rng = np.random.default_rng(seed)
     return {site.name: rng.dirichlet(np.ones(5), size=(len(site.layers), 2, 2, 5)).astype(np.float32) for site in SITES}
+
+
+def cut_to_labels(weights: np.ndarray, site: Site) -> np.ndarray:
+    queries, keys = (max(map(len, LABELS.tokens[axis.name])) for axis in (site.query, site.key))
+    return weights[..., :queries, :keys]
+
+
+def some_maps(seed: int, store: MapStore) -> dict[str, Kept]:
+    rng = np.random.default_rng([seed, 1])
+    kept = {}
+    for site in SITES:
+        entropy = rng.random((len(site.layers), 2, 2)).astype(np.float32)
+        weights = cut_to_labels(some_weights(seed)[site.name], site)
+        kept[site.name] = keep(weights, store.levels(site.name), {"entropy": entropy})
+    return kept
 
 
 def open_store(path, **changes) -> MapStore:
     return MapStore.open(path, **{"sites": SITES, "labels": LABELS, "config_hash": "abc", **changes})
 
 
-@pytest.mark.parametrize("keys", [1, 2, 14, 64, 128])
-@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 1.5, 2.0, 4.0, 20.0])
-def test_row_error_of_softmax_rows_is_at_most_a_hundredth(keys, spread):
-    weights = softmax_rows(np.random.default_rng(1), 500, keys, spread)
-    error = np.abs(dequantise(*quantise(weights)).astype(np.float64) - weights).sum(axis=-1)
-    assert error.max() <= 0.01
-
-
-@pytest.mark.parametrize("keys", [2, 8, 26, 128, 1000])
-def test_no_row_is_beyond_the_stated_bound(keys):
-    # One large weight over a flat floor is the worst: all errors of the floor have the same sign.
-    for large in np.linspace(0.05, 0.95, 181):
-        row = np.full((1, keys), (1 - large) / (keys - 1))
-        row[0, 0] = large
-        error = np.abs(dequantise(*quantise(row)) - row).sum()
-        assert error <= np.sqrt(keys - 1) / 510 + keys * row.max() / 260_100
-        assert error <= 0.01 or keys > 26
-
-
-def test_the_largest_weight_of_a_row_is_exact_and_nothing_stays_nothing():
-    weights = softmax_rows(np.random.default_rng(2), 50, 9, 2.0).astype(np.float32)
-    weights[7] = 0
-    restored = dequantise(*quantise(weights))
-    np.testing.assert_array_equal(restored.max(axis=-1), weights.max(axis=-1))
-    np.testing.assert_array_equal(restored[7], 0)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -0.1])
-def test_weights_that_are_none_are_refused(value):
-    with pytest.raises(ValueError, match="finite and not negative"):
-        quantise(np.array([[0.5, value]]))
-
-
 def test_what_is_read_is_what_was_written(tmp_path):
     store = open_store(tmp_path / "maps")
-    maps = {step: some_maps(step) for step in (10, 20, 30)}
-    for step, values in maps.items():
-        store.write(step, values)
+    maps = {step: some_weights(step) for step in (10, 20, 30)}
+    for step in maps:
+        store.write(step, some_maps(step, store))
     reader = MapStore.existing(tmp_path / "maps")
     assert reader.steps == (10, 20, 30)
     assert (reader.sites, reader.labels, reader.config_hash) == (SITES, LABELS, "abc")
@@ -98,29 +76,33 @@ def test_what_is_read_is_what_was_written(tmp_path):
 
 def test_zarr_python_reads_the_store(tmp_path):
     store = open_store(tmp_path / "maps")
-    store.write(5, some_maps(0))
-    store.write(9, some_maps(1))
+    store.write(5, some_maps(0, store))
+    store.write(9, some_maps(1, store))
     group = zarr.open_group(tmp_path / "maps", mode="r")
     assert group.attrs["steps"] == [5, 9]
     site = group["decoder/cross"]
-    assert site["weights"].metadata.dimension_names == ("step", "example", "layer", "head", "query", "key")
-    assert site["weights"].shape == (2, 2, 3, 2, 2, 3)
-    assert site["weights"].dtype == np.uint8
-    assert site["scale"].metadata.dimension_names == ("step", "example", "layer", "head", "query")
-    weights = site["scale"][1][..., None] * (site["weights"][1] / 255.0) ** 2
+    assert site["full/codes"].metadata.dimension_names == ("step", "example", "layer", "head", "query", "key")
+    assert site["full/codes"].shape == (2, 2, 3, 2, 2, 3)
+    assert site["full/codes"].dtype == np.uint8
+    assert site["full/scale"].metadata.dimension_names == ("step", "example", "layer", "head", "query")
+    weights = site["full/scale"][1][..., None] * (site["full/codes"][1] / 255.0) ** site["full/root"][1][..., None]
+    assert site["statistics"].metadata.dimension_names == ("step", "example", "layer", "head", "statistic")
+    assert site["statistics"].shape == (2, 2, 3, 2, len(site.attrs["statistics"]))
+    assert site["full"].attrs["query_block"] == 1
     np.testing.assert_allclose(weights, store.read("decoder/cross", 9), rtol=1e-6)
     assert site.attrs["tokens"] == {"source": [["a", "b", "c"], ["d"]], "target": [["w", "x"], ["y", "z"]]}
     assert site.attrs["links"] == [[[0, 2, True], [1, 0, False]], []]
     assert (site.attrs["name"], site.attrs["causal"]) == ("decoder/cross", False)
     assert (site.attrs["titles"], site.attrs["config_hash"]) == (["first", "second"], "abc")
-    assert site.attrs["query"] == {"name": "target", "kind": "tokens"}
+    assert (site.attrs["query"]["name"], site.attrs["query"]["kind"]) == ("target", "tokens")
     assert (site.attrs["layers"], site.attrs["heads"]) == (["0", "1", "2"], ["0", "1"])
 
 
 def test_a_store_is_continued_where_it_stopped(tmp_path):
-    open_store(tmp_path / "maps").write(1, some_maps(1))
+    store = open_store(tmp_path / "maps")
+    store.write(1, some_maps(1, store))
     again = open_store(tmp_path / "maps", config_hash="def")
-    again.write(2, some_maps(2))
+    again.write(2, some_maps(2, again))
     reader = MapStore.existing(tmp_path / "maps")
     assert (reader.steps, reader.config_hash) == ((1, 2), "def")
     assert np.abs(reader.read("encoder/self", 1)).sum() > 0
@@ -129,13 +111,13 @@ def test_a_store_is_continued_where_it_stopped(tmp_path):
 def test_truncate_drops_what_lies_beyond_the_checkpoint(tmp_path):
     store = open_store(tmp_path / "maps")
     for step in (10, 20, 30):
-        store.write(step, some_maps(step))
+        store.write(step, some_maps(step, store))
     store.truncate(after_step=20)
     assert MapStore.existing(tmp_path / "maps").steps == (10, 20)
-    assert zarr.open_group(tmp_path / "maps", mode="r")["decoder/cross/weights"].shape[0] == 2
-    store.write(30, some_maps(99))
+    assert zarr.open_group(tmp_path / "maps", mode="r")["decoder/cross/full/codes"].shape[0] == 2
+    store.write(30, some_maps(99, store))
     fresh = open_store(tmp_path / "fresh")
-    fresh.write(30, some_maps(99))
+    fresh.write(30, some_maps(99, fresh))
     np.testing.assert_array_equal(store.read("decoder/cross", 30), fresh.read("decoder/cross", 30))
     store.truncate(after_step=0)
     assert MapStore.existing(tmp_path / "maps").steps == ()
@@ -148,40 +130,40 @@ class Killed(BaseException):
 @pytest.mark.parametrize("moment", ["before the data", "amid the data", "before the list", "amid the list"])
 def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
     store = open_store(tmp_path / "maps")
-    store.write(10, some_maps(10))
+    store.write(10, some_maps(10, store))
     before = store.read("decoder/cross", 10)
 
     def die(*_):
         raise Killed
 
     calls = []
-    append = MapStore._append
+    resized = MapStore._resized
 
-    def append_once(self, site, name, values):
+    def resize_twice(self, name, steps):
         if len(calls) == 2:
             raise Killed
         calls.append(name)
-        return append(self, site, name, values)
+        return resized(self, name, steps)
 
     with monkeypatch.context() as patch:
         match moment:
             case "before the data":
-                patch.setattr(MapStore, "_append", die)
+                patch.setattr(MapStore, "_parts_of", die)
             case "amid the data":
-                patch.setattr(MapStore, "_append", append_once)
+                patch.setattr(MapStore, "_resized", resize_twice)
             case "before the list":
                 patch.setattr(MapStore, "_commit", die)
             case "amid the list":
                 patch.setattr(store_module.os, "replace", die)
         with pytest.raises(Killed):
-            store.write(20, some_maps(20))
+            store.write(20, some_maps(20, store))
     reader = MapStore.existing(tmp_path / "maps")
     assert reader.steps == (10,)
     np.testing.assert_array_equal(reader.read("decoder/cross", 10), before)
     again = open_store(tmp_path / "maps")
-    again.write(20, some_maps(21))
+    again.write(20, some_maps(21, again))
     fresh = open_store(tmp_path / "fresh")
-    fresh.write(20, some_maps(21))
+    fresh.write(20, some_maps(21, fresh))
     assert MapStore.existing(tmp_path / "maps").steps == (10, 20)
     for site in SITES:
         np.testing.assert_array_equal(again.read(site.name, 20), fresh.read(site.name, 20))
@@ -194,10 +176,13 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
         ({"sites": (SITES[0], dataclasses.replace(SITES[1], heads=("0", "1", "2")))}, "sites"),
         ({"labels": dataclasses.replace(LABELS, titles=("first", "other"))}, "labels"),
         ({"labels": dataclasses.replace(LABELS, links=None)}, "labels"),
+        ({"tiers": Tiers(cells=(64,))}, "tiers"),
+        ({"sizes": {"encoder/self": (7, 7)}}, "sizes"),
     ],
 )
 def test_a_store_of_other_sites_or_labels_is_refused(tmp_path, changes, named):
-    open_store(tmp_path / "maps").write(1, some_maps(1))
+    store = open_store(tmp_path / "maps")
+    store.write(1, some_maps(1, store))
     with pytest.raises(UserError, match=f"other {named}") as caught:
         open_store(tmp_path / "maps", **changes)
     assert "\n" not in str(caught.value)
@@ -221,7 +206,7 @@ def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match="no map store"):
         MapStore.existing(tmp_path / "maps")
     store = open_store(tmp_path / "maps")
-    store.write(4, some_maps(4))
+    store.write(4, some_maps(4, store))
     with pytest.raises(UserError, match="step=5"):
         store.read("encoder/self", 5)
     with pytest.raises(UserError, match="decoder/self"):
@@ -230,15 +215,30 @@ def test_what_is_not_there_is_named(tmp_path):
 
 def test_mistakes_in_writing_are_refused(tmp_path):
     store = open_store(tmp_path / "maps")
-    store.write(4, some_maps(4))
+    store.write(4, some_maps(4, store))
     with pytest.raises(ValueError, match="after the last stored step 4"):
-        store.write(4, some_maps(4))
+        store.write(4, some_maps(4, store))
     with pytest.raises(ValueError, match="sites"):
-        store.write(5, {"encoder/self": some_maps(5)["encoder/self"]})
+        store.write(5, {"encoder/self": some_maps(5, store)["encoder/self"]})
+    other = MapStore.open(tmp_path / "one", SITES, dataclasses.replace(LABELS, links=None), "abc")
     with pytest.raises(ValueError, match="has shape"):
-        store.write(5, {name: values[:, :1] for name, values in some_maps(5).items()})
-    with pytest.raises(ValueError, match="has shape"):
-        store.write(5, {name: values[..., :2] for name, values in some_maps(5).items()})
+        keep(some_weights(5)["encoder/self"], other.levels("encoder/self"))
+    few = {
+        site.name: keep(cut_to_labels(some_weights(5)[site.name], site)[:, :1], store.levels(site.name))
+        for site in SITES
+    }
+    with pytest.raises(ValueError, match="of shape"):
+        store.write(5, few)
+    with pytest.raises(ValueError, match="statistics \\['charm'\\]"):
+        store.write(
+            5, {name: kept._replace(statistics={"charm": np.ones(1)}) for name, kept in some_maps(5, store).items()}
+        )
+    for value in (np.nan, np.inf, -0.1):
+        broken = {name: weights.copy() for name, weights in some_weights(5).items()}
+        broken["decoder/cross"][0, 0, 0, 0, 0] = value
+        maps = {site.name: keep(cut_to_labels(broken[site.name], site), store.levels(site.name)) for site in SITES}
+        with pytest.raises(ValueError, match="decoder/cross"):
+            store.write(5, maps)
     assert MapStore.existing(tmp_path / "maps").steps == (4,)
     with pytest.raises(ValueError, match="lacks the axis 'source'"):
         open_store(tmp_path / "other", labels=dataclasses.replace(LABELS, tokens={"target": LABELS.tokens["target"]}))
@@ -258,6 +258,144 @@ def test_tokens_of_any_kind_come_back(tmp_path):
 
 def test_the_store_moves(tmp_path):
     store = open_store(tmp_path / "maps")
-    store.write(1, some_maps(1))
+    store.write(1, some_maps(1, store))
     shutil.move(tmp_path / "maps", tmp_path / "elsewhere")
     assert MapStore.existing(tmp_path / "elsewhere").read("encoder/self", 1).shape == (2, 1, 2, 3, 3)
+
+
+def test_statistics_come_back_by_name_step_and_example(tmp_path):
+    store = open_store(tmp_path / "maps")
+    assert store.statistics("encoder/self").values.shape[0] == 0
+    for step in (1, 2):
+        store.write(step, some_maps(step, store))
+    names, values = MapStore.existing(tmp_path / "maps").statistics("decoder/cross")
+    assert {"entropy", "distance", "diagonality", "first_token", "alignment_error"} <= set(names)
+    assert "alignment_error" not in store.statistics("encoder/self").names
+    rng = np.random.default_rng([2, 1])
+    rng.random((1, 2, 2))
+    np.testing.assert_array_equal(
+        values[1, ..., names.index("entropy")], np.moveaxis(rng.random((3, 2, 2)).astype(np.float32), 1, 0)
+    )
+    # What was not measured is not a number, and no zero either.
+    assert np.isnan(values[..., names.index("distance")]).all()
+
+
+def long_store(path, positions: int, cells: tuple[int, ...], **changes) -> MapStore:
+    site = Site("decoder/self", Axis("tokens"), Axis("tokens"), ("0", "1"), ("0", "1", "2"), causal=True)
+    words = tuple(f"w{n}" for n in range(positions))
+    labels = Labels({"tokens": (words, words[: positions - 9])}, ("whole", "shorter"))
+    return MapStore.open(path, (site,), labels, "abc", Tiers(cells, rows=3, top=4), **changes)
+
+
+def long_maps(positions: int) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    logits = 3 * rng.normal(size=(2, 2, 3, positions, positions)) + np.where(np.tri(positions), 0, -np.inf)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    weights[:, 1, :, positions - 9 :] = 0
+    weights[:, 1, :, :, positions - 9 :] = 0
+    return weights.astype(np.float32)
+
+
+def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path):
+    store = long_store(tmp_path / "maps", 100, (16, 32))
+    assert [(level.name, level.queries, level.query_block) for level in store.levels("decoder/self")] == [
+        ("pooled-16", 13, 8),
+        ("pooled-32", 25, 4),
+    ]
+    weights = long_maps(100)
+    order = np.argsort(-weights, axis=-1, kind="stable")[..., :4]
+    top = Top(order.astype(np.int32), np.take_along_axis(weights, order, axis=-1))
+    blocks = weights.reshape(2, 2, 3, 25, 4, 25, 4).max(axis=(4, 6))
+    rows = weights[..., [0, 50, 99], :]
+    store.write(7, {"decoder/self": keep(blocks, store.levels("decoder/self"), {}, rows, top)})
+    reader = MapStore.existing(tmp_path / "maps")
+    first = np.moveaxis(weights, 1, 0)
+    for side, block in ((16, 8), (32, 4)):
+        expected = np.zeros((2, 2, 3, -(-100 // block), -(-100 // block)))
+        for query, key in np.ndindex(expected.shape[-2:]):
+            place = first[..., query * block : (query + 1) * block, key * block : (key + 1) * block]
+            expected[..., query, key] = place.max(axis=(-1, -2))
+        np.testing.assert_allclose(reader.read("decoder/self", 7, f"pooled-{side}"), expected, atol=0.01)
+    chosen, whole = reader.read_rows("decoder/self", 7)
+    assert chosen == (0, 50, 99)
+    assert np.abs(whole - first[..., [0, 50, 99], :]).sum(axis=-1).max() <= 0.01
+    keys, largest = reader.read_top("decoder/self", 7)
+    np.testing.assert_array_equal(keys, np.moveaxis(order, 1, 0))
+    np.testing.assert_allclose(largest, np.moveaxis(np.take_along_axis(weights, order, -1), 1, 0), atol=0.004)
+    with pytest.raises(UserError, match=r"level='full' .* pooled-16, pooled-32"):
+        reader.read("decoder/self", 7)
+    assert zarr.open_group(tmp_path / "maps", mode="r")["decoder/self/top/keys"].dtype == np.int32
+
+
+def test_a_whole_map_has_neither_rows_nor_tops(tmp_path):
+    store = long_store(tmp_path / "maps", 100, (16, 128))
+    assert [level.name for level in store.levels("decoder/self")] == ["pooled-16", "full"]
+    store.write(1, {"decoder/self": keep(long_maps(100), store.levels("decoder/self"))})
+    assert store.read_rows("decoder/self", 1) is None
+    assert store.read_top("decoder/self", 1) is None
+    assert not (tmp_path / "maps" / "decoder" / "self" / "rows").exists()
+
+
+def test_divided_arrays_are_written_where_they_lie(tmp_path, monkeypatch):
+    """Each shard by itself and once, though every device holds some: nothing is gathered first."""
+    mesh = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    store, plain = long_store(tmp_path / "maps", 40, (64,)), long_store(tmp_path / "plain", 40, (64,))
+    kept = keep(long_maps(40), store.levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
+    plain.write(1, {"decoder/self": kept})
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "tensor"))
+    divided = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), kept)
+    seen = []
+    monkeypatch.setattr(store, "_cut", lambda site, name, where, values: seen.append((name, values.shape)) or values)
+    store.write(1, {"decoder/self": divided})
+    assert [shape for name, shape in seen if name == "full/codes"] == [(1, 1, 3, 40, 40)] * 4
+    np.testing.assert_array_equal(store.read("decoder/self", 1), plain.read("decoder/self", 1))
+    np.testing.assert_array_equal(store.statistics("decoder/self").values, plain.statistics("decoder/self").values)
+
+
+def test_two_writers_make_one_store(tmp_path):
+    kept = None
+    stores = [long_store(tmp_path / "maps", 40, (64,), writers=(writer, 2)) for writer in range(2)]
+    kept = keep(long_maps(40), stores[0].levels("decoder/self"))
+    plain = long_store(tmp_path / "plain", 40, (64,))
+    plain.write(1, {"decoder/self": kept})
+    # Each process holds one of two examples: what it does not hold it does not write.
+    with pytest.MonkeyPatch.context() as patch:
+        for writer, store in enumerate(stores):
+            patch.setattr(store_module, "_pieces", lambda array, writer=writer: iter([half(array, writer)]))
+            store.write(1, {"decoder/self": kept})
+            assert MapStore.existing(tmp_path / "maps").steps == ((1,) if writer else ())
+    reader = MapStore.existing(tmp_path / "maps")
+    np.testing.assert_array_equal(reader.read("decoder/self", 1), plain.read("decoder/self", 1))
+    stores[1].truncate(after_step=0)
+    assert MapStore.existing(tmp_path / "maps").steps == ()
+
+
+def half(array, writer: int):
+    return (slice(writer, writer + 1),) + (slice(None),) * (array.ndim - 1), np.asarray(array)[writer : writer + 1]
+
+
+def test_pictures_and_spectrograms_come_back(tmp_path):
+    rng = np.random.default_rng(0)
+    patches = Axis("patches", AxisKind.GRID, shape=(2, 2), stride=8.0, leading=1)
+    frames = Axis("frames", AxisKind.FRAMES, stride=0.02, offset=0.01)
+    sites = (
+        Site("encoder/self", patches, patches, ("0",), ("0",)),
+        Site("speech/self", frames, frames, ("0",), ("0",)),
+    )
+    labels = Labels(
+        {"patches": (("class", "a", "b", "c", "d"),), "frames": (("0.0", "0.02"),)},
+        ("picture",),
+        periods=(None,),
+        pictures={"patches": rng.integers(0, 255, (1, 16, 16, 3), np.uint8)},
+        spectrograms={"frames": rng.random((1, 5, 7)).astype(np.float32)},
+    )
+    open_store(tmp_path / "maps", sites=sites, labels=labels)
+    reader = MapStore.existing(tmp_path / "maps")
+    assert reader.sites == sites
+    assert reader.labels.periods == (None,)
+    np.testing.assert_array_equal(reader.labels.pictures["patches"], labels.pictures["patches"])
+    np.testing.assert_array_equal(reader.labels.spectrograms["frames"], labels.spectrograms["frames"])
+    other = dataclasses.replace(labels, pictures={"patches": labels.pictures["patches"] // 2})
+    with pytest.raises(UserError, match="other labels"):
+        open_store(tmp_path / "maps", sites=sites, labels=other)

@@ -48,6 +48,9 @@ class Recorder:
     def progress(self, step: int, total: int) -> None:
         self.calls.append(("progress", step, total))
 
+    def flush(self) -> None:
+        self.calls.append(("flush", None))
+
     def close(self) -> None:
         raise AssertionError("who opened the sink closes it")
 

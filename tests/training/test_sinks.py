@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.maps.tiers import keep, levels_of
 from transformer.training.sinks import Console, Log, MetricsFile, Sinks, TensorBoard, read_metrics
+from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.tensorboard import png, wall
 
 
@@ -34,6 +37,9 @@ class Recorder:
 
     def progress(self, *arguments: object) -> None:
         self.calls.append("progress")
+
+    def flush(self) -> None:
+        self.calls.append("flush")
 
     def close(self) -> None:
         self.calls.append("close")
@@ -216,13 +222,56 @@ def _grey_pixels(file: bytes) -> np.ndarray:
     return rows[:, 1:]
 
 
+class Slow(Recorder):
+    """A sink that writes maps when it is let, or fails to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.let, self.error = threading.Event(), error
+
+    def maps(self, step: int, maps: object) -> None:
+        assert self.let.wait(10)
+        if self.error is not None:
+            raise self.error
+        self.calls.append(f"maps {step}")
+
+
+def test_maps_are_written_in_order_while_the_loop_goes_on():
+    slow = Slow()
+    background = BackgroundMaps(slow)
+    background.maps(1, {})
+    background.maps(2, {})
+    background.scalars(2, "train", {})
+    assert slow.calls == ["scalars"]
+    slow.let.set()
+    background.flush()
+    assert slow.calls == ["scalars", "maps 1", "maps 2", "flush"]
+    background.maps(3, {})
+    background.close()
+    assert slow.calls[-2:] == ["maps 3", "close"]
+
+
+def test_a_write_that_failed_in_the_background_is_not_lost():
+    slow = Slow(OSError("disk full"))
+    slow.let.set()
+    background = BackgroundMaps(slow)
+    background.maps(1, {})
+    with pytest.raises(OSError, match="disk full"):
+        background.flush()
+    background.maps(2, {})
+    with pytest.raises(OSError, match="disk full"):
+        background.close()
+    assert slow.calls == ["close"]
+
+
 def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     maps_LxBxHxQxK = np.zeros((2, 3, 4, 5, 6), np.float32)
     maps_LxBxHxQxK[1, 0, 2, 3, 4] = 1.0
     board = TensorBoard(tmp_path, resumed_step=6)
     board.scalars(7, "train", {"loss": 2.5})
     board.samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
-    board.maps(7, {"decoder/cross": maps_LxBxHxQxK})
+    entropy = np.stack([np.arange(8.0).reshape(2, 4), np.full((2, 4), np.nan), np.full((2, 4), 1.0)], axis=1)
+    board.maps(7, {"decoder/cross": keep(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
     board.progress(7, 9)
     board.close()
     events = _events(tmp_path)
@@ -235,6 +284,8 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
         "maps/decoder/cross/0",
         "maps/decoder/cross/1",
     ]
+    # The mean over the examples that have the statistic.
+    assert values["heads/decoder/cross/entropy/1.2"].simple_value == (6.0 + 1.0) / 2
     pixels = _grey_pixels(values["maps/decoder/cross/0"].image.encoded_image_string)
     # 6 keys at 8 pixels each and a gap of 2: the black square is in layer 1, head 2, query 3, key 4.
     rows, columns = np.nonzero(pixels == 0)
@@ -261,7 +312,8 @@ from transformer.training.sinks import TensorBoard
 board = TensorBoard({str(tmp_path / "events")!r})
 board.scalars(1, "train", {{"loss": 1.0}})
 board.samples(1, "train", [{{"source": "a"}}])
-board.maps(1, {{"site": np.zeros((1, 1, 1, 2, 2), np.float32)}})
+from transformer.maps.tiers import keep, levels_of
+board.maps(1, {{"site": keep(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
 board.close()
 import json
 print(json.dumps([name for name in ("torch", "tensorflow") if name in sys.modules]))

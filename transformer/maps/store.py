@@ -1,43 +1,54 @@
 """The store of attention maps: zarr v3 under a run's `maps/`, one group a site, one shard a step.
 
-    maps/zarr.json                    root group: format, config hash, sites, labels and THE list of steps
-    maps/decoder/cross/zarr.json      group of the site "decoder/cross" with its own description
-    maps/decoder/cross/weights/       uint8   [step, example, layer, head, query, key]
-    maps/decoder/cross/scale/         float32 [step, example, layer, head, query]
+    maps/zarr.json                       root group: format, config hash, sites, labels and THE list of steps
+    maps/labels/<axis>/picture           what a grid's positions were cut from; `spectrogram` for frames
+    maps/decoder/cross/zarr.json         group of the site "decoder/cross" with its own description
+    maps/decoder/cross/full/codes        uint8   [step, example, layer, head, query, key]
+    maps/decoder/cross/full/scale, root  float32, uint8   [step, example, layer, head, query]
+    maps/decoder/cross/pooled-64/...     the same of a coarser level
+    maps/decoder/cross/rows/...          the same of some whole rows, where "full" is not kept
+    maps/decoder/cross/top/...           the same of the largest weights of each row, and `keys` int32
+    maps/decoder/cross/statistics        float32 [step, example, layer, head, statistic]
 
-weight = scale (code / 255)^2. Queries and keys are cut to the longest example; beyond an example's own
-tokens both arrays hold zeros. A step enters the list only once its data is complete, and the list is
-replaced in one atomic rename: after a kill at any moment the store holds whole steps only. The arrays may
-then be longer than the list; what lies beyond it means nothing and the next write replaces it.
+weight = scale (code / 255)^root. Beyond an example's own tokens all hold zeros. A step enters the list only once its
+data is complete, and the list is replaced in one atomic rename: after a kill at any moment the store holds whole
+steps only. The arrays may then be longer than the list; what lies beyond it means nothing and the next write
+replaces it. Several processes write one store, each the shards that it holds: the first keeps the list in the root
+group, each other one a list of its own, and a step counts once it is in all of them.
 """
 
-import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import tensorstore
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int
 
-from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.attention.capture import evenly
+from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.maps.quantise import dequantise, quantise
-from transformer.tasks.labels import Labels, Link
+from transformer.maps.description import describe, labels_of, longest, shown, site_of
+from transformer.maps.probe import Sizes, statistic_names
+from transformer.maps.quantise import Quantised
+from transformer.maps.tiers import Kept, Level, Tiers, levels_of
+from transformer.tasks.labels import Labels
 
 FORMAT = "headwise-maps"
-VERSION = 1
-_AXES = ("step", "example", "layer", "head", "query", "key")
+VERSION = 2
+_AXES = ("step", "example", "layer", "head")
+_PARTS = Quantised._fields
 
 
-@dataclasses.dataclass(frozen=True)
-class SiteMaps:
-    """The stored maps of one site at one step, still quantised."""
+class Statistics(NamedTuple):
+    """Statistics of every head at every stored step; NaN where one is not defined for an example."""
 
-    codes: UInt8[np.ndarray, "B L H Q K"]
-    scale: Float[np.ndarray, "B L H Q"]
+    names: tuple[str, ...]
+    values: Float[np.ndarray, "S B L H N"]
 
 
 class MapStore:
@@ -46,35 +57,62 @@ class MapStore:
     `MapStore.open` creates or continues a store for writing, `MapStore.existing` opens one to read.
     """
 
-    def __init__(self, path: Path, sites: tuple[Site, ...], labels: Labels, config_hash: str, steps: list[int]):
+    def __init__(
+        self,
+        path: Path,
+        sites: tuple[Site, ...],
+        labels: Labels,
+        config_hash: str,
+        tiers: Tiers,
+        sizes: Sizes,
+        writers: tuple[int, int] = (0, 1),
+    ):
         self.path = path
         self.sites = sites
         self.labels = labels
         self.config_hash = config_hash
-        self._steps = steps
-        self._arrays: dict[tuple[str, str], Any] = {}
+        self.tiers = tiers
+        self._sizes = sizes
+        self._writer, self._writers = writers
+        self._steps: list[int] = []
+        self._arrays: dict[str, Any] = {}
 
     @classmethod
-    def open(cls, path: Path, sites: tuple[Site, ...], labels: Labels, config_hash: str) -> "MapStore":
+    def open(
+        cls,
+        path: Path,
+        sites: Sequence[Site],
+        labels: Labels,
+        config_hash: str,
+        tiers: Tiers | None = None,
+        sizes: Sizes | None = None,
+        writers: tuple[int, int] = (0, 1),
+    ) -> "MapStore":
         """Create the store at `path`, or continue the one that is there.
 
-        Errors: UserError if the store there has other sites, labels or shapes, or an unknown version.
+        `sizes` are queries and keys of the sites whose maps are padded beyond the longest example; `writers` says
+        which process this is, and of how many.
+
+        Errors: UserError if the store there has other sites, labels, sizes or tiers, or an unknown version.
         """
         path = Path(path).resolve()
-        _check_axes(sites, labels)
-        steps: list[int] = []
+        found = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
+        store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), found, writers)
         if (path / "zarr.json").exists():
             there = _read_attributes(path)
-            for part, value in _describe(sites, labels).items():
+            for part, value in store._described().items():
                 if there.get(part) != value:
                     raise UserError(
                         f"the map store {path} was written with other {part}: take a new run directory, "
                         "or move that store away"
                     )
-            steps = list(there["steps"])
-        store = cls(path, tuple(sites), labels, config_hash, steps)
+            store._steps = _listed(path, there, writers[0])
         store._write_site_groups()
-        store._commit(steps)
+        for array, metadata in store._wanted_arrays():
+            store._arrays[array] = _open(path / array, metadata)
+        for array, values in shown(labels).items():
+            _write_whole(path / "labels" / array, values)
+        store._commit(store._steps)
         return store
 
     @classmethod
@@ -87,8 +125,14 @@ class MapStore:
         if not (path / "zarr.json").exists():
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
         there = _read_attributes(path)
-        sites, labels = tuple(_site(entry) for entry in there["sites"]), _labels(there["labels"])
-        return cls(path, sites, labels, there["config_hash"], list(there["steps"]))
+        sites = tuple(site_of(entry) for entry in there["sites"])
+        labels = labels_of(there["labels"], lambda name: np.asarray(_open(path / "labels" / name).read().result()))
+        tiers = Tiers(**{**there["tiers"], "cells": tuple(there["tiers"]["cells"])})
+        sizes = {name: (queries, keys) for name, (queries, keys) in there["sizes"].items()}
+        store = cls(path, sites, labels, there["config_hash"], tiers, sizes, (0, there["writers"]))
+        lists = [set(_listed(path, there, writer)) for writer in range(1, there["writers"])]
+        store._steps = [step for step in there["steps"] if all(step in others for others in lists)]
+        return store
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -102,45 +146,77 @@ class MapStore:
                 return site
         raise UserError(f"site={name!r} is not in the map store: it has {', '.join(s.name for s in self.sites)}")
 
-    def write(self, step: int, maps: Mapping[str, Float[np.ndarray, "L B H Q K"]]) -> None:
-        """Append the maps of every site at `step`; returns once they are on disk and listed.
+    def levels(self, site: str) -> tuple[Level, ...]:
+        """The levels that are kept of `site`, coarse to fine. Errors: UserError for an unknown site."""
+        return levels_of(*self._sizes[self.site(site).name], self.tiers.cells)
 
-        Each array is [layer, example, head, query, key], padded to any fixed query and key length.
+    def write(self, step: int, maps: Mapping[str, Kept]) -> None:
+        """Append what is kept of every site at `step`; returns once it is on disk and listed.
 
-        Errors: ValueError if `step` does not come after the stored ones, a site is missing or unknown, or
-        a shape is not the site's.
+        Of arrays that are divided over devices each process writes the shards that it holds itself.
+
+        Errors: ValueError if `step` does not come after the stored ones, a site is missing or unknown, a shape is not
+        the site's, or a weight is negative or not finite.
         """
         if self._steps and step <= self._steps[-1]:
             raise ValueError(f"step={step} must come after the last stored step {self._steps[-1]}")
         names = {site.name for site in self.sites}
         if set(maps) != names:
             raise ValueError(f"maps has the sites {sorted(maps)}; the store's are {sorted(names)}")
+        index = len(self._steps)
         pending = []
         for site in self.sites:
-            weights = _trim(np.asarray(maps[site.name]), site, self.labels)
-            codes, scale = quantise(weights)
-            for name, values in (("weights", codes), ("scale", scale)):
-                pending.append(self._append(site, name, values))
+            for name, array in self._parts_of(site, maps[site.name]):
+                place = self._resized(f"{site.name}/{name}", index + 1)[index]
+                if tuple(array.shape) != place.shape:
+                    raise ValueError(
+                        f"maps[{site.name!r}] has {name} of shape {tuple(array.shape)}; it must be {place.shape}"
+                    )
+                for where, values in _pieces(array):
+                    if name.endswith("scale") and not np.isfinite(values).all():
+                        raise ValueError(
+                            f"maps[{site.name!r}] holds NaN, inf or < 0; weights are finite and not negative"
+                        )
+                    pending.append(place[where].write(self._cut(site, name, where, values)))
         for future in pending:
             future.result()
         self._commit([*self._steps, int(step)])
 
-    def read_quantised(self, site: str, step: int) -> SiteMaps:
-        """The codes and scales of `site` at `step`. Errors: UserError if either is not stored."""
-        owner = self.site(site)
-        if step not in self._steps:
-            raise UserError(f"step={step} is not in the map store: it has {self._steps}")
-        index = self._steps.index(step)
-        codes, scale = (self._array(owner, name)[index].read() for name in ("weights", "scale"))
-        return SiteMaps(codes.result(), scale.result())
+    def read_quantised(self, site: str, step: int, level: str) -> Quantised:
+        """The codes, scales and roots of a level of `site` at `step`. Errors: UserError if it is not stored."""
+        known = [each.name for each in self.levels(site)]
+        if level not in known:
+            raise UserError(f"level={level!r} of {site} is not in the map store: it has {', '.join(known)}")
+        return self._read(f"{site}/{level}", step)
 
-    def read(self, site: str, step: int) -> Float[np.ndarray, "B L H Q K"]:
+    def read(self, site: str, step: int, level: str = "full") -> Float[np.ndarray, "B L H q k"]:
         """The weights of `site` at `step`, dequantised to float32; zero beyond an example's tokens.
 
-        Errors: UserError if either is not stored.
+        Errors: UserError if they are not stored.
         """
-        maps = self.read_quantised(site, step)
-        return dequantise(maps.codes, maps.scale)
+        return np.asarray(self.read_quantised(site, step, level).weights())
+
+    def read_rows(self, site: str, step: int) -> tuple[tuple[int, ...], Float[np.ndarray, "B L H R K"]] | None:
+        """Some whole rows of a map that is not kept whole, and which queries they are."""
+        if f"{site}/rows/codes" not in dict(self._wanted_arrays()):
+            return None
+        return self._rows(site), np.asarray(self._read(f"{site}/rows", step).weights())
+
+    def read_top(
+        self, site: str, step: int
+    ) -> tuple[Int[np.ndarray, "B L H Q k"], Float[np.ndarray, "B L H Q k"]] | None:
+        """The keys and the largest weights of every row of a map that is not kept whole."""
+        if f"{site}/top/codes" not in dict(self._wanted_arrays()):
+            return None
+        keys = np.asarray(self._array(f"{site}/top/keys")[self._index(step)].read().result())
+        return keys, np.asarray(self._read(f"{site}/top", step).weights())
+
+    def statistics(self, site: str) -> Statistics:
+        """The statistics of every head of `site` at every step. Errors: UserError for an unknown site."""
+        names = statistic_names(self.site(site), self.labels)
+        if not self._steps:
+            return Statistics(names, np.zeros((0, *self._heads(self.site(site)), len(names)), np.float32))
+        return Statistics(names, np.asarray(self._array(f"{site}/statistics")[: len(self._steps)].read().result()))
 
     def truncate(self, after_step: int) -> None:
         """Drop every step later than `after_step`, as a run resumed from that step must."""
@@ -149,136 +225,189 @@ class MapStore:
             return
         # The list first: a kill between the two leaves data that nothing names and the next write replaces.
         self._commit(kept)
-        for site in self.sites:
-            for name in ("weights", "scale"):
-                self._resize(site, name, len(kept))
+        for name, _ in self._wanted_arrays():
+            self._resized(name, len(kept))
 
-    def _append(self, site: Site, name: str, values: np.ndarray) -> Any:
-        index = len(self._steps)
-        self._resize(site, name, index + 1)
-        return self._array(site, name)[index].write(values)
+    def _index(self, step: int) -> int:
+        if step not in self._steps:
+            raise UserError(f"step={step} is not in the map store: it has {self._steps}")
+        return self._steps.index(step)
 
-    def _resize(self, site: Site, name: str, steps: int) -> None:
-        array = self._array(site, name)
+    def _read(self, group: str, step: int) -> Quantised:
+        index = self._index(step)
+        reads = [self._array(f"{group}/{part}")[index].read() for part in _PARTS]
+        return Quantised(*(np.asarray(read.result()) for read in reads))
+
+    def _array(self, name: str) -> Any:
+        if name not in self._arrays:
+            self._arrays[name] = _open(self.path / name)
+        return self._arrays[name]
+
+    def _resized(self, name: str, steps: int) -> Any:
+        array = self._array(name)
         bounds = [steps] + [None] * (array.rank - 1)
-        self._arrays[site.name, name] = array.resize(exclusive_max=bounds, resize_metadata_only=False).result()
+        self._arrays[name] = array.resize(exclusive_max=bounds, resize_metadata_only=False).result()
+        return self._arrays[name]
 
-    def _array(self, site: Site, name: str) -> Any:
-        if (site.name, name) not in self._arrays:
-            path = self.path / site.name / name
-            spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
-            if not (path / "zarr.json").exists():
-                shape = _shape(site, self.labels)
-                spec |= {"create": True, "metadata": _metadata(shape if name == "weights" else shape[:-1])}
-            self._arrays[site.name, name] = tensorstore.open(spec).result()
-        return self._arrays[site.name, name]
+    def _heads(self, site: Site) -> tuple[int, int, int]:
+        return len(self.labels.titles), len(site.layers), len(site.heads)
+
+    def _rows(self, site: str) -> tuple[int, ...]:
+        return evenly(self._sizes[site][0], self.tiers.rows)
+
+    def _parts_of(self, site: Site, kept: Kept) -> Iterator[tuple[str, Any]]:
+        """Every array of what is kept, by its name below the site's group."""
+        groups = dict(kept.levels)
+        if kept.rows is not None:
+            groups["rows"] = kept.rows
+        if kept.top is not None:
+            yield "top/keys", kept.top[0]
+            groups["top"] = kept.top[1]
+        for group, quantised in groups.items():
+            yield from ((f"{group}/{part}", array) for part, array in quantised._asdict().items())
+        names = statistic_names(site, self.labels)
+        unknown = set(kept.statistics) - set(names)
+        if unknown:
+            raise ValueError(f"maps[{site.name!r}] has the statistics {sorted(unknown)}; known: {', '.join(names)}")
+        nothing = np.full(self._heads(site), np.nan, np.float32)
+        yield "statistics", _stacked([kept.statistics.get(name, nothing) for name in names])
+
+    def _wanted_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Every array of the store and its metadata."""
+        for site in self.sites:
+            heads, (queries, keys) = self._heads(site), self._sizes[site.name]
+            levels = self.levels(site.name)
+            groups = {level.name: (level.queries, level.keys) for level in levels}
+            if levels[-1].name != "full":
+                groups |= {"rows": (len(self._rows(site.name)), keys)} if self.tiers.rows else {}
+                groups |= {"top": (queries, min(self.tiers.top, keys))} if self.tiers.top else {}
+            for group, (rows, columns) in groups.items():
+                for part, kind in zip(_PARTS, ("uint8", "float32", "uint8"), strict=True):
+                    shape, last = (rows, columns), ("query", "key")
+                    own = len(shape) if part == "codes" else 1
+                    yield self._metadata(f"{site.name}/{group}/{part}", (*heads, *shape[:own]), last[:own], kind)
+            if "top" in groups:
+                yield self._metadata(f"{site.name}/top/keys", (*heads, *groups["top"]), ("query", "rank"), "int32")
+            count = len(statistic_names(site, self.labels))
+            yield self._metadata(f"{site.name}/statistics", (*heads, count), ("statistic",), "float32")
+
+    def _metadata(self, name: str, shape: tuple[int, ...], last: tuple[str, ...], kind: str) -> tuple[str, dict]:
+        """One step and one writer's examples a shard; in it one layer a chunk, so that a reader may fetch it alone."""
+        shard = (1, -(-shape[0] // self._writers), *shape[1:])
+        return name, _zarr((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
+
+    def _cut(self, site: Site, name: str, where: tuple[slice, ...], values: np.ndarray) -> np.ndarray:
+        """Zeros beyond an example's own tokens, whatever a model leaves there."""
+        sides = {level.name: (level.query_block, level.key_block) for level in self.levels(site.name)}
+        group, _, part = name.partition("/")
+        if group not in sides:
+            return values
+        cut = np.array(values)
+        for index, example in enumerate(range(len(self.labels.titles))[where[0]]):
+            queries, keys = (
+                -(-len(self.labels.tokens[axis.name][example]) // block)
+                for axis, block in zip((site.query, site.key), sides[group], strict=True)
+            )
+            first_query, first_key = (where[axis].start or 0 if len(where) > axis else 0 for axis in (3, 4))
+            cut[index, :, :, max(0, queries - first_query) :] = 0
+            if part == "codes":
+                cut[index, ..., max(0, keys - first_key) :] = 0
+        return cut
+
+    def _described(self) -> dict[str, Any]:
+        return describe(self.sites, self.labels, self.tiers, self._sizes)
 
     def _write_site_groups(self) -> None:
+        if self._writer:
+            return
         for site in self.sites:
             parts = site.name.split("/")
             for depth in range(1, len(parts)):
                 _write_group(self.path.joinpath(*parts[:depth]), {})
-            about = {**_describe((site,), self.labels)["sites"][0], "config_hash": self.config_hash}
+            about = {**describe((site,), self.labels, self.tiers, self._sizes)["sites"][0]}
+            about |= {"config_hash": self.config_hash, "titles": list(self.labels.titles)}
             about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
-            about["titles"] = list(self.labels.titles)
             about["links"] = (self.labels.links or {}).get(site.name)
-            about["quantisation"] = "weight = scale * (weights / 255) ** 2"
+            about["quantisation"] = "weight = scale * (codes / 255) ** root"
+            about["statistics"] = list(statistic_names(site, self.labels))
+            about["rows"] = list(self._rows(site.name))
             _write_group(self.path / site.name, about)
+            for level in self.levels(site.name):
+                blocks = {"query_block": level.query_block, "key_block": level.key_block}
+                _write_group(self.path / site.name / level.name, blocks)
+            for group in ("rows", "top"):
+                if self.levels(site.name)[-1].name != "full" and getattr(self.tiers, group):
+                    _write_group(self.path / site.name / group, {})
 
     def _commit(self, steps: list[int]) -> None:
-        attributes = {
-            "format": FORMAT,
-            "version": VERSION,
-            "config_hash": self.config_hash,
-            "steps": steps,
-            **_describe(self.sites, self.labels),
-        }
-        _write_group(self.path, attributes)
+        if self._writer:
+            _replace(self.path / f"written-{self._writer}.json", json.dumps({"steps": steps}))
+        else:
+            attributes = {
+                "format": FORMAT,
+                "version": VERSION,
+                "config_hash": self.config_hash,
+                "steps": steps,
+                "writers": self._writers,
+                **self._described(),
+            }
+            _write_group(self.path, attributes)
         self._steps = list(steps)
 
 
-def _metadata(shape: tuple[int, ...]) -> dict[str, Any]:
-    """One step a shard; in it one example a chunk, so that a reader may fetch a single example."""
-    names = _AXES[: len(shape)]
-    weights = names[-1] == "key"
-    endian = {} if weights else {"endian": "little"}
-    chunks = [{"name": "bytes", "configuration": endian}, {"name": "gzip", "configuration": {"level": 6}}]
-    shard = {"chunk_shape": [1, 1, *shape[2:]], "codecs": chunks}
+def _pieces(array: Any) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """The parts of an array that this process writes: of a divided one its own shards, one of each copy."""
+    if not isinstance(array, jax.Array):
+        yield (slice(None),) * array.ndim, np.asarray(array)
+        return
+    for shard in array.addressable_shards:
+        if shard.replica_id == 0:
+            yield shard.index, np.asarray(shard.data)
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    """Statistics side by side; those on devices stay there."""
+    stack = jnp.stack if any(isinstance(value, jax.Array) for value in values) else np.stack
+    return stack(values, axis=-1).astype(np.float32)
+
+
+def _zarr(
+    shape: tuple[int, ...], shard: tuple[int, ...], chunk: tuple[int, ...], names: tuple[str, ...], kind: str
+) -> dict[str, Any]:
+    endian = {} if kind == "uint8" else {"endian": "little"}
+    codecs = [{"name": "bytes", "configuration": endian}, {"name": "gzip", "configuration": {"level": 6}}]
     return {
-        "shape": [0, *shape[1:]],
-        "data_type": "uint8" if weights else "float32",
+        "shape": list(shape),
+        "data_type": kind,
         "fill_value": 0,
         "dimension_names": list(names),
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, *shape[1:]]}},
-        "codecs": [{"name": "sharding_indexed", "configuration": shard}],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shard)}},
+        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": list(chunk), "codecs": codecs}}],
     }
 
 
-def _shape(site: Site, labels: Labels) -> tuple[int, int, int, int, int, int]:
-    queries, keys = (max(map(len, labels.tokens[axis.name])) for axis in (site.query, site.key))
-    return (1, len(labels.titles), len(site.layers), len(site.heads), queries, keys)
+def _open(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
+    """The array at `path`; made there if its metadata is given and it is missing."""
+    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
+    if metadata is not None and not (path / "zarr.json").exists():
+        spec |= {"open": True, "create": True, "metadata": dict(metadata)}
+    return tensorstore.open(spec).result()
 
 
-def _trim(weights_LxBxHxQxK: np.ndarray, site: Site, labels: Labels) -> Float[np.ndarray, "B L H Q K"]:
-    """Example first, lengths cut to the longest example, padding zeroed so that it costs nothing."""
-    _, examples, layers, heads, queries, keys = _shape(site, labels)
-    shape = weights_LxBxHxQxK.shape
-    if shape[:3] != (layers, examples, heads) or shape[3] < queries or shape[4] < keys:
-        raise ValueError(
-            f"maps[{site.name!r}] has shape {shape}; it must be [layer {layers}, example {examples}, "
-            f"head {heads}, query >= {queries}, key >= {keys}]"
-        )
-    trimmed = np.moveaxis(weights_LxBxHxQxK[..., :queries, :keys], 1, 0).astype(np.float32)
-    for example in range(examples):
-        trimmed[example, ..., len(labels.tokens[site.query.name][example]) :, :] = 0
-        trimmed[example, ..., len(labels.tokens[site.key.name][example]) :] = 0
-    return trimmed
+def _write_whole(path: Path, values: np.ndarray) -> None:
+    names = tuple(f"axis_{axis}" for axis in range(values.ndim))
+    for parent in (path.parent.parent, path.parent):
+        _write_group(parent, {})
+    array = _open(path, _zarr(values.shape, values.shape, values.shape, names, str(values.dtype)))
+    array.write(values).result()
 
 
-def _check_axes(sites: tuple[Site, ...], labels: Labels) -> None:
-    for site in sites:
-        for axis in (site.query, site.key):
-            if axis.name not in labels.tokens:
-                raise ValueError(
-                    f"labels.tokens lacks the axis {axis.name!r} of site {site.name!r}: it has {sorted(labels.tokens)}"
-                )
-
-
-def _describe(sites: tuple[Site, ...], labels: Labels) -> dict[str, Any]:
-    """What the store says of its sites and labels, as plain JSON values that compare with those read back."""
-    described = {
-        "sites": [
-            {
-                "name": site.name,
-                "query": {"name": site.query.name, "kind": site.query.kind.value},
-                "key": {"name": site.key.name, "kind": site.key.kind.value},
-                "layers": site.layers,
-                "heads": site.heads,
-                "causal": site.causal,
-            }
-            for site in sites
-        ],
-        "labels": {"tokens": dict(labels.tokens), "titles": labels.titles, "links": labels.links},
-    }
-    return json.loads(json.dumps(described))
-
-
-def _site(entry: Mapping[str, Any]) -> Site:
-    query, key = (Axis(entry[side]["name"], AxisKind(entry[side]["kind"])) for side in ("query", "key"))
-    return Site(entry["name"], query, key, tuple(entry["layers"]), tuple(entry["heads"]), entry["causal"])
-
-
-def _labels(entry: Mapping[str, Any]) -> Labels:
-    links = entry["links"]
-    return Labels(
-        tokens={axis: tuple(tuple(words) for words in examples) for axis, examples in entry["tokens"].items()},
-        titles=tuple(entry["titles"]),
-        links=None
-        if links is None
-        else {
-            site: tuple(tuple(Link(*link) for link in each) for each in examples) for site, examples in links.items()
-        },
-    )
+def _listed(path: Path, attributes: Mapping[str, Any], writer: int) -> list[int]:
+    """The steps that one of the writers has written whole."""
+    if writer == 0:
+        return list(attributes["steps"])
+    file = path / f"written-{writer}.json"
+    return json.loads(file.read_text())["steps"] if file.exists() else []
 
 
 def _read_attributes(path: Path) -> dict[str, Any]:
@@ -295,12 +424,17 @@ def _read_attributes(path: Path) -> dict[str, Any]:
 
 
 def _write_group(path: Path, attributes: Mapping[str, Any]) -> None:
-    """Replace a group's metadata in one rename: a reader sees the old file or the new one, never a part."""
-    path.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1)
-    temporary = path / "zarr.json.new"
+    _replace(
+        path / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1)
+    )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file in one rename: a reader sees the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
     with temporary.open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path / "zarr.json")
+    os.replace(temporary, path)

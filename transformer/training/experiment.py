@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from transformer.attention.capture import Capture
@@ -21,21 +20,24 @@ from transformer.costs.chips import peak_flops
 from transformer.costs.flops import training_flops
 from transformer.layers.block_config import BlockConfig
 from transformer.maps.store import MapStore
+from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
 from transformer.models.contract import Model, Precision, count_parameters
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import Batch, Task, View
+from transformer.tasks.contract import Batch, Task
 from transformer.training.averages import Average
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.probe import compile_probe
 from transformer.training.profile import Profiled
 from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import make_mesh, shard_batch, state_shardings
 from transformer.training.sinks import Console, HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
+from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.maps import Maps
-from transformer.training.state import TrainState, stream
+from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step, init_state, make_step
 
 
@@ -49,6 +51,7 @@ class Experiment:
     optimizer: OptimizerConfig
     averages: Mapping[str, Average]
     precision: Precision
+    maps: MapsConfig
 
     def to_config(self) -> dict[str, Any]:
         """The resolved config as plain values: what `config.json` holds."""
@@ -59,6 +62,7 @@ class Experiment:
             "optimizer": to_config(self.optimizer),
             "averages": to_config(self.averages),
             "precision": to_config(self.precision),
+            "maps": to_config(self.maps),
         }
 
 
@@ -78,6 +82,7 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         optimizer=from_config(OptimizerConfig, run.optimizer, "config.optimizer"),
         averages=averages,
         precision=from_config(Precision, run.precision, "config.precision"),
+        maps=from_config(MapsConfig, run.maps, "config.maps"),
     )
     wanted = getattr(experiment.task, "evaluated_parameters", "raw")
     if wanted != "raw" and wanted not in averages:
@@ -216,19 +221,6 @@ def compile_step(experiment: Experiment, setting: Setting, capture: Capture | No
     return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))
 
 
-def compile_probe(setting: Setting) -> Callable[[TrainState], dict[str, np.ndarray]]:
-    """A function from the state to the maps of every head on the probe batch, compiled once."""
-    capture = Capture(tuple(site.name for site in setting.model.sites))
-
-    @jax.jit
-    def probe(state: TrainState) -> Any:
-        view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
-        aux = setting.task.probe(view, capture, stream(state.key, state.step, "probe"))
-        return {site: captured.weights for site, captured in aux.maps.items()}
-
-    return lambda state: jax.device_get(probe(state._replace(optimisers={})))
-
-
 def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], float] | None:
     """The formula for a training step's operations, where the family has one."""
     if not isinstance(experiment.model, BlockConfig):
@@ -248,7 +240,17 @@ def _train(
     config, start = experiment.run, int(state.step)
     metrics, samples = MetricsFile(directory.metrics_file), SamplesFile(directory.samples_file)
     heads = HeadsFile(directory.heads_file)
-    maps = MapStore.open(directory.maps, setting.model.sites, setting.task.labels(), config_hash(experiment))
+    plan, probe = compile_probe(
+        setting.model,
+        setting.task,
+        setting.abstract,
+        setting.mesh,
+        config=experiment.maps,
+        times=2 + (config.steps // config.maps_every if config.maps_every else 0),
+    )
+    maps = MapStore.open(
+        directory.maps, setting.model.sites, plan.labels, config_hash(experiment), plan.tiers, plan.sizes
+    )
     for kept in (metrics, samples, heads, maps):
         # What a run that was cut off saw after its last checkpoint will be seen again.
         kept.truncate(after_step=start or -1)
@@ -256,8 +258,7 @@ def _train(
         metrics,
         samples,
         heads,
-        Maps(maps),
-        TensorBoard(directory.tensorboard, start or None),
+        BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
         Log(config.steps),
         Console(config.steps, sys.stdout),
     )
@@ -288,7 +289,7 @@ def _train(
                     strict=True,
                 )
             ],
-            probe=compile_probe(setting),
+            probe=probe,
             save=lambda state: checkpoints.save(int(state.step), state, {}),
             sink=sink,
             flops=count_flops(experiment, setting),

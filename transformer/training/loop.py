@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from transformer.data.batches import Source, stream
+from transformer.maps.tiers import Kept
 from transformer.tasks.contract import Batch, Report
 from transformer.training.sinks.contract import Sink
 from transformer.training.state import TrainState
@@ -46,7 +46,7 @@ def run(
     steps: int,
     cadence: Cadence,
     evaluations: Sequence[Measured],
-    probe: Callable[[TrainState], Mapping[str, np.ndarray]],
+    probe: Callable[[TrainState], Mapping[str, Kept]],
     save: Callable[[TrainState], None],
     sink: Sink,
     flops: Callable[[Batch], float] | None = None,
@@ -87,6 +87,8 @@ def run(
             if last or _due(number, cadence.maps):
                 sink.maps(number, probe(state))
             if last or _due(number, cadence.checkpoint):
+                # A run that comes back to this checkpoint writes nothing again of what came before it.
+                sink.flush()
                 save(state)
     return state
 

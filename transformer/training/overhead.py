@@ -4,6 +4,7 @@ import dataclasses
 import io
 import statistics
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +12,17 @@ import jax
 
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
+from transformer.maps.store import MapStore
+from transformer.maps.tiers import Kept
 from transformer.tasks.contract import Batch
-from transformer.training.experiment import Experiment, assemble, compile_step, count_flops
+from transformer.training.experiment import Experiment, Setting, assemble, compile_step, count_flops
 from transformer.training.loop import Cadence, run
+from transformer.training.probe import compile_probe
 from transformer.training.sharding import shard_batch
 from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
+from transformer.training.sinks.background import BackgroundMaps
+from transformer.training.sinks.contract import Sink
+from transformer.training.sinks.maps import Maps
 from transformer.training.state import TrainState
 from transformer.training.step import Step
 
@@ -33,8 +40,7 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
     """Time the loop with its logging and its making of batches against the step alone on batches made before."""
     setting = assemble(experiment, directory)
     step = compile_step(experiment, setting)
-    source = setting.task.source(experiment.run.seed)
-    batches = [source[number] for number in range(steps)]
+    batches = [setting.task.source(experiment.run.seed)[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
     def bare() -> float:
@@ -48,31 +54,9 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
     def loop(number: int) -> float:
         folder = directory / f"loop-{number}"
         folder.mkdir()
-        sink = Sinks(
-            MetricsFile(folder / "metrics.jsonl"),
-            SamplesFile(folder / "samples.jsonl"),
-            TensorBoard(folder / "tensorboard"),
-            Log(steps),
-            Console(steps, io.StringIO()),
-        )
         state = jax.block_until_ready(setting.initialise(key))
-        began = time.perf_counter()
-        state = run(
-            state,
-            lambda state, batch, observe=False: step(state, shard_batch(batch, setting.mesh), observe),
-            source,
-            steps=steps,
-            cadence=Cadence(experiment.run.log_every, 0, 0, 0),
-            evaluations=[],
-            probe=lambda state: {},
-            save=lambda state: None,
-            sink=sink,
-            flops=count_flops(experiment, setting),
-        )
-        jax.block_until_ready(state)
-        seconds = time.perf_counter() - began
-        sink.close()
-        return seconds
+        sink = Sinks(*_numbers(folder, steps), TensorBoard(folder / "tensorboard"))
+        return _seconds_of_loop(experiment, setting, step, state, steps, sink, lambda state: {})
 
     bare()  # compiles every shape
     pairs = [(bare(), loop(number)) for number in range(repeats)]
@@ -126,6 +110,92 @@ def measure_capture(
         ((every - 1) * quiet + loud) / (every * bare) - 1 for bare, quiet, loud in zip(*times, strict=True)
     )
     return CaptureCost(without, off, on, every, overhead)
+
+
+class MapsCost(NamedTuple):
+    """What maps cost: median seconds of a step and of one look at the probe batch, and the share of all looks.
+
+    `compiling` is the first look, once a run; `looks` are those of a whole run, and `share` theirs of its time
+    without compiling.
+    """
+
+    step: float
+    look: float
+    compiling: float
+    looks: int
+    share: float
+
+
+def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> MapsCost:
+    """Time the loop with maps taken, written and drawn at its start and end, in turn with the loop without."""
+    setting = assemble(experiment, directory)
+    step, key = compile_step(experiment, setting), jax.random.key(experiment.run.seed)
+    config = experiment.run
+    looks = 1 + -(-config.steps // config.maps_every) if config.maps_every else 1
+    plan, probe = compile_probe(
+        setting.model, setting.task, setting.abstract, setting.mesh, config=experiment.maps, times=looks
+    )
+    began = time.perf_counter()
+    jax.block_until_ready(probe(setting.initialise(key)))
+    compiling = time.perf_counter() - began
+
+    def loop(number: int, mapped: bool) -> float:
+        folder = directory / f"maps-{number}-{mapped}"
+        folder.mkdir()
+        state = jax.block_until_ready(setting.initialise(key))
+        board = TensorBoard(folder / "tensorboard")
+        if not mapped:
+            sink = Sinks(*_numbers(folder, steps), board)
+            return _seconds_of_loop(experiment, setting, step, state, steps, sink, lambda state: {})
+        store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+        sink = Sinks(*_numbers(folder, steps), BackgroundMaps(Sinks(Maps(store), board)))
+        return _seconds_of_loop(experiment, setting, step, state, steps, sink, probe, maps=steps)
+
+    loop(-1, True)  # compiles every shape
+    pairs = [(loop(number, False), loop(number, True)) for number in range(repeats)]
+    one_step = statistics.median(without for without, _ in pairs) / steps
+    look = max(0.0, statistics.median(mapped - without for without, mapped in pairs) / 2)
+    return MapsCost(one_step, look, compiling, looks, looks * look / (looks * look + config.steps * one_step))
+
+
+def _numbers(folder: Path, steps: int) -> tuple[Sink, ...]:
+    """The sinks that write a run's numbers."""
+    return (
+        MetricsFile(folder / "metrics.jsonl"),
+        SamplesFile(folder / "samples.jsonl"),
+        Log(steps),
+        Console(steps, io.StringIO()),
+    )
+
+
+def _seconds_of_loop(
+    experiment: Experiment,
+    setting: Setting,
+    step: Step,
+    state: TrainState,
+    steps: int,
+    sink: Sink,
+    probe: Callable[[TrainState], Mapping[str, Kept]],
+    *,
+    maps: int = 0,
+) -> float:
+    began = time.perf_counter()
+    state = run(
+        state,
+        lambda state, batch, observe=False: step(state, shard_batch(batch, setting.mesh), observe),
+        setting.task.source(experiment.run.seed),
+        steps=steps,
+        cadence=Cadence(experiment.run.log_every, 0, maps, 0),
+        evaluations=[],
+        probe=probe,
+        save=lambda state: None,
+        sink=sink,
+        flops=count_flops(experiment, setting),
+    )
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - began
+    sink.close()
+    return seconds
 
 
 def _seconds_a_step(step: Step, state: TrainState, batch: Batch, observe: bool, steps: int) -> float:

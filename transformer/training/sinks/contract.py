@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from transformer.maps.tiers import Kept
+
 Number = float | int | np.number
 Sample = Mapping[str, str]
 
@@ -20,14 +22,17 @@ class Sink(Protocol):
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         """Examples to look at, such as decoded sentences: each its texts by name."""
 
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
-        """Attention maps of the probe batch by site, each [layer, batch, head, query, key]."""
+    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
+        """Attention maps and head statistics of the probe batch by site; their arrays may still be computed."""
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Statistics of the training batch's attention by site and name, each [layer, head]."""
 
     def progress(self, step: int, total: int) -> None:
         """`step` of `total` training steps are done."""
+
+    def flush(self) -> None:
+        """Hand everything so far to the disk: a checkpoint follows, and what came before it is not seen again."""
 
     def close(self) -> None:
         """Write what is still held back; nothing follows."""
@@ -42,13 +47,16 @@ class NullSink:
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         """Nothing."""
 
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
         """Nothing."""
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Nothing."""
 
     def progress(self, step: int, total: int) -> None:
+        """Nothing."""
+
+    def flush(self) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -71,7 +79,7 @@ class Sinks:
         for sink in self._sinks:
             sink.samples(step, split, samples)
 
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
         """Pass the maps on."""
         for sink in self._sinks:
             sink.maps(step, maps)
@@ -85,6 +93,11 @@ class Sinks:
         """Pass the progress on."""
         for sink in self._sinks:
             sink.progress(step, total)
+
+    def flush(self) -> None:
+        """Flush every sink."""
+        for sink in self._sinks:
+            sink.flush()
 
     def close(self) -> None:
         """Close every sink, also when one of them raises."""

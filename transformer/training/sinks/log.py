@@ -3,8 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
+from transformer.maps.tiers import Kept
 from transformer.training.sinks.console import format_line, format_sample
 from transformer.training.sinks.contract import NullSink, Number, Sample
 
@@ -26,7 +25,7 @@ class Log(NullSink):
         for sample in samples:
             _logger.info("step %d  %s  %s", step, split, format_sample(sample))
 
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
         """Log which maps were taken."""
         _logger.info("step %d  maps  %s", step, ", ".join(maps))
 

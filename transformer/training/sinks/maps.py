@@ -1,10 +1,9 @@
-"""The maps: every head of the probe batch, into the run's store."""
+"""The maps of the probe batch: into the run's store."""
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from transformer.maps.store import MapStore
+from transformer.maps.tiers import Kept
 from transformer.training.sinks.contract import NullSink
 
 
@@ -14,6 +13,6 @@ class Maps(NullSink):
     def __init__(self, store: MapStore):
         self._store = store
 
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
         """Append one step."""
         self._store.write(step, maps)

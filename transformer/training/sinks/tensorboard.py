@@ -3,6 +3,7 @@
 import importlib
 import struct
 import sys
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from types import ModuleType
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from transformer.maps.quantise import Quantised
+from transformer.maps.tiers import Kept
 from transformer.training.sinks.contract import NullSink, Number, Sample
 
 _EXAMPLES = 2
@@ -76,11 +79,19 @@ class TensorBoard(NullSink):
         lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
         self._writer.add_text(f"{split}/samples", "\n".join(lines), step)
 
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
-        """A picture for each site and each of the first examples."""
-        for site, weights_LxBxHxQxK in maps.items():
-            for example in range(min(_EXAMPLES, weights_LxBxHxQxK.shape[1])):
-                picture = wall(weights_LxBxHxQxK[:, example])
+    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
+        """A picture for each site and each of the first examples; a curve for each statistic of each head."""
+        for site, kept in maps.items():
+            for name, values_BxLxH in kept.statistics.items():
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # a mean of nothing is NaN, and left out
+                    mean_LxH = np.nanmean(np.asarray(values_BxLxH), axis=0)
+                for (layer, head), value in np.ndenumerate(mean_LxH):
+                    if np.isfinite(value):
+                        self._writer.add_scalar(f"heads/{site}/{name}/{layer}.{head}", float(value), step)
+            coarsest = Quantised(*map(np.asarray, next(iter(kept.levels.values())))).weights()
+            for example in range(min(_EXAMPLES, len(coarsest))):
+                picture = wall(np.asarray(coarsest[example]))
                 # Past add_image, which needs Pillow to encode what is already encoded here.
                 image = self._summary.Summary.Image(
                     height=picture.shape[0],

@@ -1,0 +1,109 @@
+"""What a store says of its sites and labels, as plain JSON values, and back."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.maps.probe import Sizes
+from transformer.maps.tiers import Tiers
+from transformer.tasks.labels import Labels, Link
+
+
+def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
+    """All that must agree for a store to be continued, in values that compare with those read back."""
+    described = {
+        "sites": [
+            {
+                "name": site.name,
+                "query": _describe_axis(site.query),
+                "key": _describe_axis(site.key),
+                "layers": site.layers,
+                "heads": site.heads,
+                "causal": site.causal,
+            }
+            for site in sites
+        ],
+        "labels": {
+            "tokens": dict(labels.tokens),
+            "titles": labels.titles,
+            "links": labels.links,
+            "periods": labels.periods,
+            "shown": {name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in shown(labels).items()},
+        },
+        "tiers": {"cells": tiers.cells, "rows": tiers.rows, "top": tiers.top},
+        "sizes": dict(sizes),
+    }
+    return json.loads(json.dumps(described))
+
+
+def longest(site: Site, labels: Labels) -> tuple[int, int]:
+    """The most queries and keys that an example has at a site.
+
+    Errors: ValueError where the labels lack one of its axes.
+    """
+    for axis in (site.query, site.key):
+        if axis.name not in labels.tokens:
+            raise ValueError(
+                f"labels.tokens lacks the axis {axis.name!r} of site {site.name!r}: it has {sorted(labels.tokens)}"
+            )
+    queries, keys = (max(map(len, labels.tokens[axis.name])) for axis in (site.query, site.key))
+    return queries, keys
+
+
+def shown(labels: Labels) -> dict[str, np.ndarray]:
+    """Pictures and spectrograms by the names of their arrays."""
+    pictures = {f"{axis}/picture": np.asarray(values, np.uint8) for axis, values in labels.pictures.items()}
+    return pictures | {f"{axis}/spectrogram": np.asarray(v, np.float32) for axis, v in labels.spectrograms.items()}
+
+
+def site_of(entry: Mapping[str, Any]) -> Site:
+    """The site that was described so."""
+    query, key = (_axis(entry[side]) for side in ("query", "key"))
+    return Site(entry["name"], query, key, tuple(entry["layers"]), tuple(entry["heads"]), entry["causal"])
+
+
+def labels_of(entry: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Labels:
+    """The labels that were described so; `read` gives the array of a picture or spectrogram."""
+    links, periods = entry["links"], entry["periods"]
+    arrays = {name: read(name) for name in entry["shown"]}
+    return Labels(
+        tokens={axis: tuple(tuple(words) for words in examples) for axis, examples in entry["tokens"].items()},
+        titles=tuple(entry["titles"]),
+        links=None
+        if links is None
+        else {
+            site: tuple(tuple(Link(*link) for link in each) for each in examples) for site, examples in links.items()
+        },
+        periods=None if periods is None else tuple(periods),
+        pictures={name.removesuffix("/picture"): a for name, a in arrays.items() if name.endswith("/picture")},
+        spectrograms={
+            name.removesuffix("/spectrogram"): a for name, a in arrays.items() if name.endswith("/spectrogram")
+        },
+    )
+
+
+def _describe_axis(axis: Axis) -> dict[str, Any]:
+    return {
+        "name": axis.name,
+        "kind": axis.kind.value,
+        "shape": axis.shape,
+        "stride": axis.stride,
+        "offset": axis.offset,
+        "leading": axis.leading,
+    }
+
+
+def _axis(entry: Mapping[str, Any]) -> Axis:
+    shape = entry["shape"]
+    return Axis(
+        entry["name"],
+        AxisKind(entry["kind"]),
+        None if shape is None else (shape[0], shape[1]),
+        entry["stride"],
+        entry["offset"],
+        entry["leading"],
+    )

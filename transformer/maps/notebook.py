@@ -1,0 +1,161 @@
+"""The maps of a run in a notebook: arrays whose axes and positions have names, and pictures of them."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transformer.attention.sites import Site
+from transformer.config import UserError
+from transformer.maps.probe import statistic_names
+from transformer.maps.store import MapStore
+
+if TYPE_CHECKING:
+    import xarray
+
+SHOWN_STEPS = 40  # of a picture with a slider
+
+
+class RunMaps:
+    """What every head of a run attends to: `weights` and `statistics` as named arrays, `show` as a picture.
+
+    A run that is still training may have more steps a moment later: open it again to see them.
+    """
+
+    def __init__(self, store: MapStore):
+        self.store = store
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the places where attention happens."""
+        return tuple(site.name for site in self.store.sites)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The training steps whose maps are stored."""
+        return self.store.steps
+
+    def weights(
+        self, site: str, *, steps: Sequence[int] | None = None, example: int = 0, level: str | None = None
+    ) -> "xarray.DataArray":
+        """The weights of one example, [step, layer, head, query, key], with the tokens as coordinates.
+
+        `steps` are all by default, `level` the finest that is kept; beyond a whole map a cell is the largest weight
+        of a block of positions, and its coordinate the first of them.
+
+        Errors: UserError for a site, a step, an example or a level that is not stored.
+        """
+        owner, titles = self.store.site(site), self.store.labels.titles
+        if not 0 <= example < len(titles):
+            raise UserError(f"example={example} is not in the map store: it has 0 ... {len(titles) - 1}")
+        chosen = self.store.steps if steps is None else tuple(steps)
+        levels = {each.name: each for each in self.store.levels(site)}
+        name = list(levels)[-1] if level is None else level
+        stored = [self.store.read_quantised(site, step, name).weights()[example] for step in chosen]
+        blocks = levels[name].query_block, levels[name].key_block
+        tokens = [
+            self.store.labels.tokens[axis.name][example][::block]
+            for axis, block in zip((owner.query, owner.key), blocks, strict=True)
+        ]
+        weights = np.array(stored)[..., : len(tokens[0]), : len(tokens[1])]
+        return _xarray().DataArray(
+            weights,
+            dims=("step", "layer", "head", "query", "key"),
+            coords={
+                "step": list(chosen),
+                "layer": list(owner.layers),
+                "head": list(owner.heads),
+                "query_token": ("query", list(tokens[0])),
+                "key_token": ("key", list(tokens[1])),
+            },
+            name="weight",
+            attrs={"site": site, "example": titles[example], "level": name},
+        )
+
+    def statistics(self, site: str) -> "xarray.DataArray":
+        """Every statistic of every head, [statistic, step, example, layer, head]; NaN where one is not defined.
+
+        Errors: UserError for an unknown site.
+        """
+        owner, (names, values) = self.store.site(site), self.store.statistics(site)
+        return _xarray().DataArray(
+            np.moveaxis(values, -1, 0),
+            dims=("statistic", "step", "example", "layer", "head"),
+            coords={
+                "statistic": list(names),
+                "step": list(self.store.steps),
+                "layer": list(owner.layers),
+                "head": list(owner.heads),
+                "title": ("example", list(self.store.labels.titles)),
+            },
+            name="value",
+            attrs={"site": site},
+        )
+
+    def show(self, site: str, *, example: int = 0) -> Any:
+        """A picture of every head on one example, a row a layer, with a slider over the steps (treescope).
+
+        Errors: UserError for a site or an example that is not stored.
+        """
+        import treescope
+
+        steps = self.store.steps
+        every = -(-len(steps) // SHOWN_STEPS)
+        # From the last one back, so that it is always among them.
+        weights = self.weights(site, steps=steps[::-every][::-1], example=example)
+        return treescope.render_array(
+            weights.values,
+            sliders=(0,),
+            rows=(3, 1),
+            columns=(4, 2),
+            vmin=0.0,
+            vmax=1.0,
+            continuous=True,
+            around_zero=False,
+            axis_labels={axis: f"{name}: {weights.shape[axis]}" for axis, name in enumerate(weights.dims)},
+            axis_item_labels={
+                0: [f"step {step}" for step in weights.step.values],
+                1: [f"layer {layer}" for layer in weights.layer.values],
+                2: [f"head {head}" for head in weights["head"].values],
+                3: [str(token) for token in weights.query_token.values],
+                4: [str(token) for token in weights.key_token.values],
+            },
+        )
+
+    def __repr__(self) -> str:
+        return f"RunMaps({str(self.store.path)!r}, sites={self.sites}, steps={self.steps})"
+
+    def _repr_html_(self) -> str:
+        """A table of the sites, as notebooks show it."""
+        head = "".join(f"<th>{name}</th>" for name in ("site", "layers", "heads", "levels", "statistics"))
+        rows = "".join(f"<tr>{''.join(map(_cell, self._row(site)))}</tr>" for site in self.store.sites)
+        steps = f"{len(self.steps)} steps" + (f", {self.steps[0]} to {self.steps[-1]}" if self.steps else "")
+        examples = f"{len(self.store.labels.titles)} examples"
+        return f"<p>Attention maps: {steps}; {examples}</p><table><tr>{head}</tr>{rows}</table>"
+
+    def _row(self, site: Site) -> tuple[str, ...]:
+        levels = ", ".join(f"{level.name} {level.queries} × {level.keys}" for level in self.store.levels(site.name))
+        names = ", ".join(statistic_names(site, self.store.labels))
+        return site.name, str(len(site.layers)), str(len(site.heads)), levels, names
+
+
+def open_run(run: str | Path) -> RunMaps:
+    """The maps of the run in a directory.
+
+    Errors: UserError where there are none, or they were written by an unknown version.
+    """
+    return RunMaps(MapStore.existing(Path(run) / "maps"))
+
+
+def _cell(text: str) -> str:
+    return f"<td>{html.escape(text)}</td>"
+
+
+def _xarray() -> Any:
+    try:
+        import xarray
+    except ModuleNotFoundError:
+        raise UserError("named arrays need xarray: pip install 'headwise[notebook]'") from None
+    return xarray

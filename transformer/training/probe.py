@@ -1,0 +1,48 @@
+"""The probe: what every head does on a fixed batch, in one program that is compiled once."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from transformer.attention.capture import Capture, Captured
+from transformer.maps.probe import Plan, make_plan
+from transformer.maps.tiers import Kept, MapsConfig
+from transformer.models.contract import Model
+from transformer.tasks.contract import Task, View
+from transformer.training.state import TrainState, stream
+
+
+class Probe(NamedTuple):
+    """What is kept of the probe batch, and the function from the state to it."""
+
+    plan: Plan
+    run: Callable[[TrainState], dict[str, Kept]]
+
+
+def compile_probe(
+    model: Model, task: Task, abstract: TrainState, mesh: Mesh, *, config: MapsConfig, times: int
+) -> Probe:
+    """The maps and statistics of every head on the probe batch, kept as `config` allows it to be so many `times`.
+
+    Where the examples can be divided evenly over the devices they are, and each device keeps what it found.
+    """
+
+    def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
+        view = View(model, state.variables, state.averages, state.extra, state.step, train=False)
+        return task.probe(view, capture, stream(state.key, state.step, "probe")).maps
+
+    labels = task.labels()
+    whole = Capture(tuple(site.name for site in model.sites))
+    traced = jax.eval_shape(lambda state: look(state, whole), abstract._replace(optimisers={}))
+    plan = make_plan(traced, model.sites, labels, config, times)
+    divided = len(labels.titles) % mesh.size == 0
+    placed = NamedSharding(mesh, PartitionSpec("data") if divided else PartitionSpec())
+
+    @functools.partial(jax.jit, out_shardings=placed)
+    def probe(state: TrainState) -> dict[str, Kept]:
+        return plan.keep(look(state, plan.request()))
+
+    return Probe(plan, lambda state: probe(state._replace(optimisers={})))

@@ -1,0 +1,65 @@
+"""Maps are written while training goes on: everything else is passed on at once."""
+
+import concurrent.futures
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from transformer.maps.tiers import Kept
+from transformer.training.sinks.contract import Number, Sample, Sink
+
+WAITING = 2  # steps of maps that may wait to be written before the loop waits for them
+
+
+class BackgroundMaps:
+    """The sink that gives maps, in order, to another sink in a thread of its own.
+
+    What the other sink raised there is raised at the next call.
+    """
+
+    def __init__(self, sink: Sink):
+        self._sink = sink
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="maps")
+        self._pending: list[concurrent.futures.Future[None]] = []
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """Pass the numbers on."""
+        self._sink.scalars(step, split, values)
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        """Pass the samples on."""
+        self._sink.samples(step, split, samples)
+
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Pass the statistics on."""
+        self._sink.heads(step, heads)
+
+    def progress(self, step: int, total: int) -> None:
+        """Pass the progress on."""
+        self._sink.progress(step, total)
+
+    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
+        """Start the copies to the host and come back."""
+        for leaf in jax.tree.leaves(dict(maps)):
+            if isinstance(leaf, jax.Array):
+                leaf.copy_to_host_async()
+        self._settle(WAITING - 1)
+        self._pending.append(self._thread.submit(self._sink.maps, step, maps))
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+        self._settle(0)
+        self._sink.flush()
+
+    def close(self) -> None:
+        """Wait, and end the thread, also when a write failed."""
+        try:
+            self._settle(0)
+        finally:
+            self._thread.shutdown()
+            self._sink.close()
+
+    def _settle(self, waiting: int) -> None:
+        while len(self._pending) > waiting:
+            self._pending.pop(0).result()
