@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow bench docs lock clean
+.PHONY: help demo test install lint format slow bench pages docs lock clean
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -36,9 +36,13 @@ slow: ## run the tests that `make test` leaves out
 	@.ci/install dev
 	$(PYTEST) -m slow
 
-bench: ## measure the loop against the bare compiled step
+bench: ## measure the loop against the bare compiled step, and what maps cost
 	@.ci/install run
 	$(PYTHON) -m launch.bench --config=experiments/demo.py
+
+pages: ## measure how large pages of maps are, and how quick in a browser
+	@.ci/install dev
+	$(PYTHON) -m tests.maps.measure_page
 
 docs: ## write docs/support.md, the table of what each attention backend takes
 	@.ci/install run

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.attention.sites import Axis, Site
+from transformer.attention.capture import Top, evenly, pool
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.maps.probe import statistic_names
 from transformer.maps.store import MapStore
+from transformer.maps.tiers import Kept, Tiers, keep
 from transformer.tasks.labels import Labels, Link
 
 STEPS = (100, 200, 400, 600, 800, 1000, 1300, 1600)
@@ -103,7 +106,7 @@ def make_labels() -> Labels:
     )
 
 
-def make_maps(step: int, sites: tuple[Site, ...], labels: Labels) -> dict[str, np.ndarray]:
+def make_maps(step: int, sites: tuple[Site, ...], labels: Labels, seed: int = 0) -> dict[str, np.ndarray]:
     """Heads that find their habit at different moments: aligned, diagonal, sinking or diffuse."""
     maps = {}
     for number, site in enumerate(sites):
@@ -111,9 +114,11 @@ def make_maps(step: int, sites: tuple[Site, ...], labels: Labels) -> dict[str, n
         for layer, example, head in np.ndindex(LAYERS, len(EXAMPLES), HEADS):
             queries = len(labels.tokens[site.query.name][example])
             keys = len(labels.tokens[site.key.name][example])
-            rng = np.random.default_rng([number, layer, head, example])
-            habit = make_habit(site, labels, example, (layer * HEADS + head) % 5)
-            onset = 150 * (1 + (layer * 7 + head * 3 + number * 2) % 6)
+            rng = np.random.default_rng([number, layer, head, example, *([seed] if seed else [])])
+            # Another seed finds the same habits in other heads, at other steps.
+            own = (head + seed) % HEADS
+            habit = make_habit(site, labels, example, (layer * HEADS + own) % 5)
+            onset = 150 * (1 + (layer * 7 + own * 3 + number * 2 + seed) % 6)
             strength = 7 / (1 + np.exp(-(step - onset) / 120))
             logits = strength * habit + rng.normal(size=(queries, keys)) * (1.1 - 0.4 * step / STEPS[-1])
             if site.causal:
@@ -145,15 +150,59 @@ def make_habit(site: Site, labels: Labels, example: int, kind: int) -> np.ndarra
     return 0.25 * (columns == keys - 1)
 
 
-def write_run(directory: Path, steps: tuple[int, ...] = STEPS) -> Run:
+def write_run(directory: Path, steps: tuple[int, ...] = STEPS, seed: int = 0) -> Run:
     sites, labels = make_sites(), make_labels()
-    directory.mkdir(parents=True, exist_ok=True)
     store = MapStore.open(directory / "maps", sites, labels, "0f" * 32)
     maps = {}
     for step in steps:
-        maps[step] = make_maps(step, sites, labels)
-        store.write(step, maps[step])
-    config = {"name": "demo", "steps": 1600, "model": {"layers": 3, "norm_placement": "pre"}, "seed": 0}
+        maps[step] = make_maps(step, sites, labels, seed)
+        store.write(step, make_kept(store, maps[step]))
+    write_record(directory, "demo" if seed == 0 else f"demo, seed {seed}", seed)
+    return Run(directory, sites, labels, maps)
+
+
+def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, Kept]:
+    """What training keeps of whole maps [layer, example, head, query, key], padded or not."""
+    kept = {}
+    for site in store.sites:
+        level = store.levels(site.name)[-1]
+        weights = maps[site.name]
+        statistics = make_statistics(weights, site, store.labels)
+        if level.name == "full":
+            kept[site.name] = keep(weights[..., : level.queries, : level.keys], store.levels(site.name), statistics)
+            continue
+        pooled = pool(weights, level.query_block, level.key_block)
+        rows, k = list(evenly(weights.shape[-2], store.tiers.rows)), store.tiers.top
+        order = np.argsort(-weights, axis=-1, kind="stable")[..., :k].astype(np.int32)
+        top = Top(order, np.take_along_axis(weights, order, axis=-1))
+        kept[site.name] = keep(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
+    return kept
+
+
+def make_statistics(weights: np.ndarray, site: Site, labels: Labels) -> dict[str, np.ndarray]:
+    """Means over the rows of each example, of the statistics that this site's store has: [layer, example, head]."""
+    found = {name: np.full(weights.shape[:3], np.nan, np.float32) for name in statistic_names(site, labels)}
+    for example in range(weights.shape[1]):
+        queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
+        own = weights[:, example, :, :queries, :keys].astype(np.float64)
+        rows, columns = np.mgrid[:queries, :keys]
+        values = {
+            "entropy": -np.where(own > 0, own * np.log(np.where(own > 0, own, 1)), 0).sum(axis=-1).mean(axis=-1),
+            "largest_weight": own.max(axis=-1).mean(axis=-1),
+            "distance": (own * np.abs(rows - columns)).sum(axis=-1).mean(axis=-1),
+            "first_token": own[..., 0].mean(axis=-1),
+            "previous_token": (own * (columns == rows - 1)).sum(axis=(-2, -1)) / max(1, queries - 1),
+            "diagonal": (own * (columns == rows)).sum(axis=-1).mean(axis=-1),
+        }
+        for name in found.keys() & values.keys():
+            found[name][:, example] = values[name]
+    return found
+
+
+def write_record(directory: Path, name: str, seed: int = 0) -> None:
+    """What a run writes beside its maps."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {"name": name, "steps": 1600, "model": {"layers": 3, "norm_placement": "pre"}, "seed": seed}
     (directory / "config.json").write_text(json.dumps(config))
     environment = {
         "devices": {"platform": "cpu", "kind": "cpu", "count": 1},
@@ -162,7 +211,97 @@ def write_run(directory: Path, steps: tuple[int, ...] = STEPS) -> Run:
     (directory / "environment.json").write_text(json.dumps([environment]))
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in make_metrics()))
     (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in make_samples()))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+def write_picture_run(directory: Path) -> Run:
+    """Two small pictures in four by four patches behind a class token: heads look at a bright disc, or nearby."""
+    patches = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, leading=1)
+    site = Site("encoder/self", patches, patches, ("0", "1"), ("0", "1", "2"))
+    y, x = np.mgrid[:32, :32]
+    discs = [np.exp(-(np.square(x - a) + np.square(y - b)) / 60) for a, b in ((9, 20), (22, 8))]
+    pictures = np.stack([np.stack([40 + 200 * disc, 30 + 6 * x, 50 + 5 * y], axis=-1) for disc in discs])
+    names = ("[CLS]", *(f"patch {row + 1},{column + 1}" for row in range(4) for column in range(4)))
+    labels = Labels(
+        {"patches": (names,) * 2}, ("disc left", "disc right"), pictures={"patches": pictures.astype(np.uint8)}
+    )
+    light = np.stack([disc.reshape(4, 8, 4, 8).mean(axis=(1, 3)).reshape(16) for disc in discs])
+    places = np.array([(index // 4, index % 4) for index in range(16)])
+    near = -np.square(places[:, None] - places[None]).sum(axis=-1) / 2
+    maps = {}
+    store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32)
+    for step in (10, 40):
+        logits = np.random.default_rng(step).normal(size=(2, 2, 3, 17, 17)) * 0.3
+        logits[:, :, 0, :, 1:] += step / 8 * light[None, :, None, :]
+        logits[:, :, 1, 1:, 1:] += step / 20 * near
+        logits[:, :, 2, :, 0] += step / 20
+        maps[step] = {site.name: softmax(logits)}
+        store.write(step, make_kept(store, maps[step]))
+    write_record(directory, "pictures")
+    return Run(directory, (site,), labels, maps)
+
+
+def write_speech_run(directory: Path) -> Run:
+    """Words that are heard one after another in up to 2.4 seconds of sound, a frame every 0.04 seconds."""
+    frames, words = Axis("frames", AxisKind.FRAMES, stride=0.04), Axis("words")
+    sites = (
+        Site("encoder/self", frames, frames, ("0", "1"), ("0", "1")),
+        Site("decoder/cross", words, frames, ("0", "1"), ("0", "1")),
+    )
+    lengths = (60, 45)
+    said = (("▁the", "▁cat", "▁sat", "▁on", "▁the", "▁mat", "</s>"), ("▁good", "▁morning", "</s>"))
+    spectrogram = np.full((2, 40, 240), -9.0, np.float32)
+    rng = np.random.default_rng(0)
+    for example, (length, tokens) in enumerate(zip(lengths, said, strict=True)):
+        time, band = np.arange(4 * length), np.arange(40)[:, None]
+        voice = np.sin(np.pi * time * (len(tokens) - 1) / (4 * length)) ** 2
+        formants = sum(np.exp(-np.square(band - f - 3 * np.sin(time / 17)) / 4) for f in (6, 14, 26))
+        spectrogram[example, :, : 4 * length] = -8 + 6 * voice * formants + 0.4 * rng.normal(size=(40, 4 * length))
+    labels = Labels(
+        {"frames": tuple(tuple(f"frame {n}" for n in range(length)) for length in lengths), "words": said},
+        ("six words", "two words"),
+        spectrograms={"frames": spectrogram},
+    )
+    store = MapStore.open(directory / "maps", sites, labels, "0f" * 32)
+    maps = {}
+    for step in (10, 40):
+        maps[step] = {}
+        for site in sites:
+            queries = 60 if site.query == frames else 7
+            logits = rng.normal(size=(2, 2, 2, queries, 60)) * 0.5
+            for example in range(2):
+                own = lengths[example] if site.query == frames else len(said[example])
+                centre = (np.arange(queries)[:, None] + 0.5) * lengths[example] / own
+                near = -np.square(np.arange(60) - centre) / 18
+                logits[:, example, 0] += step / 10 * np.maximum(near, -3)
+                logits[:, example, ..., lengths[example] :] = -np.inf
+            maps[step][site.name] = softmax(logits)
+        store.write(step, make_kept(store, maps[step]))
+    write_record(directory, "speech")
     return Run(directory, sites, labels, maps)
+
+
+def write_long_run(directory: Path, positions: int = 500, cells: tuple[int, ...] = (64, 128)) -> Run:
+    """A causal site that is too long to be kept whole: a sink, a band and a few far keys."""
+    axis = Axis("text")
+    site = Site("decoder/self", axis, axis, ("0", "1"), ("0", "1", "2"), causal=True)
+    labels = Labels({"text": (tuple(f"▁word{n}" for n in range(positions)),)}, ("long",))
+    store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32, Tiers(cells, rows=4, top=5))
+    rows, columns = np.mgrid[:positions, :positions]
+    maps = {}
+    for step in (10, 40):
+        logits = np.random.default_rng(step).normal(size=(2, 1, 3, positions, positions))
+        logits[:, :, 0, :, 0] += step / 6
+        logits[:, :, 1] -= step / 400 * np.abs(rows - columns)
+        logits[:, :, 2] += step / 5 * (columns == rows // 2)
+        maps[step] = {site.name: softmax(np.where(columns > rows, -np.inf, logits))}
+        store.write(step, make_kept(store, maps[step]))
+    write_record(directory, "long")
+    return Run(directory, (site,), labels, maps)
 
 
 def make_metrics() -> list[dict]:
@@ -212,3 +351,24 @@ def make_samples() -> list[dict]:
 def run(tmp_path_factory) -> Run:
     """A finished run of three sites and eight steps."""
     return write_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def other_run(tmp_path_factory) -> Run:
+    """The same run from another seed."""
+    return write_run(tmp_path_factory.mktemp("other"), seed=1)
+
+
+@pytest.fixture(scope="module")
+def picture_run(tmp_path_factory) -> Run:
+    return write_picture_run(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def speech_run(tmp_path_factory) -> Run:
+    return write_speech_run(tmp_path_factory.mktemp("speech"))
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory) -> Run:
+    return write_long_run(tmp_path_factory.mktemp("long"))

@@ -12,11 +12,17 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.maps.carry import spreading
+from transformer.maps.encode import COARSE_LEVELS, recode, shrink
 from transformer.maps.first_view import count_crossings
+from transformer.maps.quantise import Quantised, quantise
 from transformer.maps.record import evenly, read_curves, thin
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
+from transformer.maps.tiers import keep
 from transformer.tasks.labels import Labels
+
+LAYERS, HEADS = 3, 4  # of the fake run
 
 
 class Page(html.parser.HTMLParser):
@@ -52,19 +58,122 @@ def page(run) -> Page:
     return Page(path.read_text())
 
 
+def blocks_of(page: Page) -> dict[str, str]:
+    return {attributes["id"]: text for attributes, text in page.all("script") if "id" in attributes}
+
+
+def unpack(text: str, rows: int, keys: int, largest: int, triangular: int = 0) -> np.ndarray:
+    """Rows of weights as the page's script reads them, in float64; of a triangular map of so many rows the whole."""
+    packed = np.frombuffer(gzip.decompress(base64.b64decode(text)), np.uint8)
+    scale = packed[: 4 * rows].reshape(4, rows).T.copy().view("<f4").astype(np.float64)
+    root, codes = packed[4 * rows : 5 * rows, None], packed[5 * rows :]
+    if triangular:
+        whole = np.zeros((rows // triangular, triangular, keys))
+        per_map = triangular * (triangular + 1) // 2
+        for number, each in enumerate(codes.reshape(-1, per_map)):
+            whole[number][np.tril(np.ones((triangular, keys), bool))] = each
+        codes = whole
+    return scale * (codes.reshape(rows, keys) / largest) ** root
+
+
 def test_the_maps_in_the_page_are_those_of_the_run(run, page):
-    data = page.data()
+    data, blocks = page.data(), blocks_of(page)
     assert data["steps"] == sorted(run.maps)
-    blocks = {attributes.get("id"): text for attributes, text in page.all("script")}
-    for step, site in ((0, 2), (7, 0), (3, 1)):
-        examples, layers, heads, queries, keys = data["sites"][site]["shape"]
-        packed = gzip.decompress(base64.b64decode(blocks[f"maps-{step}-{site}"]))
-        rows = examples * layers * heads * queries
-        scale = np.frombuffer(packed[: 4 * rows], "<f4").reshape(examples, layers, heads, queries, 1)
-        codes = np.frombuffer(packed[4 * rows :], np.uint8).reshape(examples, layers, heads, queries, keys)
-        given = run.maps[data["steps"][step]][run.sites[site].name]
-        expected = given.transpose(1, 0, 2, 3, 4)[..., :queries, :keys]
-        assert np.abs(scale * (codes / 255.0) ** 2 - expected).sum(axis=-1).max() <= 0.01
+    assert data["codes"] == 255
+    for step, site, example in ((0, 2, 7), (7, 0, 0), (3, 1, 4)):
+        (level,) = data["sites"][site]["levels"]
+        assert (level["name"], level["triangular"]) == ("full", run.sites[site].causal)
+        queries, keys = level["queries"], level["keys"]
+        rows = LAYERS * HEADS * queries
+        block = blocks[f"maps-{step}-{site}-{example}-full"]
+        found = unpack(block, rows, keys, 255, queries if level["triangular"] else 0)
+        given = run.maps[data["steps"][step]][run.sites[site].name][:, example]
+        expected = given[..., :queries, :keys].reshape(rows, keys)
+        assert np.abs(found - expected).sum(axis=-1).max() <= 0.01
+
+
+def test_a_long_site_is_there_in_levels_rows_and_the_top_of_each_row(long_run):
+    page = Page(write_report(long_run.directory).read_text())
+    data, blocks = page.data(), blocks_of(page)
+    (site,), whole = data["sites"], long_run.maps[40]["decoder/self"][:, 0].astype(np.float64)
+    assert [level["name"] for level in site["levels"]] == ["pooled-64", "pooled-128"]
+    for level in site["levels"]:
+        cells, block = level["queries"], level["queryBlock"]
+        pooled = np.zeros((2, 3, cells * block, cells * block))
+        pooled[..., :500, :500] = whole
+        pooled = pooled.reshape(2, 3, cells, block, cells, block).max(axis=(-3, -1))
+        names = [f"maps-1-0-0-{level['name']}" + (f"-{layer}" if level["split"] else "") for layer in range(2)]
+        parts = [unpack(blocks[name], (3 if level["split"] else 6) * cells, cells, 255, cells) for name in names]
+        found = np.concatenate(parts if level["split"] else parts[:1]).reshape(pooled.shape)
+        assert np.abs(found - pooled).max() <= 0.005
+    rows = unpack(blocks["rows-1-0-0"], 6 * 4, 500, 255).reshape(2, 3, 4, 500)
+    assert np.abs(rows - whole[:, :, site["rows"]["positions"]]).max() <= 0.005
+    count = 3 * 500 * site["top"]["k"]
+    packed = gzip.decompress(base64.b64decode(blocks["top-1-0-0-1"]))
+    keys = 256 * np.frombuffer(packed[:count], np.uint8).astype(int) + np.frombuffer(
+        packed[count : 2 * count], np.uint8
+    )
+    weights = unpack(base64.b64encode(gzip.compress(packed[2 * count :])).decode(), 1500, site["top"]["k"], 255)
+    largest = np.sort(whole[1].reshape(1500, 500), axis=-1)[:, ::-1][:, : site["top"]["k"]]
+    assert np.abs(weights - largest).max() <= 0.005
+    named = np.take_along_axis(whole[1].reshape(1500, 500), keys.reshape(1500, -1), axis=-1)
+    assert np.abs(named - largest).max() <= 1e-6
+
+
+def test_fewer_bits_stay_within_a_hundredth_of_what_is_stored():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200, 64)) * rng.choice([0.5, 1.5, 4, 12], size=(200, 1))
+    weights = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    every_code = np.tile(np.arange(256, dtype=np.uint8), (5, 1))
+    # Whatever root a store chose, at the largest scale that a probability has.
+    hardest = Quantised(every_code, np.ones(5, np.float32), np.arange(2, 7, dtype=np.uint8))
+    for stored in (quantise(weights.astype(np.float32)), hardest):
+        fewer = recode(stored, COARSE_LEVELS)
+        assert fewer.codes.max() <= COARSE_LEVELS
+        drawn = fewer.scale[:, None].astype(np.float64) * (fewer.codes / COARSE_LEVELS) ** fewer.root[:, None]
+        assert np.abs(drawn - stored.weights()).max() < 0.01
+        same = recode(stored, 255)
+        assert np.abs(same.weights() - stored.weights()).max() <= 2.0**-12
+
+
+def test_indices_spread_from_the_last():
+    for total in (1, 2, 7, 20):
+        order = spreading(total)
+        assert sorted(order) == list(range(total))
+        assert order[0] == total - 1
+    assert set(spreading(9)[:3]) == {8, 0, 4}
+
+
+def test_pictures_and_spectrograms_are_packed(picture_run, speech_run):
+    page = Page(write_report(picture_run.directory).read_text())
+    axis = page.data()["axes"]["patches"]
+    assert (axis["kind"], axis["shape"], axis["leading"], axis["picture"]) == ("grid", [4, 4], 1, [32, 32, 32, 32])
+    packed = gzip.decompress(base64.b64decode(blocks_of(page)["picture-0-1"]))
+    assert packed == picture_run.labels.pictures["patches"][1].tobytes()
+    large = np.arange(500 * 300 * 3, dtype=np.uint32).astype(np.uint8).reshape(500, 300, 3)
+    small = shrink(large, 320)
+    assert small.shape == (250, 150, 3)
+    assert small[10, 20].tolist() == np.rint(large[20:22, 40:42].mean(axis=(0, 1))).tolist()
+    page = Page(write_report(speech_run.directory).read_text())
+    axis = page.data()["axes"]["frames"]
+    assert (axis["stride"], axis["spectrogram"]) == (0.04, [40, 240, 60])
+    sound = np.frombuffer(gzip.decompress(base64.b64decode(blocks_of(page)["spectrogram-0-0"])), np.uint8)
+    given = speech_run.labels.spectrograms["frames"][0]
+    assert np.corrcoef(sound, given.ravel())[0, 1] > 0.999
+
+
+def test_another_run_is_carried_at_the_nearest_steps(run, other_run, tmp_path):
+    path = write_report(run.directory, against=other_run.directory, page=tmp_path / "both.html")
+    page = Page(path.read_text())
+    against = page.data()["against"]
+    assert against["title"] == "demo, seed 1"
+    assert against["steps"] == list(run.maps)
+    assert len(against["matches"]) == len(run.sites) * LAYERS * HEADS
+    (level,) = against["sites"][0]["levels"]
+    rows = LAYERS * HEADS * level["queries"]
+    found = unpack(blocks_of(page)["against-7-0-2-full"], rows, level["keys"], against["codes"])
+    expected = other_run.maps[1600]["encoder/self"][:, 2, :, : level["queries"], : level["keys"]]
+    assert np.abs(found - expected.reshape(rows, -1)).sum(axis=-1).max() <= 0.01
 
 
 def test_the_page_refers_to_nothing_outside_itself(run, page):
@@ -157,6 +266,7 @@ def test_a_small_budget_leaves_steps_out_and_says_so(run):
     assert sorted(data["steps"] + data["leftOut"]) == sorted(run.maps)
     assert 2 <= len(data["steps"]) < len(run.maps)
     assert {100, 1600} <= set(data["steps"])
+    assert data["codes"] == 127
     with pytest.raises(UserError, match="too small for one step of maps: give at least") as caught:
         write_report(run.directory, budget=1000)
     # What it asks for is enough.
@@ -192,7 +302,8 @@ def test_samples_and_environment_may_be_absent(run, tmp_path):
 
 def test_another_store_can_be_shown_on_another_page(run, tmp_path):
     store = MapStore.open(tmp_path / "maps", run.sites[:1], Labels({"source": (("a", "b"),)}, ("one",)), "abc")
-    store.write(7, {"encoder/self": np.full((3, 1, 4, 2, 2), 0.5, np.float32)})
+    maps = np.full((3, 1, 4, 2, 2), 0.5, np.float32)
+    store.write(7, {"encoder/self": keep(maps, store.levels("encoder/self"))})
     before = write_report(run.directory).read_bytes()
     path = write_report(run.directory, maps=tmp_path / "maps", page=tmp_path / "other.html")
     data = Page(path.read_text()).data()

@@ -13,6 +13,7 @@ from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.maps import store as store_module
+from transformer.maps import zarr_files
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept, Tiers, keep
 from transformer.tasks.labels import Labels, Link
@@ -154,7 +155,7 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
             case "before the list":
                 patch.setattr(MapStore, "_commit", die)
             case "amid the list":
-                patch.setattr(store_module.os, "replace", die)
+                patch.setattr(zarr_files.os, "replace", die)
         with pytest.raises(Killed):
             store.write(20, some_maps(20, store))
     reader = MapStore.existing(tmp_path / "maps")
@@ -362,7 +363,7 @@ def test_two_writers_make_one_store(tmp_path):
     # Each process holds one of two examples: what it does not hold it does not write.
     with pytest.MonkeyPatch.context() as patch:
         for writer, store in enumerate(stores):
-            patch.setattr(store_module, "_pieces", lambda array, writer=writer: iter([half(array, writer)]))
+            patch.setattr(store_module, "own_pieces", lambda array, writer=writer: iter([half(array, writer)]))
             store.write(1, {"decoder/self": kept})
             assert MapStore.existing(tmp_path / "maps").steps == ((1,) if writer else ())
     reader = MapStore.existing(tmp_path / "maps")

@@ -1,22 +1,25 @@
 """The page of a run: one HTML file with all its data in it, that opens from a disk and requests nothing."""
 
 import base64
-import gzip
 import hashlib
 import html
 import importlib.resources
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from transformer.attention.sites import Axis
 from transformer.config import UserError
+from transformer.maps.carry import Block, Carried, carry, least_size
+from transformer.maps.encode import grey, pack, shrink
 from transformer.maps.first_view import first_view
+from transformer.maps.history import history
+from transformer.maps.matching import match_heads
 from transformer.maps.record import (
-    evenly,
     flatten,
     read_config,
     read_curves,
@@ -24,64 +27,111 @@ from transformer.maps.record import (
     read_samples,
     thin,
 )
-from transformer.maps.store import MapStore, SiteMaps
+from transformer.maps.store import MapStore
 
 DEFAULT_BUDGET = 25_000_000  # bytes
-STYLES = ("report.css", "figures.css")
+STYLES = ("report.css", "figures.css", "timeline.css")
 # In the order in which they run: each file sees what the ones before it define.
-SCRIPTS = ("data.js", "colour.js", "curves.js", "wall.js", "detail.js", "samples.js", "report.js")
+SCRIPTS = (
+    "data.js",
+    "colour.js",
+    "curves.js",
+    "wall.js",
+    "axes.js",
+    "detail.js",
+    "beside.js",
+    "samples.js",
+    "export.js",
+    "words.js",
+    "compare.js",
+    "tables.js",
+    "trace.js",
+    "timeline.js",
+    "report.js",
+)
+FOLLOWING = "follow.js"  # only in a page that is served
+PICTURE_SIDE = 320  # pixels
+SPECTROGRAM_TIMES = 2000
 
 
 def write_report(
-    run_directory: Path, budget: int = DEFAULT_BUDGET, *, maps: Path | None = None, page: Path | None = None
+    run_directory: Path,
+    budget: int = DEFAULT_BUDGET,
+    *,
+    against: Path | None = None,
+    maps: Path | None = None,
+    page: Path | None = None,
 ) -> Path:
-    """Write the page of a run and return its path: curves, samples and every stored map.
+    """Write the page of a run, as `render` makes it, and return its path: `page`, by default the run's `report.html`.
 
-    `maps` is the store that is shown, the run's own by default; `page` is where the page goes, `report.html`
-    of the run by default.
-
-    Where not all steps of the maps fit into `budget` bytes, evenly spaced ones stay, the first and the last
-    among them, and the page says which are left out.
-
-    Errors: UserError if the directory is no run, has no metrics or no maps, or if `budget` is too small for
-    one step.
+    Errors: as `render`.
     """
-    run_directory = Path(run_directory)
-    config, curves = read_config(run_directory), read_curves(run_directory)
-    store = MapStore.existing(run_directory / "maps" if maps is None else maps)
-    if not store.steps:
-        raise UserError(f"the map store {store.path} has no complete step yet: let the run reach one, then ask again")
-    facts = _facts(run_directory, config, curves, store)
-    encoded = [[encode(store.read_quantised(site.name, step)) for site in store.sites] for step in store.steps]
-    fixed = len(_page(facts, []).encode())
-    kept = _fit([sum(map(len, step)) + 64 * len(step) for step in encoded], budget - fixed)
-    if not kept:
-        needed = fixed + sum(map(len, encoded[-1])) + 1000
-        raise UserError(f"budget={budget} bytes is too small for one step of maps: give at least {needed}")
-    facts["steps"] = [store.steps[index] for index in kept]
-    facts["leftOut"] = [step for index, step in enumerate(store.steps) if index not in set(kept)]
-    path = run_directory / "report.html" if page is None else page
+    text = render(run_directory, budget, against=against, maps=maps)
+    path = Path(run_directory) / "report.html" if page is None else page
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(_page(facts, [encoded[index] for index in kept]), encoding="utf-8", newline="\n")
+    temporary.write_text(text, encoding="utf-8", newline="\n")
     temporary.replace(path)
     return path
 
 
-def encode(maps: SiteMaps) -> str:
-    """Maps of a site and step for the page: base64 of gzip of scales (little-endian float32), then codes."""
-    scale = np.ascontiguousarray(maps.scale, dtype="<f4")
-    # Without a time stamp the same run gives the same page, byte for byte.
-    packed = gzip.compress(scale.tobytes() + np.ascontiguousarray(maps.codes).tobytes(), mtime=0)
-    return base64.b64encode(packed).decode("ascii")
+def render(
+    run_directory: Path,
+    budget: int = DEFAULT_BUDGET,
+    *,
+    against: Path | None = None,
+    maps: Path | None = None,
+    version: str | None = None,
+) -> str:
+    """The page of a run: curves, samples, statistics of its heads and every stored map.
+
+    `against` is another run's directory, whose maps the page can be compared with. `maps` is the store that is
+    shown, the run's own by default. With a `version` the page looks at the server that gives it out for a newer one.
+
+    Where not all maps fit into `budget` bytes, evenly spaced steps of thumbnails stay, the first and the last among
+    them, then as much of the finer levels as there is room for; the page says what is left out.
+
+    Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
+    or if the two runs cannot be compared.
+    """
+    run_directory = Path(run_directory)
+    config, curves = read_config(run_directory), read_curves(run_directory)
+    store = _complete_store(run_directory / "maps" if maps is None else maps)
+    other = None if against is None else _complete_store(Path(against) / "maps")
+    facts = _facts(run_directory, config, curves, store)
+    if against is not None and other is not None:
+        facts["against"] = _against(against, store, other)
+    facts["history"], shown = history(store, run_directory, budget, other)
+    shown += _blocks_of_labels(store)
+    # The page as it is without any maps: what it takes is not theirs to spend.
+    bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
+    fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
+    room = budget - fixed
+    carried = carry(store, room if other is None else room // 2)
+    blocks = [*shown, *carried.blocks]
+    enough = bool(carried.steps)
+    if other is not None:
+        theirs = carry(other, room - carried.size, "against", _nearest(carried.steps, other.steps))
+        facts["against"] |= {"steps": theirs.steps, "codes": theirs.codes, "sites": theirs.sites}
+        blocks += theirs.blocks
+        enough = enough and bool(theirs.steps)
+    if not enough:
+        least = least_size(store) if other is None else 2 * max(least_size(store), least_size(other))
+        raise UserError(
+            f"budget={budget} bytes is too small for one step of maps: give at least {fixed + least + 1000}"
+        )
+    return _page(facts | _carried_facts(store, carried), blocks, version)
 
 
-def _fit(sizes: list[int], budget: int) -> list[int]:
-    """The most indices, evenly spaced, whose sizes sum to no more than `budget`."""
-    for count in range(len(sizes), 0, -1):
-        kept = evenly(len(sizes), count)
-        if sum(sizes[index] for index in kept) <= budget:
-            return kept
-    return []
+def _complete_store(path: Path) -> MapStore:
+    store = MapStore.existing(path)
+    if not store.steps:
+        raise UserError(f"the map store {store.path} has no complete step yet: let the run reach one, then ask again")
+    return store
+
+
+def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Of the others' steps those that lie nearest to one of ours."""
+    return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
 
 
 def _facts(
@@ -89,7 +139,6 @@ def _facts(
 ) -> dict[str, Any]:
     """All that the page shows except the maps themselves, as plain JSON values."""
     environment = read_environment(run_directory)
-    labels = store.labels
     return {
         "title": str(config.get("name") or run_directory.resolve().name),
         "parameters": environment.get("parameters"),
@@ -100,51 +149,156 @@ def _facts(
         "config": flatten(config),
         "curves": {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()},
         "samples": read_samples(run_directory),
-        "titles": labels.titles,
-        "tokens": labels.tokens,
-        "sites": [
-            {
-                "name": site.name,
-                "query": site.query.name,
-                "key": site.key.name,
-                "layers": site.layers,
-                "heads": site.heads,
-                "causal": site.causal,
-                "links": (labels.links or {}).get(site.name),
-                "shape": store.read_quantised(site.name, store.steps[-1]).codes.shape,
-            }
-            for site in store.sites
-        ],
+        "titles": store.labels.titles,
+        "tokens": store.labels.tokens,
+        "axes": _axes_facts(store),
         "steps": store.steps,
         "leftOut": [],
         "first": first_view(store),
+        "against": None,
     }
 
 
-def _page(facts: Mapping[str, Any], maps: list[list[str]]) -> str:
-    style = "\n".join(_read(name) for name in STYLES)
-    script = "\n".join(_read(name) for name in SCRIPTS)
-    blocks = [
-        f'<script type="text/plain" id="maps-{step}-{site}">{block}</script>'
-        for step, blocks in enumerate(maps)
-        for site, block in enumerate(blocks)
+def _carried_facts(store: MapStore, carried: Carried) -> dict[str, Any]:
+    return {
+        "steps": carried.steps,
+        "codes": carried.codes,
+        "leftOut": sorted(set(store.steps) - set(carried.steps)),
+        "sites": [_site_facts(store, number, entry) for number, entry in enumerate(carried.sites)],
+    }
+
+
+def _site_facts(store: MapStore, number: int, carried: Mapping[str, Any]) -> dict[str, Any]:
+    site = store.sites[number]
+    return {
+        "name": site.name,
+        "query": site.query.name,
+        "key": site.key.name,
+        "layers": site.layers,
+        "heads": site.heads,
+        "causal": site.causal,
+        "links": (store.labels.links or {}).get(site.name),
+        **carried,
+    }
+
+
+def _axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
+    """What the positions of every axis are, and the sizes of what they were cut from."""
+    axes: dict[str, dict[str, Any]] = {}
+    for axis in (axis for site in store.sites for axis in (site.query, site.key)):
+        picture, spectrogram = (table.get(axis.name) for table in (store.labels.pictures, store.labels.spectrograms))
+        axes[axis.name] = {
+            "kind": axis.kind.value,
+            "shape": axis.shape,
+            "stride": axis.stride,
+            "offset": axis.offset,
+            "leading": axis.leading,
+            "picture": None if picture is None else [*picture.shape[1:3], *shrink(picture[0], PICTURE_SIDE).shape[:2]],
+            "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
+        }
+    return axes
+
+
+def _longest(store: MapStore, axis: Axis) -> int:
+    """Frames of the longest example: as many as the spectrogram's whole width shows."""
+    return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.leading
+
+
+def _thinned(spectrogram: np.ndarray) -> np.ndarray:
+    """The loudest of every few times, so that no more than SPECTROGRAM_TIMES are left."""
+    block = -(-spectrogram.shape[1] // SPECTROGRAM_TIMES)
+    return np.maximum.reduceat(spectrogram, np.arange(0, spectrogram.shape[1], block), axis=1)
+
+
+def _blocks_of_labels(store: MapStore) -> list[Block]:
+    """Pictures and spectrograms, a block an example."""
+    names = list(_axes_facts(store))
+    pictures = [
+        Block(f"picture-{names.index(name)}-{example}", pack(shrink(picture, PICTURE_SIDE).tobytes()))
+        for name, examples in store.labels.pictures.items()
+        if name in names
+        for example, picture in enumerate(examples)
     ]
+    spectrograms = [
+        Block(f"spectrogram-{names.index(name)}-{example}", pack(grey(_thinned(spectrogram)).tobytes()))
+        for name, examples in store.labels.spectrograms.items()
+        if name in names
+        for example, spectrogram in enumerate(examples)
+    ]
+    return pictures + spectrograms
+
+
+def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
+    """The other run: its title, and which of its heads is most like each of ours.
+
+    Errors: UserError unless both have the same sites, probe examples and coarsest levels, so that one weight can be
+    taken off the other.
+    """
+    numbers = {site.name: number for number, site in enumerate(store.sites)}
+    matches = match_heads(store, other)
+    for site, theirs in zip(store.sites, other.sites, strict=True):
+        if site.name != theirs.name:
+            raise UserError(f"against={directory} has {theirs.name} where this run has {site.name}: compare one model")
+        for axis in (site.query.name, site.key.name):
+            if store.labels.tokens[axis] != other.labels.tokens.get(axis):
+                raise UserError(
+                    f"against={directory} probed other examples (axis {axis!r} of {site.name}): compare runs of the "
+                    "same data, tokenizer and probe"
+                )
+        mine, level = (each.levels(site.name)[0] for each in (store, other))
+        if mine != level:
+            raise UserError(
+                f"against={directory} keeps {site.name} in {level.queries} x {level.keys} cells ({level.name}) and "
+                f"this run in {mine.queries} x {mine.keys} ({mine.name}): compare runs with maps of one size"
+            )
+    return {
+        "title": str(read_config(directory).get("name") or directory.resolve().name),
+        "matches": [
+            [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]
+            for match in matches
+        ],
+    }
+
+
+def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
+    style = "\n".join(_read(name) for name in STYLES)
+    script = "\n".join(_read(name) for name in (*SCRIPTS, *([] if version is None else [FOLLOWING])))
     # ASCII alone, and no "<": nothing in the data can end its element, whatever a token spells.
-    data = json.dumps(facts, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"{'' if version is None else "connect-src 'self'; "}base-uri 'none'; form-action 'none'"
     )
+    first, later = _parted(facts, blocks)
     parts = {
+        "version": "" if version is None else f' data-version="{html.escape(version)}"',
         "policy": policy,
         "title": html.escape(facts["title"].encode("utf-8", "replace").decode()),
         "style": style,
         "data": data,
-        "maps": "\n".join(blocks),
+        "first": _elements(first),
+        "maps": _elements(later),
         "script": script,
     }
     # One pass: what is filled in is never searched for places to fill.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("report.html"))
+
+
+def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:
+    """The blocks that the page opens with, which stand in front of the script, and all others behind it."""
+    view = facts["first"]
+    place = f"-{len(facts['steps']) - 1}-{view['site']}-{view['example']}-"
+    parts: tuple[list[Block], list[Block]] = ([], [])
+    for block in blocks:
+        # Of finer levels, which have a block a layer, the layer that is shown.
+        layer = block.name.partition(place)[2].rpartition("-")[2]
+        opens = block.name.startswith(f"maps{place}") and layer in ("full", "64", str(view["layer"]))
+        parts[0 if opens else 1].append(block)
+    return parts
+
+
+def _elements(blocks: Iterable[Block]) -> str:
+    return "\n".join(f'<script type="text/plain" id="{block.name}">{block.text}</script>' for block in blocks)
 
 
 def _hash(text: str) -> str:

@@ -18,7 +18,6 @@ group, each other one a list of its own, and a step counts once it is in all of 
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tensorstore
 from jaxtyping import Float, Int
 
 from transformer.attention.capture import evenly
@@ -36,6 +34,7 @@ from transformer.maps.description import describe, labels_of, longest, shown, si
 from transformer.maps.probe import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
 from transformer.maps.tiers import Kept, Level, Tiers, levels_of
+from transformer.maps.zarr_files import array_metadata, open_array, own_pieces, replace_file, write_group, write_whole
 from transformer.tasks.labels import Labels
 
 FORMAT = "headwise-maps"
@@ -109,9 +108,9 @@ class MapStore:
             store._steps = _listed(path, there, writers[0])
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
-            store._arrays[array] = _open(path / array, metadata)
+            store._arrays[array] = open_array(path / array, metadata)
         for array, values in shown(labels).items():
-            _write_whole(path / "labels" / array, values)
+            write_whole(path / "labels" / array, values)
         store._commit(store._steps)
         return store
 
@@ -126,7 +125,7 @@ class MapStore:
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
         there = _read_attributes(path)
         sites = tuple(site_of(entry) for entry in there["sites"])
-        labels = labels_of(there["labels"], lambda name: np.asarray(_open(path / "labels" / name).read().result()))
+        labels = labels_of(there["labels"], lambda name: np.asarray(open_array(path / "labels" / name).read().result()))
         tiers = Tiers(**{**there["tiers"], "cells": tuple(there["tiers"]["cells"])})
         sizes = {name: (queries, keys) for name, (queries, keys) in there["sizes"].items()}
         store = cls(path, sites, labels, there["config_hash"], tiers, sizes, (0, there["writers"]))
@@ -172,7 +171,7 @@ class MapStore:
                     raise ValueError(
                         f"maps[{site.name!r}] has {name} of shape {tuple(array.shape)}; it must be {place.shape}"
                     )
-                for where, values in _pieces(array):
+                for where, values in own_pieces(array):
                     if name.endswith("scale") and not np.isfinite(values).all():
                         raise ValueError(
                             f"maps[{site.name!r}] holds NaN, inf or < 0; weights are finite and not negative"
@@ -240,7 +239,7 @@ class MapStore:
 
     def _array(self, name: str) -> Any:
         if name not in self._arrays:
-            self._arrays[name] = _open(self.path / name)
+            self._arrays[name] = open_array(self.path / name)
         return self._arrays[name]
 
     def _resized(self, name: str, steps: int) -> Any:
@@ -294,7 +293,7 @@ class MapStore:
     def _metadata(self, name: str, shape: tuple[int, ...], last: tuple[str, ...], kind: str) -> tuple[str, dict]:
         """One step and one writer's examples a shard; in it one layer a chunk, so that a reader may fetch it alone."""
         shard = (1, -(-shape[0] // self._writers), *shape[1:])
-        return name, _zarr((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
+        return name, array_metadata((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
 
     def _cut(self, site: Site, name: str, where: tuple[slice, ...], values: np.ndarray) -> np.ndarray:
         """Zeros beyond an example's own tokens, whatever a model leaves there."""
@@ -323,7 +322,7 @@ class MapStore:
         for site in self.sites:
             parts = site.name.split("/")
             for depth in range(1, len(parts)):
-                _write_group(self.path.joinpath(*parts[:depth]), {})
+                write_group(self.path.joinpath(*parts[:depth]), {})
             about = {**describe((site,), self.labels, self.tiers, self._sizes)["sites"][0]}
             about |= {"config_hash": self.config_hash, "titles": list(self.labels.titles)}
             about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
@@ -331,17 +330,17 @@ class MapStore:
             about["quantisation"] = "weight = scale * (codes / 255) ** root"
             about["statistics"] = list(statistic_names(site, self.labels))
             about["rows"] = list(self._rows(site.name))
-            _write_group(self.path / site.name, about)
+            write_group(self.path / site.name, about)
             for level in self.levels(site.name):
                 blocks = {"query_block": level.query_block, "key_block": level.key_block}
-                _write_group(self.path / site.name / level.name, blocks)
+                write_group(self.path / site.name / level.name, blocks)
             for group in ("rows", "top"):
                 if self.levels(site.name)[-1].name != "full" and getattr(self.tiers, group):
-                    _write_group(self.path / site.name / group, {})
+                    write_group(self.path / site.name / group, {})
 
     def _commit(self, steps: list[int]) -> None:
         if self._writer:
-            _replace(self.path / f"written-{self._writer}.json", json.dumps({"steps": steps}))
+            replace_file(self.path / f"written-{self._writer}.json", json.dumps({"steps": steps}))
         else:
             attributes = {
                 "format": FORMAT,
@@ -351,55 +350,14 @@ class MapStore:
                 "writers": self._writers,
                 **self._described(),
             }
-            _write_group(self.path, attributes)
+            write_group(self.path, attributes)
         self._steps = list(steps)
-
-
-def _pieces(array: Any) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-    """The parts of an array that this process writes: of a divided one its own shards, one of each copy."""
-    if not isinstance(array, jax.Array):
-        yield (slice(None),) * array.ndim, np.asarray(array)
-        return
-    for shard in array.addressable_shards:
-        if shard.replica_id == 0:
-            yield shard.index, np.asarray(shard.data)
 
 
 def _stacked(values: Sequence[Any]) -> Any:
     """Statistics side by side; those on devices stay there."""
     stack = jnp.stack if any(isinstance(value, jax.Array) for value in values) else np.stack
     return stack(values, axis=-1).astype(np.float32)
-
-
-def _zarr(
-    shape: tuple[int, ...], shard: tuple[int, ...], chunk: tuple[int, ...], names: tuple[str, ...], kind: str
-) -> dict[str, Any]:
-    endian = {} if kind == "uint8" else {"endian": "little"}
-    codecs = [{"name": "bytes", "configuration": endian}, {"name": "gzip", "configuration": {"level": 6}}]
-    return {
-        "shape": list(shape),
-        "data_type": kind,
-        "fill_value": 0,
-        "dimension_names": list(names),
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shard)}},
-        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": list(chunk), "codecs": codecs}}],
-    }
-
-
-def _open(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
-    """The array at `path`; made there if its metadata is given and it is missing."""
-    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
-    if metadata is not None and not (path / "zarr.json").exists():
-        spec |= {"open": True, "create": True, "metadata": dict(metadata)}
-    return tensorstore.open(spec).result()
-
-
-def _write_whole(path: Path, values: np.ndarray) -> None:
-    names = tuple(f"axis_{axis}" for axis in range(values.ndim))
-    for parent in (path.parent.parent, path.parent):
-        _write_group(parent, {})
-    array = _open(path, _zarr(values.shape, values.shape, values.shape, names, str(values.dtype)))
-    array.write(values).result()
 
 
 def _listed(path: Path, attributes: Mapping[str, Any], writer: int) -> list[int]:
@@ -421,20 +379,3 @@ def _read_attributes(path: Path) -> dict[str, Any]:
             f"this code reads {FORMAT!r} version {VERSION}: open it with the version that wrote it"
         )
     return attributes
-
-
-def _write_group(path: Path, attributes: Mapping[str, Any]) -> None:
-    _replace(
-        path / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1)
-    )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file in one rename: a reader sees the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

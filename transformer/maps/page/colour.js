@@ -3,14 +3,21 @@
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let ramp = buildRamp();
 
-/** A weight as [red, green, blue]; sqrt(weight) runs evenly along the ramp, so that faint ones show. */
-function colourOf(weight) {
-  return ramp[Math.round(255 * Math.sqrt(Math.min(1, Math.max(0, weight))))];
+/**
+ * A weight as [red, green, blue]; sqrt(weight) runs evenly along the ramp, so that faint ones show. A negative
+ * difference takes a second ramp of the same luminance: its sign is marked by shape too wherever there is room.
+ */
+function colourOf(value) {
+  return (value < 0 ? ramp.less : ramp.more)[indexOf(value)];
+}
+
+function indexOf(value) {
+  return Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value))));
 }
 
 /** As `colourOf`, for a style. */
-function css(weight) {
-  return `rgb(${colourOf(weight).join(" ")})`;
+function css(value) {
+  return `rgb(${colourOf(value).join(" ")})`;
 }
 
 /** Take the ramp of the colour scheme that holds now. */
@@ -19,8 +26,26 @@ function renewRamp() {
 }
 
 function buildRamp() {
+  const [more, less] = [colours("ramp"), colours("less")];
+  const byBits = new Uint32Array(1 << 16);
+  const value = new Float32Array(1);
+  const bits = new Uint32Array(value.buffer);
+  const [above, below] = [pixelsOf(more), pixelsOf(less)];
+  for (let upper = 0; upper < byBits.length; upper++) {
+    bits[0] = (upper << 16) | 0x8000;
+    byBits[upper] = Number.isNaN(value[0]) ? 0 : (value[0] < 0 ? below : above)[indexOf(value[0])];
+  }
+  return { more, less, byBits, sound: pixelsOf(colours("sound")) };
+}
+
+/** Colours as a canvas holds its pixels, whatever the machine's byte order. */
+function pixelsOf(colours) {
+  return new Uint32Array(Uint8Array.from(colours.flatMap((colour) => [...colour, 255])).buffer);
+}
+
+function colours(name) {
   const style = getComputedStyle(document.documentElement);
-  const stops = [0, 1, 2, 3, 4].map((stop) => toLab(style.getPropertyValue(`--ramp-${stop}`).trim()));
+  const stops = [0, 1, 2, 3, 4].map((stop) => toLab(style.getPropertyValue(`--${name}-${stop}`).trim()));
   return Array.from({ length: 256 }, (_, index) => {
     const place = (index / 255) * (stops.length - 1);
     const left = Math.min(stops.length - 2, Math.floor(place));
@@ -29,6 +54,33 @@ function buildRamp() {
     );
   });
 }
+
+/** Fill a canvas with one pixel for each cell of a plane; what a causal mask hides stays empty. */
+function paintPlane(canvas, plane, causal) {
+  const { queries, keys, values, queryBlock, keyBlock } = plane;
+  if (canvas.width !== keys || canvas.height !== queries || !canvas.image) {
+    Object.assign(canvas, { width: Math.max(1, keys), height: Math.max(1, queries) });
+    canvas.context = canvas.getContext("2d");
+    canvas.image = canvas.context.createImageData(canvas.width, canvas.height);
+  }
+  const pixels = new Uint32Array(canvas.image.data.buffer);
+  // A colour by the upper half of a number's bits (sign, exponent, seven bits of the fraction): this runs for every
+  // cell of every head, and a root a cell would take several times as long.
+  const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
+  const { byBits } = ramp;
+  if (causal) pixels.fill(0);
+  for (let query = 0; query < queries; query++) {
+    const seen = causal ? Math.min(keys, Math.floor(((query + 1) * queryBlock - 1) / keyBlock) + 1) : keys;
+    const row = query * keys;
+    for (let at = row; at < row + seen; at++) pixels[at] = byBits[bits[at] >>> 16];
+  }
+  canvas.context.putImageData(canvas.image, 0, 0);
+  return canvas;
+}
+
+/** Whether a causal mask hides a whole cell of a plane. */
+const hides = (plane, causal, query, key) =>
+  causal && key * plane.keyBlock > (query + 1) * plane.queryBlock - 1;
 
 // OKLab (Ottosson 2020): even steps in it are even steps to the eye.
 function toLab(hex) {
@@ -60,20 +112,23 @@ function fromLab([lightness, a, b]) {
   });
 }
 
-/** The bar that says which colour is which weight. */
-function drawLegend(place) {
+/** The bar that says which colour is which weight, or which difference. */
+function drawLegend(place, signed = false) {
   const width = 132;
+  const valueAt = (share) => (signed ? Math.sign(share - 0.5) * (2 * share - 1) ** 2 : share ** 2);
   const canvas = make("canvas", { width, height: 1, class: "ramp" });
   const context = canvas.getContext("2d");
   for (let x = 0; x < width; x++) {
-    context.fillStyle = css((x / (width - 1)) ** 2);
+    context.fillStyle = css(valueAt(x / (width - 1)));
     context.fillRect(x, 0, 1, 1);
   }
   const marks = make("div", { class: "ramp-marks" });
-  for (const weight of [0, 0.1, 0.5, 1]) {
-    const mark = make("span", {}, String(weight));
-    mark.style.left = `${100 * Math.sqrt(weight)}%`;
+  for (const value of signed ? [-1, -0.1, 0, 0.1, 1] : [0, 0.1, 0.5, 1]) {
+    const share = Math.sign(value) * Math.sqrt(Math.abs(value));
+    const mark = make("span", {}, String(value).replace("-", "−"));
+    mark.style.left = `${100 * (signed ? (share + 1) / 2 : share)}%`;
     marks.append(mark);
   }
-  place.replaceChildren(make("span", { class: "ramp-name" }, "weight"), make("div", {}, canvas, marks));
+  const name = signed ? "difference; hollow: less" : "weight";
+  place.replaceChildren(make("span", { class: "ramp-name" }, name), make("div", {}, canvas, marks));
 }

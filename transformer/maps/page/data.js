@@ -1,7 +1,35 @@
 // What the page was made from, and how its maps are unpacked. The files of this folder are joined into one
 // module in the order that report.py gives; each uses what the ones before it define.
+//
+// What wall and detail draw. `mapsShown(state)` resolves to
+//   { site, signed, said, wall, detail }
+// for the example, site, step, layer and head that `state` names:
+//   site               the entry of data.sites
+//   signed             false: values are weights in [0, 1]; true: differences in [-1, 1]
+//   said               words behind the title, such as "step 400 minus step 100"; "" where weights are shown
+//   wall(layer, head)  a Plane of every head (indices), at most 64 cells a side where the site is long
+//   detail             a Plane of the head that state names, at the finest level that the page carries
+//   heads              optional: what stands in the head's place in the title, where it is not one head alone
+//   verbs              optional: what a query does to its keys, and a key suffers from its queries, in words
+//   tell(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference
+// A Plane { values: Float32Array, row by row; queries, keys: cells a side; queryBlock, keyBlock: positions a cell }
+// has .at(query, key) in CELLS; where a block is larger than one position, a cell is the largest weight of its block.
+// mapsShown asks `views` first: a file that shows something else pushes { wanted(state), shown(state) } there, with
+// `shown` resolving to an object as above. The plain weights are `weightsShown(state)`. Its parts:
+//   mapsAt(step, site, example, level, run = "maps")   all heads of a level: { plane(layer, head) -> Plane }
+//   planeAt(step, site, example, level, layer, head, run = "maps")   one head, from its layer's block alone
+// step and site are indices of data.steps and data.sites, level is an entry of data.sites[site].levels, coarse to fine:
+//   { name, queries, keys, queryBlock, keyBlock, triangular, split, steps: the indices of data.steps that carry it }
+// finestLevel(site, step) and wallLevel(site) choose one. A page written with `against` has
+//   data.against = { title, steps, codes, sites: [{ levels, ... }], matches: [[site, layer, head, layer there, head
+//   there, similarity], ...] }, without one it is null; its maps are read with run = "against" and a step of
+//   data.against.steps.
+// state.compare is null, a step's INDEX in data.steps, or "run"; state.view is "weights" or a name that a file of
+// `views` knows (add it to VIEW_NAMES); state.statistic is null or a name. change({...}) sets them and shows.
 
 const data = JSON.parse(document.getElementById("data").textContent);
+const views = [];
+const VIEW_NAMES = ["weights"];
 
 /** The element with this id. */
 const byId = (id) => document.getElementById(id);
@@ -29,8 +57,13 @@ function readable(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size >= 1e7 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
   const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
-  return value.toLocaleString("en", { maximumFractionDigits: Number.isInteger(value) ? 0 : digits });
+  return formats[Number.isInteger(value) ? 0 : digits].format(value);
 }
+
+// Made once: a page of curves writes thousands of numbers.
+const formats = [0, 1, 2, 3, 4].map(
+  (digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }),
+);
 
 /** A token as it can be seen: control characters as their pictures, emptiness and spaces by a sign. */
 function visible(token) {
@@ -63,47 +96,228 @@ function sentence(tokens) {
   return (marked ? words.join("").replace(/[▁Ġ]/g, " ") : words.join(" ")).trim();
 }
 
-/** The maps of one site at one step: weight = scale (code / 255)^2. */
-class Maps {
-  constructor(site, bytes) {
-    this.site = site;
-    const rows = site.shape.slice(0, 4).reduce((a, b) => a * b, 1);
-    // The page holds little-endian numbers, whatever the machine's own order is.
-    const view = new DataView(bytes.buffer, bytes.byteOffset);
-    this.scale = Float32Array.from({ length: rows }, (_, row) => view.getFloat32(4 * row, true));
-    this.codes = bytes.subarray(4 * rows);
+/** One head on one example at one level. */
+class Plane {
+  constructor(values, { queries, keys, queryBlock, keyBlock }) {
+    Object.assign(this, { values, queries, keys, queryBlock, keyBlock });
   }
 
-  /** One head on one example: the weight of (query, key). */
-  head(example, layer, head) {
-    const [, layers, heads, queries, keys] = this.site.shape;
-    const first = ((example * layers + layer) * heads + head) * queries;
-    return (query, key) => {
-      const code = this.codes[(first + query) * keys + key] / 255;
-      return this.scale[first + query] * code * code;
-    };
+  at(query, key) {
+    return this.values[query * this.keys + key];
   }
+
+  get pooled() {
+    return this.queryBlock * this.keyBlock > 1;
+  }
+
+  /** The plane cut to an example's own positions. */
+  cut(queries, keys) {
+    const size = {
+      queries: Math.min(this.queries, Math.ceil(queries / this.queryBlock)),
+      keys: Math.min(this.keys, Math.ceil(keys / this.keyBlock)),
+      queryBlock: this.queryBlock,
+      keyBlock: this.keyBlock,
+    };
+    if (size.queries === this.queries && size.keys === this.keys) return this;
+    const values = new Float32Array(size.queries * size.keys);
+    for (let query = 0; query < size.queries; query++) {
+      const first = query * this.keys;
+      values.set(this.values.subarray(first, first + size.keys), query * size.keys);
+    }
+    return new Plane(values, size);
+  }
+}
+
+/** A whole level on one example: weight = scale (code / largest code)^root, scale and root of each row. */
+class Maps {
+  constructor(site, example, level, parts) {
+    Object.assign(this, { site, example, level, parts, planes: new Map() });
+  }
+
+  plane(layer, head) {
+    const place = layer * this.site.heads.length + head;
+    let plane = this.planes.get(place);
+    if (plane) return plane;
+    const rows = this.parts[this.level.split ? layer : 0];
+    const { queries, keys, triangular } = this.level;
+    const first = (this.level.split ? head : place) * queries;
+    const { queries: asked, keys: known } = tokensOf(this.site, this.example);
+    plane = new Plane(rows.read(first, queries, keys, triangular), this.level).cut(asked.length, known.length);
+    this.planes.set(place, plane);
+    return plane;
+  }
+}
+
+/** Rows of codes as one block holds them: four planes of the scales' bytes, a plane of roots, then the codes. */
+class Rows {
+  constructor(bytes, rows, largest) {
+    const scales = new DataView(new ArrayBuffer(4 * rows));
+    for (let byte = 0; byte < 4; byte++) {
+      for (let row = 0; row < rows; row++) scales.setUint8(4 * row + byte, bytes[byte * rows + row]);
+    }
+    // The page holds little-endian numbers, whatever the machine's own order is.
+    this.scales = Float32Array.from({ length: rows }, (_, row) => scales.getFloat32(4 * row, true));
+    this.roots = bytes.subarray(4 * rows, 5 * rows);
+    this.codes = bytes.subarray(5 * rows);
+    this.largest = largest;
+    this.powers = [];
+  }
+
+  /** The weights of `rows` rows from `first` on; a triangular map holds of row q its first q + 1 codes alone. */
+  read(first, rows, keys, triangular = false) {
+    const values = new Float32Array(rows * keys);
+    const inTriangle = (keys * (keys + 1)) / 2;
+    let code = triangular ? (first / keys) * inTriangle : first * keys;
+    for (let row = 0; row < rows; row++) {
+      const root = this.roots[first + row];
+      const powers = (this.powers[root] ??= powersOf(root, this.largest));
+      const scale = this.scales[first + row];
+      const end = row * keys + (triangular ? row + 1 : keys);
+      for (let at = row * keys; at < end; at++) values[at] = scale * powers[this.codes[code++]];
+    }
+    return values;
+  }
+}
+
+const powers = new Map();
+
+/** (code / largest)^root of every code. */
+function powersOf(root, largest) {
+  const name = 256 * root + largest;
+  if (!powers.has(name))
+    powers.set(name, Float32Array.from({ length: 256 }, (_, code) => (code / largest) ** root));
+  return powers.get(name);
 }
 
 const unpacked = new Map();
-const UNPACKED_AT_ONCE = 48;
+const UNPACKED_AT_ONCE = 96;
 
-/** A promise of the maps at an index of data.steps and of data.sites. */
-function mapsAt(step, site) {
-  const name = `maps-${step}-${site}`;
-  let maps = unpacked.get(name);
+/** The bytes of a block of the page, unpacked once and kept for a while. */
+function block(name) {
+  let bytes = unpacked.get(name);
   // Asked for last, thrown away last.
   unpacked.delete(name);
-  maps ??= unpack(byId(name).textContent).then((bytes) => new Maps(data.sites[site], bytes));
-  unpacked.set(name, maps);
+  bytes ??= whenParsed(name).then(unpack);
+  unpacked.set(name, bytes);
   if (unpacked.size > UNPACKED_AT_ONCE) unpacked.delete(unpacked.keys().next().value);
-  return maps;
+  return bytes;
+}
+
+/** The text of a block: the page is drawn while its later blocks are still being read. */
+async function whenParsed(name) {
+  const there = () => document.readyState !== "loading" || byId(name)?.nextSibling;
+  while (!there()) await new Promise((resolve) => setTimeout(resolve, 15));
+  return byId(name).textContent;
 }
 
 async function unpack(base64) {
-  const packed = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const stream = new Response(fromBase64(base64)).body.pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const characters = atob(text);
+  const bytes = new Uint8Array(characters.length);
+  for (let at = 0; at < bytes.length; at++) bytes[at] = characters.charCodeAt(at);
+  return bytes;
+}
+
+const held = new Map();
+const HELD_AT_ONCE = 8;
+
+/** A promise of all heads of one example at one level. */
+function mapsAt(step, site, example, level, run = "maps") {
+  const name = `${run}-${step}-${site}-${example}-${level.name}`;
+  let maps = held.get(name);
+  held.delete(name);
+  maps ??= Promise.all(partsOf(name, site, level, run).map((part) => part())).then(
+    (parts) => new Maps(data.sites[site], example, level, parts),
+  );
+  held.set(name, maps);
+  // Planes of long sites are large: few are kept.
+  if (held.size > HELD_AT_ONCE) held.delete(held.keys().next().value);
+  return maps;
+}
+
+/** A promise of one head: where a level is split, of its layer alone. */
+async function planeAt(step, site, example, level, layer, head, run = "maps") {
+  if (!level.split) return (await mapsAt(step, site, example, level, run)).plane(layer, head);
+  const name = `${run}-${step}-${site}-${example}-${level.name}`;
+  const parts = [];
+  parts[layer] = await partsOf(name, site, level, run)[layer]();
+  return new Maps(data.sites[site], example, level, parts).plane(layer, head);
+}
+
+/** A function for each block of a level, which reads its rows. */
+function partsOf(name, site, level, run) {
+  const { layers, heads } = data.sites[site];
+  const rows = (level.split ? 1 : layers.length) * heads.length * level.queries;
+  const { codes } = run === "maps" ? data : data.against;
+  const names = level.split ? layers.map((_, layer) => `${name}-${layer}`) : [name];
+  return names.map((each) => async () => new Rows(await block(each), rows, codes));
+}
+
+/** The level of the wall, which every step carries. */
+const wallLevel = (site) => site.levels[0];
+
+/** The finest level that the page carries at an index of data.steps. */
+const finestLevel = (site, step) => site.levels.findLast((level) => level.steps.includes(step));
+
+/** What is drawn where nothing else is asked for: the weights themselves. */
+async function weightsShown(state) {
+  const site = data.sites[state.site];
+  const [maps, detail] = await Promise.all([
+    mapsAt(state.step, state.site, state.example, wallLevel(site)),
+    planeAt(
+      state.step,
+      state.site,
+      state.example,
+      finestLevel(site, state.step),
+      state.layer,
+      state.head,
+    ),
+  ]);
+  return { site, signed: false, said: "", wall: (layer, head) => maps.plane(layer, head), detail };
+}
+
+/** What wall and detail draw: see the head of this file. */
+const mapsShown = (state) => (views.find((view) => view.wanted(state))?.shown ?? weightsShown)(state);
+
+/** Whole rows of long sites: their query positions, and the weights of (layer, head, index of a position). */
+async function rowsAt(step, site, example) {
+  const { rows, layers, heads } = data.sites[site];
+  if (!rows?.steps.includes(step)) return null;
+  const count = rows.positions.length;
+  const packed = new Rows(
+    await block(`rows-${step}-${site}-${example}`),
+    layers.length * heads.length * count,
+    data.codes,
+  );
+  return {
+    positions: rows.positions,
+    row: (layer, head, index) =>
+      packed.read((layer * heads.length + head) * count + index, 1, rows.keys),
+  };
+}
+
+/**
+ * The largest weights of the rows of one layer: (head, query) => [[key, weight], ...], largest first; null for a
+ * row that the page does not carry.
+ */
+async function topAt(step, site, example, layer) {
+  const { top, heads } = data.sites[site];
+  if (!top?.steps.includes(step)) return null;
+  const bytes = await block(`top-${step}-${site}-${example}-${layer}`);
+  const count = heads.length * top.queries;
+  const [high, low] = [bytes.subarray(0, count * top.k), bytes.subarray(count * top.k, 2 * count * top.k)];
+  const packed = new Rows(bytes.subarray(2 * count * top.k), count, data.codes);
+  return (head, query) => {
+    if (query % top.every) return null;
+    const row = head * top.queries + query / top.every;
+    const weights = packed.read(row, 1, top.k);
+    return Array.from(weights, (weight, at) => [256 * high[row * top.k + at] + low[row * top.k + at], weight]);
+  };
 }
 
 /** Names of the query and the key positions of one example at one site. */
@@ -111,10 +325,10 @@ function tokensOf(site, example) {
   return { queries: data.tokens[site.query][example], keys: data.tokens[site.key][example] };
 }
 
-/** The share of its weight that a head puts on gold links, over queries that have one; null without links. */
-function linkedShare(site, example, weight) {
+/** The share of its weight that a head puts on gold links, over queries that have one; null where it is not known. */
+function linkedShare(site, example, plane) {
   const links = site.links?.[example];
-  if (!links?.length) return null;
+  if (!links?.length || plane.pooled) return null;
   const queries = new Set(links.map(([query]) => query));
-  return links.reduce((sum, [query, key]) => sum + weight(query, key), 0) / queries.size;
+  return links.reduce((sum, [query, key]) => sum + plane.at(query, key), 0) / queries.size;
 }

@@ -1,161 +1,251 @@
-// One head, large: tokens on both axes, gold links, and what the row under the pointer attends to.
+// One head, large: names on both axes, gold links, and what the row or the column under the pointer is.
+// Positions are those of the sequences; cells are those of the plane that is drawn, which may be pooled.
 
 const LARGEST_CELL = 46;
-const SMALLEST_CELL = 4;
 const LABEL_ROOM = 11; // pixels that a label needs
 const LABEL_LENGTH = 16; // characters
 const SLANT = 52; // degrees
 const PROFILE = 58;
+const FEW = 40; // positions that are worth more room than their cells would have as squares
+const STRIP = 44; // a spectrogram along an axis
 const FONT = "12.5px";
+const HOLLOW_FROM = 0.02; // a smaller difference has no sign that matters
+let sheet = null;
 
 /**
  * Draw the head that `state` names into `place`.
  *
- * `look(query, key)` is called when the pointer moves to a cell or a token (nulls when it leaves), `hold(query)` on
- * a click. Returns the function that highlights a cell: (query, key) => nothing.
+ * `look(query, key, event)` is called when the pointer moves to positions (nulls when it leaves), `hold(query, key)`
+ * on a click, one of them null. Returns the function that highlights positions: (query, key) => nothing. The elements
+ * are made anew only where sizes change: a step repaints them.
  */
-function drawDetail(place, maps, state, look, hold) {
-  const site = maps.site;
-  const { queries, keys } = tokensOf(site, state.example);
-  const weight = maps.head(state.example, state.layer, state.head);
-  const box = layout(place, queries, keys);
-  const canvas = paintCells(weight, queries.length, keys.length, site.causal, box);
-  const svg = draw("svg", {
-    width: box.width,
-    height: box.height,
-    role: "img",
-    "aria-label": "attention weights",
-  });
-  const labels = {
-    queries: queries.map((token, query) => queryLabel(token, query, box)),
-    keys: keys.map((token, key) => keyLabel(token, key, box)),
-  };
-  const overlay = draw("g", { class: "overlay" });
-  const profile = draw("g", { class: "profile" });
-  svg.append(axisNames(site, box), ...labels.queries, ...labels.keys);
-  if (state.links && site.links) svg.append(goldLinks(site.links[state.example], box));
-  svg.append(overlay, profile);
-  const sheet = make("div", { class: "sheet" }, canvas, svg);
-  sheet.style.width = `${box.width}px`;
-  sheet.style.height = `${box.height}px`;
-  // Scrolled to the right place during play, a wide map must stay there.
-  const scrolled = [place.scrollLeft, place.scrollTop];
-  place.replaceChildren(sheet);
-  [place.scrollLeft, place.scrollTop] = scrolled;
-
-  const cellAt = (event) => {
-    const frame = svg.getBoundingClientRect();
-    const query = Math.floor((event.clientY - frame.top - box.top) / box.cell);
-    const key = Math.floor((event.clientX - frame.left - box.left) / box.cell);
-    if (query < 0 || query >= queries.length || key >= keys.length) return [null, null];
-    return [query, key < 0 ? null : key];
-  };
-  svg.addEventListener("pointermove", (event) => look(...cellAt(event), event));
-  svg.addEventListener("pointerleave", () => look(null, null));
-  svg.addEventListener("click", (event) => hold(cellAt(event)[0]));
-
-  return (query, key) => {
-    overlay.replaceChildren(...focus(query, key, box, queries.length));
-    labels.queries.forEach((label, at) => label.classList.toggle("lit", at === query));
-    labels.keys.forEach((label, at) => {
-      label.classList.toggle("lit", at === key);
-      label.style.opacity =
-        query === null || at === key ? "" : 0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(weight(query, at)));
-    });
-    profile.replaceChildren(...bars(weight, query, queries, keys, box));
-  };
+function drawDetail(place, shown, state, look, hold) {
+  const plane = shown.detail;
+  const { queries, keys, queryBlock, keyBlock } = plane;
+  const name = [state.site, state.example, queries, keys, queryBlock, keyBlock, state.links];
+  name.push(place.clientWidth, devicePixelRatio);
+  if (sheet?.name !== name.join(" ")) {
+    sheet = buildSheet(place, shown, state, look, hold);
+    sheet.name = name.join(" ");
+  }
+  Object.assign(sheet, { plane, signed: shown.signed, means: null, highest: profileScale(plane) });
+  paintCells(sheet, shown.site.causal);
+  const named = `attention weights: ${queries} × ${keys} cells`;
+  if (sheet.svg.getAttribute("aria-label") !== named) sheet.svg.setAttribute("aria-label", named);
+  return highlightCells;
 }
 
-function layout(place, queries, keys) {
+function buildSheet(place, shown, state, look, hold) {
+  const { site, detail: plane } = shown;
+  const axes = {
+    query: axisOf(site, "query", state.example),
+    key: axisOf(site, "key", state.example),
+  };
+  const box = layout(place, plane, axes);
+  const ticks = {
+    query: ticksOf(axes.query, plane.queries, plane.queryBlock, box.tall, LABEL_ROOM + 1),
+    key: ticksOf(axes.key, plane.keys, plane.keyBlock, box.wide, LABEL_ROOM + 2),
+  };
+  const canvas = make("canvas");
+  canvas.style.cssText = `left:${box.left}px;top:${box.top}px;width:${box.across}px;height:${box.down}px`;
+  const svg = draw("svg", { width: box.width, height: box.height, role: "img" });
+  const labels = {
+    query: new Map(ticks.query.map((tick) => [tick.cell, queryLabel(tick, box)])),
+    key: new Map(ticks.key.map((tick) => [tick.cell, keyLabel(tick, box)])),
+  };
+  const [overlay, profile, lit] = ["overlay", "profile", "lit-labels"].map((name) =>
+    draw("g", { class: name }),
+  );
+  svg.append(axisNames(site, box), ...labels.query.values(), ...labels.key.values());
+  if (plane.pooled && site.rows) svg.append(wholeRows(site.rows.positions, plane, box));
+  const links = state.links && !plane.pooled ? site.links?.[state.example] : null;
+  if (links) svg.append(goldLinks(links, box));
+  svg.append(overlay, profile, lit);
+  const frame = make("div", { class: "sheet" }, canvas, svg);
+  frame.style.width = `${box.width}px`;
+  frame.style.height = `${box.height}px`;
+  // Scrolled to the right place, a wide map must stay there.
+  const scrolled = [place.scrollLeft, place.scrollTop];
+  place.replaceChildren(frame);
+  [place.scrollLeft, place.scrollTop] = scrolled;
+  addStrips(frame, axes, plane, box);
+
+  const positionAt = (event) => {
+    const bounds = svg.getBoundingClientRect();
+    const query = Math.floor((event.clientY - bounds.top - box.top) / box.tall);
+    const key = Math.floor((event.clientX - bounds.left - box.left) / box.wide);
+    if (query >= plane.queries || key >= plane.keys || (query < 0 && key < 0)) return [null, null];
+    return [query < 0 ? null : query * plane.queryBlock, key < 0 ? null : key * plane.keyBlock];
+  };
+  svg.addEventListener("pointermove", (event) => look(...positionAt(event), event));
+  svg.addEventListener("pointerleave", () => look(null, null));
+  svg.addEventListener("click", (event) => {
+    const [query, key] = positionAt(event);
+    // Above the map only a column is meant; in it, shift asks for the column.
+    if (key !== null && (query === null || event.shiftKey)) hold(null, key);
+    else if (query !== null) hold(query, null);
+  });
+  return { site, axes, box, ticks, canvas, svg, labels, overlay, profile, lit, links };
+}
+
+function layout(place, plane, axes) {
   const measure = make("canvas").getContext("2d");
   measure.font = `${FONT} ${getComputedStyle(document.body).fontFamily}`;
-  const longest = (tokens) =>
-    Math.max(20, ...tokens.map((token) => measure.measureText(shorten(visible(token), LABEL_LENGTH)).width));
+  const width = (text) => measure.measureText(text).width;
+  const longest = (axis, cells, block) =>
+    Math.max(
+      20,
+      ...ticksOf(axis, cells, block, LARGEST_CELL, 1)
+        .filter((tick) => !tick.tick)
+        .map((tick) => width(tick.text)),
+    );
+  const [asked, known] = [
+    longest(axes.query, plane.queries, plane.queryBlock),
+    longest(axes.key, plane.keys, plane.keyBlock),
+  ];
+  const slanted = axes.key.kind !== "frames" && plane.keyBlock === 1;
   const angle = (SLANT * Math.PI) / 180;
-  const left = Math.ceil(Math.max(92, longest(queries) + 16));
-  const top = Math.ceil(longest(keys) * Math.sin(angle) + 18);
-  const overhang = Math.ceil(longest(keys) * Math.cos(angle) + 4);
-  const room = Math.min(
-    (place.clientWidth - left - overhang) / Math.max(1, keys.length),
-    620 / Math.max(1, queries.length),
-  );
-  const cell = Math.max(SMALLEST_CELL, Math.min(LARGEST_CELL, Math.floor(room)));
-  const [across, down] = [cell * keys.length, cell * queries.length];
+  const [above, strip] = [axes.key, axes.query].map((axis) => (axis.spectrogram ? STRIP + 4 : 0));
+  // Beside rows that are kept whole stands a mark.
+  const aside = strip + (plane.pooled ? 4 : 0);
+  const left = Math.ceil(Math.max(92, asked + 16)) + aside;
+  const top = Math.ceil(slanted ? known * Math.sin(angle) + 18 : 40) + above;
+  const overhang = Math.ceil(Math.max(PROFILE + 26, slanted ? known * Math.cos(angle) + 4 : 0));
+  const [wide, tall] = cellSize(plane, place.clientWidth - left - overhang);
+  const [across, down] = [wide * plane.keys, tall * plane.queries];
   return {
     left,
     top,
-    cell,
+    above,
+    aside,
+    slanted,
+    wide,
+    tall,
+    gap: Math.min(wide, tall) >= 12 ? 1 : 0,
     across,
     down,
     width: left + across + overhang,
     height: top + down + PROFILE + 18,
-    every: Math.ceil(LABEL_ROOM / cell),
   };
 }
 
-function paintCells(weight, queries, keys, causal, box) {
+/** Width and height of a cell: square, but a side of few positions beside a long one is drawn out. */
+function cellSize(plane, width) {
+  const most = [width / Math.max(1, plane.keys), 620 / Math.max(1, plane.queries)];
+  const smallest = plane.pooled || Math.max(plane.keys, plane.queries) > 200 ? 2 : 4;
+  const cell = Math.max(smallest, Math.min(LARGEST_CELL, Math.floor(Math.min(...most))));
+  const drawn = (count, room) =>
+    count <= FEW && cell < 14 ? Math.max(cell, Math.min(24, Math.floor(Math.min(room, 420 / count)))) : cell;
+  return [drawn(plane.keys, most[0]), drawn(plane.queries, most[1])];
+}
+
+/** The largest value of the profiles: one, or a round number nearer to what a flat head holds. */
+function profileScale(plane) {
+  let largest = 0;
+  for (const value of plane.values) largest = Math.max(largest, Math.abs(value));
+  return [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((value) => value >= largest) ?? 1;
+}
+
+function paintCells({ canvas, plane, box, signed }, causal) {
   const scale = Math.max(1, window.devicePixelRatio || 1);
-  const canvas = make("canvas", {
-    width: Math.round(box.across * scale),
-    height: Math.round(box.down * scale),
-  });
-  canvas.style.cssText = `left:${box.left}px;top:${box.top}px;width:${box.across}px;height:${box.down}px`;
+  const [width, height] = [Math.round(box.across * scale), Math.round(box.down * scale)];
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
-  context.scale(scale, scale);
-  const gap = box.cell >= 12 ? 1 : 0;
-  for (let query = 0; query < queries; query++) {
-    for (let key = 0; key < (causal ? Math.min(keys, query + 1) : keys); key++) {
-      context.fillStyle = css(weight(query, key));
-      context.fillRect(key * box.cell, query * box.cell, box.cell - gap, box.cell - gap);
-    }
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, box.across, box.down);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(paintPlane(make("canvas"), plane, causal), 0, 0, box.across, box.down);
+  if (box.gap) {
+    for (let key = 1; key <= plane.keys; key++) context.clearRect(key * box.wide - 1, 0, 1, box.down);
+    for (let query = 1; query <= plane.queries; query++)
+      context.clearRect(0, query * box.tall - 1, box.across, 1);
   }
-  return canvas;
+  if (!signed) return;
+  for (const hole of hollows(plane, box)) context.clearRect(...hole);
 }
 
-function queryLabel(token, query, box) {
-  const y = box.top + (query + 0.5) * box.cell + 4;
-  return label(token, { x: box.left - 8, y, "text-anchor": "end" }, query % box.every === 0);
+/** The holes of cells whose value is negative: a difference is read without colour too. */
+function hollows(plane, box) {
+  const inset = Math.max(1, Math.round(Math.min(box.wide, box.tall) / 4));
+  const [width, height] = [box.wide, box.tall].map((side) => side - box.gap - 2 * inset);
+  if (Math.min(width, height) < 1) return [];
+  const holes = [];
+  plane.values.forEach((value, at) => {
+    if (value > -HOLLOW_FROM) return;
+    const [x, y] = [(at % plane.keys) * box.wide, Math.floor(at / plane.keys) * box.tall];
+    holes.push([x + inset, y + inset, width, height]);
+  });
+  return holes;
 }
 
-function keyLabel(token, key, box) {
-  const [x, y] = [box.left + (key + 0.5) * box.cell + 2, box.top - 7];
-  return label(token, { transform: `translate(${x} ${y}) rotate(${-SLANT})` }, key % box.every === 0);
+const middle = (cell, size) => (cell + 0.5) * size;
+
+function queryLabel(tick, box) {
+  const [x, y] = [box.left - box.aside - 8, box.top + middle(tick.cell, box.tall) + 4];
+  return label(tick, { x, y, "text-anchor": "end" });
 }
 
-function label(token, attributes, shown) {
-  const text = shorten(visible(token), LABEL_LENGTH);
-  const special = /^<.*>$/s.test(token) ? " special" : "";
-  const element = draw("text", { class: `token${special}${shown ? "" : " unshown"}`, ...attributes });
-  element.append(...quieted(text, (start) => draw("tspan", { class: "word-start" }, start)));
+function keyLabel(tick, box) {
+  const [x, y] = [box.left + middle(tick.cell, box.wide), box.top - box.above - 7];
+  if (tick.tick || !box.slanted) return label(tick, { x, y, "text-anchor": "middle" });
+  return label(tick, { transform: `translate(${x + 2} ${y}) rotate(${-SLANT})` });
+}
+
+function label(tick, attributes) {
+  const special = /^<.*>$/s.test(tick.token ?? "") ? " special" : "";
+  const element = draw("text", { class: `token${tick.tick ? " number" : ""}${special}`, ...attributes });
+  element.append(...quieted(tick.text, (start) => draw("tspan", { class: "word-start" }, start)));
   return element;
 }
 
 function axisNames(site, box) {
+  const [x, y] = [box.left - 8, box.top - box.above];
+  const high = box.slanted ? [24, 9] : [22, 7];
   return draw(
     "g",
     { class: "axis-name" },
-    draw(
-      "text",
-      { x: box.left - 8, y: box.top - 24, "text-anchor": "end" },
-      `${site.key.replaceAll("_", " ")} →`,
-    ),
-    draw(
-      "text",
-      { x: box.left - 8, y: box.top - 9, "text-anchor": "end" },
-      `${site.query.replaceAll("_", " ")} ↓`,
-    ),
+    draw("text", { x, y: y - high[0], "text-anchor": "end" }, `${site.key.replaceAll("_", " ")} →`),
+    draw("text", { x, y: y - high[1], "text-anchor": "end" }, `${site.query.replaceAll("_", " ")} ↓`),
   );
 }
 
+/** Marks beside the rows that are kept whole. */
+function wholeRows(positions, plane, box) {
+  const marks = positions.map((position) => {
+    const y = box.top + middle(Math.floor(position / plane.queryBlock), box.tall);
+    return draw("path", { d: `M${box.left - 6} ${y - 3}l5 3l-5 3z` });
+  });
+  return draw("g", { class: "whole-rows" }, ...marks);
+}
+
+/** Spectrograms along the axes that were cut from sound, behind their leading positions. */
+function addStrips(frame, axes, plane, box) {
+  const place = async (axis, block, cells, size, isKey) => {
+    const strip = await spectrogramOf(axis).catch(() => null);
+    if (!strip) return;
+    const from = (axis.leading / block) * size;
+    const long = Math.min(cells, axis.tokens.length / block) * size - from;
+    strip.className = "strip";
+    strip.style.cssText = isKey
+      ? `left:${box.left + from}px;top:${box.top - STRIP - 2}px;width:${long}px;height:${STRIP}px`
+      : // Turned upright: time runs down, low frequencies lie at the map.
+        `left:${box.left - 2}px;top:${box.top + from}px;width:${long}px;height:${STRIP}px;` +
+        "transform-origin:0 0;transform:rotate(90deg)";
+    frame.prepend(strip);
+  };
+  place(axes.key, plane.keyBlock, plane.keys, box.wide, true);
+  place(axes.query, plane.queryBlock, plane.queries, box.tall, false);
+}
+
 function goldLinks(links, box) {
-  const inset = box.cell >= 12 ? 2.5 : 0.5;
-  const size = Math.max(1, box.cell - 2 * inset - (box.cell >= 12 ? 1 : 0));
+  const inset = box.gap ? 2.5 : 0.5;
+  const [width, height] = [box.wide, box.tall].map((side) => Math.max(1, side - 2 * inset - box.gap));
   const rings = links.flatMap(([query, key, sure]) => {
     const place = {
-      x: box.left + key * box.cell + inset,
-      y: box.top + query * box.cell + inset,
-      width: size,
-      height: size,
+      x: box.left + key * box.wide + inset,
+      y: box.top + query * box.tall + inset,
+      width,
+      height,
       rx: 2,
     };
     // Many possible links stay in the background; the halo keeps a sure one visible on any colour beneath it.
@@ -165,36 +255,74 @@ function goldLinks(links, box) {
   return draw("g", { class: "links" }, ...rings);
 }
 
-/** Veil the other rows and frame the row and the column. */
-function focus(query, key, box, queries) {
-  if (query === null) return [];
-  const { left, top, cell, across, down } = box;
-  const gap = cell >= 12 ? 1 : 0;
-  const parts = [
-    draw("rect", { class: "veil", x: left, y: top, width: across, height: query * cell }),
-    draw("rect", {
-      class: "veil",
-      x: left,
-      y: top + (query + 1) * cell,
-      width: across,
-      height: (queries - query - 1) * cell,
-    }),
-    draw("rect", {
-      class: "frame",
-      x: left - 1,
-      y: top + query * cell - 1,
-      width: across - gap + 2,
-      height: cell - gap + 2,
-      rx: 2,
-    }),
-  ];
+/** The cell of a position, null for none. */
+const cellOf = (position, block) => (position === null ? null : Math.floor(position / block));
+
+function highlightCells(queryPosition, keyPosition) {
+  const { plane, box, labels, axes } = sheet;
+  const [query, key] = [cellOf(queryPosition, plane.queryBlock), cellOf(keyPosition, plane.keyBlock)];
+  sheet.overlay.replaceChildren(...focus(query, key, plane, box));
+  for (const [cell, element] of labels.query) element.classList.toggle("lit", cell === query);
+  for (const [cell, element] of labels.key) {
+    element.classList.toggle("lit", cell === key);
+    const faded = query !== null && cell !== key && !plane.pooled && !element.classList.contains("number");
+    element.style.opacity = faded
+      ? 0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(Math.abs(plane.at(query, cell))))
+      : "";
+  }
+  const lit = [];
+  if (query !== null && !labels.query.has(query))
+    lit.push(queryLabel(tickAt(axes.query, query, plane.queryBlock), box));
+  if (key !== null && !labels.key.has(key)) lit.push(keyLabel(tickAt(axes.key, key, plane.keyBlock), box));
+  for (const element of lit) element.classList.add("lit");
+  giveWay(labels.query, query, box.tall, LABEL_ROOM);
+  giveWay(labels.key, key, box.wide, box.slanted ? LABEL_ROOM : 4 * LABEL_ROOM);
+  sheet.lit.replaceChildren(...lit);
+  sheet.profile.replaceChildren(
+    ...rowProfile(query),
+    ...(key === null ? [] : columnProfile(key)),
+  );
+}
+
+/** Hide the labels that the one of the lit cell would be written over. */
+function giveWay(labels, lit, size, room) {
+  for (const [cell, element] of labels) {
+    const over = lit !== null && cell !== lit && !labels.has(lit) && Math.abs(cell - lit) * size < room;
+    element.style.visibility = over ? "hidden" : "";
+  }
+}
+
+/** Veil the other rows, or without a row the other columns, and frame what is left. */
+function focus(query, key, plane, box) {
+  const { left, top, wide, tall, gap, across, down } = box;
+  const veil = (x, y, width, height) => draw("rect", { class: "veil", x, y, width, height });
+  const parts = [];
+  if (query !== null) {
+    parts.push(
+      veil(left, top, across, query * tall),
+      veil(left, top + (query + 1) * tall, across, (plane.queries - query - 1) * tall),
+      draw("rect", {
+        class: "frame",
+        x: left - 1,
+        y: top + query * tall - 1,
+        width: across - gap + 2,
+        height: tall - gap + 2,
+        rx: 2,
+      }),
+    );
+  } else if (key !== null) {
+    parts.push(
+      veil(left, top, key * wide, down),
+      veil(left + (key + 1) * wide, top, (plane.keys - key - 1) * wide, down),
+    );
+  }
   if (key !== null)
     parts.push(
       draw("rect", {
-        class: "frame column",
-        x: left + key * cell - 1,
+        class: query === null ? "frame" : "frame column",
+        x: left + key * wide - 1,
         y: top - 1,
-        width: cell - gap + 2,
+        width: wide - gap + 2,
         height: down - gap + 2,
         rx: 2,
       }),
@@ -202,86 +330,74 @@ function focus(query, key, box, queries) {
   return parts;
 }
 
-/** The weights of one row as bars under their columns; without a row, the mean over all rows. */
-function bars(weight, query, queries, keys, box) {
-  const base = box.top + box.down + PROFILE;
-  const depth = PROFILE - 10;
-  const mean = (key) =>
-    queries.reduce((sum, _, at) => sum + weight(at, key), 0) / Math.max(1, queries.length);
-  const parts = [0, 0.5, 1].flatMap((value) => {
-    const y = base - depth * value;
-    return [
-      draw("line", { class: "grid", x1: box.left, x2: box.left + box.across, y1: y, y2: y }),
-      draw("text", { class: "tick", x: box.left + box.across + 5, y: y + 3.5 }, String(value)),
-    ];
-  });
-  keys.forEach((_, key) => {
-    const value = query === null ? mean(key) : weight(query, key);
-    const height = depth * Math.min(1, value);
-    const width = Math.max(1, box.cell - (box.cell >= 12 ? 5 : 1));
-    parts.push(
-      draw("rect", {
-        class: "bar",
-        x: box.left + key * box.cell + (box.cell - width) / 2 - 0.5,
-        y: base - height,
-        width,
-        height,
-        rx: Math.min(1.5, height / 2),
-      }),
-    );
-  });
-  const name = query === null ? "mean of rows" : shorten(visible(queries[query]), LABEL_LENGTH);
-  parts.push(
-    draw(
-      "text",
-      {
-        class: query === null ? "axis-name" : "token lit",
-        x: box.left - 8,
-        y: base - depth / 2 + 4,
-        "text-anchor": "end",
-      },
-      name,
-    ),
-  );
-  return parts;
+/** The mean of each column over the rows, which stands where no row is asked for. */
+function meansOf(plane) {
+  const means = new Float32Array(plane.keys);
+  for (let query = 0; query < plane.queries; query++)
+    for (let key = 0; key < plane.keys; key++) means[key] += plane.at(query, key) / plane.queries;
+  return means;
 }
 
-/** The example as running tokens: pick a query, and the keys are shaded by what it attends to. */
-function drawSentence(place, maps, state, look, hold) {
-  const { queries, keys } = tokensOf(maps.site, state.example);
-  const weight = maps.head(state.example, state.layer, state.head);
-  const line = (name, tokens, className) => {
-    const chips = tokens.map((token) =>
-      make("span", { class: `chip ${className}`, dir: "auto" }, ...written(token, 40)),
+/** The weights of one row as bars under their columns; without a row, the mean over all rows. */
+function rowProfile(query) {
+  const { plane, box, axes, highest, signed } = sheet;
+  sheet.means ??= meansOf(plane);
+  const values =
+    query === null ? sheet.means : plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
+  const base = box.top + box.down + PROFILE;
+  const depth = PROFILE - 10;
+  const zero = signed ? base - depth / 2 : base;
+  const unit = (signed ? depth / 2 : depth) / highest;
+  const parts = [];
+  for (const value of signed ? [-highest, 0, highest] : [0, highest / 2, highest]) {
+    const y = zero - unit * value;
+    parts.push(
+      draw("line", { class: "grid", x1: box.left, x2: box.left + box.across, y1: y, y2: y }),
+      draw("text", { class: "tick", x: box.left + box.across + 5, y: y + 3.5 }, String(value)),
     );
-    return [
-      make(
-        "div",
-        { class: "line-of-tokens" },
-        make("span", { class: "axis" }, name),
-        make("div", {}, ...chips),
-      ),
-      chips,
-    ];
-  };
-  const [asking, askers] = line(maps.site.query.replaceAll("_", " "), queries, "query");
-  const [asked, chips] = line(maps.site.key.replaceAll("_", " "), keys, "key");
-  askers.forEach((chip, query) => {
-    chip.addEventListener("pointerenter", () => look(query, null));
-    chip.addEventListener("pointerleave", () => look(null, null));
-    chip.addEventListener("click", () => hold(query));
+  }
+  const bars = barPaths(values, box.wide, (at, width, size) => {
+    const height = unit * Math.min(highest, Math.abs(size));
+    const y = size < 0 ? zero : zero - height;
+    return `M${box.left + at - box.gap / 2} ${y.toFixed(1)}h${width}v${height.toFixed(1)}h${-width}z`;
   });
-  place.replaceChildren(asking, asked);
-  return (query, key) => {
-    askers.forEach((chip, at) => chip.classList.toggle("lit", at === query));
-    chips.forEach((chip, at) => {
-      const share = query === null ? null : weight(query, at);
-      const [r, g, b] = share === null ? [] : colourOf(share);
-      chip.classList.toggle("lit", at === key);
-      chip.style.backgroundColor = share === null ? "" : css(share);
-      // The text takes the side of the ramp that is far from its ground.
-      chip.style.color =
-        share === null ? "" : 0.2126 * r + 0.7152 * g + 0.0722 * b > 140 ? "#14161c" : "#ffffff";
-    });
-  };
+  const name =
+    query === null ? "mean of rows" : tickAt(axes.query, query, plane.queryBlock).text;
+  const place = { x: box.left - 8, y: base - depth / 2 + 4, "text-anchor": "end" };
+  const title = draw("text", { class: query === null ? "axis-name" : "token lit", ...place }, name);
+  return [...parts, ...bars, title];
+}
+
+/** The weights of one column as bars beside their rows: which queries read this key. */
+function columnProfile(key) {
+  const { plane, box, highest, signed } = sheet;
+  const values = Float32Array.from({ length: plane.queries }, (_, query) => plane.at(query, key));
+  const depth = PROFILE - 4;
+  const from = box.left + box.across + 8;
+  const zero = signed ? from + depth / 2 : from;
+  const unit = (signed ? depth / 2 : depth) / highest;
+  const ends = { y1: box.top, y2: box.top + box.down };
+  const lines = [0, highest].map((value) =>
+    draw("line", { class: "grid", x1: zero + unit * value, x2: zero + unit * value, ...ends }),
+  );
+  const bars = barPaths(values, box.tall, (at, height, size) => {
+    const width = unit * Math.min(highest, Math.abs(size));
+    const x = size < 0 ? zero - width : zero;
+    const y = box.top + at - box.gap / 2;
+    return `M${x.toFixed(1)} ${y}h${width.toFixed(1)}v${height}h${(-width).toFixed(1)}z`;
+  });
+  return [...lines, ...bars];
+}
+
+/** All bars of a profile as two paths, of positive and of negative values: one element however many there are. */
+function barPaths(values, size, outline) {
+  const thick = Math.max(1, size - (size >= 12 ? 5 : size > 3 ? 1 : 0));
+  const at = (cell) => middle(cell, size) - thick / 2;
+  const path = { bar: [], "bar less": [] };
+  values.forEach((value, cell) => {
+    if (value !== 0) path[value < 0 ? "bar less" : "bar"].push(outline(at(cell), thick, value));
+  });
+  return Object.entries(path)
+    .filter(([, outlines]) => outlines.length)
+    .map(([name, outlines]) => draw("path", { class: name, d: outlines.join("") }));
 }

@@ -9,18 +9,27 @@ const state = {
   head: first.head,
   step: data.steps.length - 1,
   row: null,
+  column: null,
   links: true,
+  compare: null,
+  view: "weights",
+  statistic: null,
 };
 let pointed = [null, null];
 let highlight = () => {};
 let markStep = () => {};
+let curvesBuilt = false;
 let playing = null;
+let shownStep = -1;
 let sampleSplit = data.samples[0]?.split;
 
 /** Change the state and show it. */
 function change(changes) {
   Object.assign(state, changes);
-  if ("site" in changes || "example" in changes) state.row = null;
+  if ("site" in changes || "example" in changes) {
+    if (!("row" in changes)) state.row = null;
+    if (!("column" in changes)) state.column = null;
+  }
   bound();
   show();
 }
@@ -34,8 +43,13 @@ function bound() {
   state.layer = within(state.layer, site.layers.length);
   state.head = within(state.head, site.heads.length);
   state.step = within(state.step, data.steps.length);
-  const rows = tokensOf(site, state.example).queries.length;
-  if (state.row !== within(state.row, rows)) state.row = null;
+  const { queries, keys } = tokensOf(site, state.example);
+  if (state.row !== within(state.row, queries.length)) state.row = null;
+  if (state.column !== within(state.column, keys.length)) state.column = null;
+  const steps = data.steps.length;
+  if (state.compare !== within(state.compare, steps) && !(state.compare === "run" && data.against))
+    state.compare = null;
+  if (!VIEW_NAMES.includes(state.view)) state.view = "weights";
 }
 
 function writeAddress() {
@@ -48,7 +62,12 @@ function writeAddress() {
     step: data.steps[state.step],
   });
   if (state.row !== null) parts.set("row", state.row + 1);
+  if (state.column !== null) parts.set("column", state.column + 1);
   if (!state.links) parts.set("links", "0");
+  if (state.compare !== null)
+    parts.set("compare", state.compare === "run" ? "run" : data.steps[state.compare]);
+  if (state.view !== "weights") parts.set("view", state.view);
+  if (state.statistic !== null) parts.set("statistic", state.statistic);
   const address = `#${parts}`;
   if (location.hash !== address) history.replaceState(null, "", address);
 }
@@ -67,7 +86,12 @@ function readAddress() {
   if (parts.has("example")) state.example = Number(parts.get("example")) - 1;
   if (parts.has("step")) state.step = nearestStep(Number(parts.get("step")));
   state.row = parts.has("row") ? Number(parts.get("row")) - 1 : null;
+  state.column = parts.has("column") ? Number(parts.get("column")) - 1 : null;
   state.links = parts.get("links") !== "0";
+  const compare = parts.get("compare");
+  state.compare = compare && compare !== "run" ? nearestStep(Number(compare)) : compare || null;
+  state.view = parts.get("view") ?? "weights";
+  state.statistic = parts.get("statistic");
   bound();
 }
 
@@ -81,11 +105,10 @@ const nearestStep = (step) =>
 
 async function show() {
   showControls();
-  writeAddress();
   const wanted = { ...state };
-  let maps;
+  let shown;
   try {
-    maps = await mapsAt(state.step, state.site);
+    shown = await mapsShown(wanted);
   } catch (error) {
     byId("problem").textContent =
       `The maps of this page cannot be unpacked here (${error.message}): open it in a current browser.`;
@@ -93,32 +116,69 @@ async function show() {
     return;
   }
   // While these were unpacked, something else may have been asked for.
-  if (wanted.step === state.step && wanted.site === state.site) showMaps(maps);
+  const parts = ["site", "example", "layer", "head", "step", "compare", "view"];
+  if (!parts.every((part) => wanted[part] === state[part])) return;
+  showMaps(shown);
+  // For whoever measures how quick a page is.
+  performance.mark("maps drawn");
+  // What is above is seen before what is below is drawn.
+  if (!curvesBuilt) await new Promise((done) => setTimeout(done));
+  drawTimeline(state, change);
+  if (!curvesBuilt) buildCurves();
+  // The address is kept once the eye has what it asked for: writing it takes longer than a step.
+  writeAddress();
+  document.body.dataset.shown = location.hash;
+  unpackAhead();
 }
 
-function showMaps(maps) {
-  const site = maps.site;
-  const [layer, head] = [named("layer", site.layers[state.layer]), named("head", site.heads[state.head])];
-  byId("detail-title").textContent = `${layer} · ${head}`;
-  byId("links-toggle").hidden = !site.links;
+function showMaps(shown) {
+  const { site } = shown;
+  const head = shown.heads ?? named("head", site.heads[state.head]);
+  const layer = named("layer", site.layers[state.layer]);
+  const said = shown.said ? [make("span", { class: "said" }, ` · ${shown.said}`)] : [];
+  byId("detail-title").replaceChildren(`${layer} · ${head}`, ...said);
+  byId("links-toggle").hidden = !site.links || shown.detail.pooled;
   byId("links").checked = state.links;
-  byId("wall-note").textContent = site.links
-    ? `${site.name}; the bar is the share of weight on gold links`
-    : site.name;
-  drawWall(byId("wall"), maps, state, (l, h) => change({ layer: l, head: h }));
+  const wallWords = poolingWords(shown.wall(0, 0), shown.signed);
+  const bar = site.links && !shown.signed && !wallWords ? "the bar is the share of weight on gold links" : "";
+  byId("wall-note").textContent = [site.name, bar, wallWords].filter(Boolean).join("; ");
+  const detailWords = poolingWords(shown.detail, shown.signed);
+  byId("level-note").hidden = !detailWords;
+  byId("level-note").textContent = detailWords && `Pooled: ${detailWords}.`;
+  if (byId("legend").dataset.signed !== String(shown.signed)) {
+    byId("legend").dataset.signed = shown.signed;
+    drawLegend(byId("legend"), shown.signed);
+  }
+  drawWall(byId("wall"), shown, state, (l, h) => change({ layer: l, head: h }));
   const parts = [
-    drawDetail(byId("detail"), maps, state, look, hold),
-    drawSentence(byId("sentence"), maps, state, look, hold),
-    (query, key) => read(maps, query, key),
+    drawDetail(byId("detail"), shown, state, look, hold),
+    drawBeside(byId("sentence"), shown, state, look, hold),
+    (query, key) => read(shown, query, key),
   ];
   highlight = (query, key) => parts.forEach((part) => part(query, key));
-  highlight(pointed[0] ?? state.row, pointed[0] === null ? null : pointed[1]);
-  document.body.dataset.shown = location.hash;
+  highlight(...focused());
+}
+
+/** The row and the column that are pointed at, or else held. */
+const focused = () => (pointed[0] === null && pointed[1] === null ? [state.row, state.column] : pointed);
+
+/** Unpack what the next step shows, which lies where the last change of the step went. */
+function unpackAhead() {
+  const by = state.step < shownStep || state.step === data.steps.length - 1 ? -1 : 1;
+  shownStep = state.step;
+  const next = playing ? (state.step + 1) % data.steps.length : state.step + by;
+  if (!(next in data.steps) || state.view !== "weights" || state.compare !== null) return;
+  const later = window.requestIdleCallback ?? ((act) => setTimeout(act, 30));
+  const decode = (shown) =>
+    shown.site.layers.forEach((_, layer) => shown.site.heads.forEach((_, head) => shown.wall(layer, head)));
+  weightsShown({ ...state, step: next })
+    .then((shown) => later(() => decode(shown)))
+    .catch(() => {}); // What cannot be unpacked is told of once it is asked for.
 }
 
 function look(query, key, event) {
   pointed = [query, key];
-  highlight(query ?? state.row, query === null ? null : key);
+  highlight(...focused());
   const tip = byId("tip");
   tip.hidden = query === null || key === null || !event;
   if (tip.hidden) return;
@@ -130,37 +190,12 @@ function look(query, key, event) {
   tip.style.transform = `translate(${left}px, ${Math.max(4, event.clientY - tip.offsetHeight - 16)}px)`;
 }
 
-const hold = (query) => change({ row: query === state.row ? null : query });
-
-/** Put the row into words, and the cell into the tip. */
-function read(maps, query, key) {
-  const { queries, keys } = tokensOf(maps.site, state.example);
-  const weight = maps.head(state.example, state.layer, state.head);
-  const quoted = (token) => `“${shorten(visible(token), 30)}”`;
-  const reading = byId("reading");
-  if (query === null) {
-    const share = linkedShare(maps.site, state.example, weight);
-    const measured = share === null ? "" : `${percent(share)} of its weight on gold links in this example. `;
-    reading.textContent = `${measured}Point at a cell or a token; click to hold a row.`;
-    return;
-  }
-  const strongest = keys
-    .map((token, at) => [token, weight(query, at)])
-    .sort((a, b) => b[1] - a[1])
-    .slice(0, 3);
-  const words = strongest
-    .filter(([, value]) => value > 0.005)
-    .map(([token, value]) => `${quoted(token)} ${value.toFixed(2)}`);
-  reading.textContent = `${quoted(queries[query])} attends to ${words.join(", ") || "nothing"}`;
-  if (key === null) return;
-  const future = maps.site.causal && key > query;
-  const value = make("b", {}, future ? "masked" : weight(query, key).toFixed(3));
-  byId("tip").replaceChildren(
-    make("span", { dir: "auto" }, ...written(queries[query], 60)),
-    make("i", {}, " → "),
-    make("span", { dir: "auto" }, ...written(keys[key], 60)),
-    " ",
-    value,
+/** Hold a row or a column, whichever is given; what is held already is released. */
+function hold(query, key) {
+  change(
+    query === null
+      ? { column: key === state.column ? null : key }
+      : { row: query === state.row ? null : query },
   );
 }
 
@@ -173,6 +208,7 @@ function showControls() {
     button.setAttribute("aria-pressed", index === state.site),
   );
   markStep(data.steps[state.step]);
+  showComparison(state);
   if (sampleSplit === undefined) return;
   byId("samples-panel").hidden = false;
   drawSamples(sampleSplit, data.steps[state.step]);
@@ -197,6 +233,16 @@ function turn(name, by) {
   change({ [name]: name === "step" ? state.step + by : (state[name] + by + size) % size });
 }
 
+/** Move the held row or column by some positions; where none is held, hold the first. */
+function move(name, by) {
+  const { queries, keys } = tokensOf(data.sites[state.site], state.example);
+  const last = (name === "row" ? queries : keys).length - 1;
+  change({ [name]: state[name] === null ? 0 : Math.min(last, Math.max(0, state[name] + by)) });
+}
+
+/** The positions of a cell of the large head. */
+const stride = (name) => (name === "row" ? sheet?.plane.queryBlock : sheet?.plane.keyBlock) ?? 1;
+
 const KEYS = {
   ArrowLeft: () => (play(false), turn("step", -1)),
   ArrowRight: () => (play(false), turn("step", 1)),
@@ -208,8 +254,21 @@ const KEYS = {
   e: () => turn("example", 1),
   E: () => turn("example", -1),
   g: () => change({ links: !state.links }),
+  j: () => move("row", 1),
+  k: () => move("row", -1),
+  J: () => move("row", stride("row")),
+  K: () => move("row", -stride("row")),
+  ".": () => move("column", 1),
+  ",": () => move("column", -1),
+  ">": () => move("column", stride("column")),
+  "<": () => move("column", -stride("column")),
+  p: () => EXPORTS.png(),
+  v: () => EXPORTS.svg(),
+  c: () => EXPORTS.csv(),
+  d: () => change(toggledComparison(state)),
+  r: () => change(toggledRollout(state)),
   " ": () => play(!playing),
-  Escape: () => change({ row: null }),
+  Escape: () => change({ row: null, column: null }),
 };
 
 function listen() {
@@ -222,16 +281,23 @@ function listen() {
   byId("example-before").addEventListener("click", () => turn("example", -1));
   byId("example-after").addEventListener("click", () => turn("example", 1));
   byId("links").addEventListener("change", (event) => change({ links: event.target.checked }));
+  byId("statistic").addEventListener("change", (event) => change({ statistic: event.target.value }));
+  for (const [kind, act] of Object.entries(EXPORTS)) byId(`export-${kind}`).addEventListener("click", act);
   document.addEventListener("keydown", (event) => {
     const act = KEYS[event.key];
     const busy =
-      event.target.closest("select") || (event.key === " " && event.target.closest("button, input, summary"));
+      event.target.closest("select, input[type=text], input[type=number]") ||
+      (event.key === " " && event.target.closest("button, input, summary"));
     if (!act || busy || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     act();
   });
   window.addEventListener("hashchange", () => (readAddress(), show()));
-  dark.addEventListener("change", () => (renewRamp(), drawLegend(byId("legend")), show()));
+  dark.addEventListener("change", () => {
+    renewRamp();
+    delete byId("legend").dataset.signed;
+    show();
+  });
   let width = innerWidth;
   window.addEventListener("resize", () => {
     if (width === innerWidth) return;
@@ -247,7 +313,9 @@ function buildCurves() {
   more.open = false;
   delete more.dataset.drawn;
   byId("more-curves").replaceWith(more);
+  curvesBuilt = true;
   markStep = drawCurves((step) => (play(false), change({ step: nearestStep(step) })));
+  markStep(data.steps[state.step]);
 }
 
 function build() {
@@ -258,55 +326,38 @@ function build() {
     button.addEventListener("click", () => change({ site: index }));
     byId("sites").append(button);
   });
-  const words = Object.values(data.tokens)[0];
+  // Names of patches or frames say nothing of an example; words do.
+  const worded = Object.keys(data.axes).find((name) => data.axes[name].kind === "tokens");
+  const words = (example) => (worded ? `: ${visible(sentence(data.tokens[worded][example]))}` : "");
   data.titles.forEach((title, example) =>
     byId("example").append(
       make(
         "option",
         { value: example },
-        shorten(`${example + 1}. ${visible(title)}: ${visible(sentence(words[example]))}`, 72),
+        shorten(`${example + 1}. ${visible(title)}${words(example)}`, 72),
       ),
     ),
   );
   byId("step").max = data.steps.length - 1;
   byId("ticks").append(...data.steps.slice(0, 120).map(() => make("i")));
-  const count = data.leftOut.length;
-  if (count) {
-    byId("left-out").hidden = false;
-    const [all, steps] = [count + data.steps.length, shorten(data.leftOut.map(readable).join(", "), 160)];
-    byId("left-out").textContent =
-      `To keep this file small, ${count} of ${all} stored steps of maps are left out: ${steps}. ` +
-      "The run's own store has them all.";
-  }
+  const missing = missingWords();
+  byId("left-out").hidden = !missing;
+  byId("left-out").textContent = missing;
+  const bits = data.codes === 255 ? "as the run stored them" : "in seven bits, within 0.01 of what the run stored";
   byId("how").textContent =
     "A row is a query, a column a key, and a cell the weight with which the query reads the key, before dropout; " +
-    "colour follows the square root of the weight. Weights are stored in eight bits a cell, scaled by the " +
-    "largest of their row.";
+    "colour follows the square root of the weight. Weights stand for codes of eight bits a cell, scaled by the " +
+    `largest of their row; this page draws them ${bits}.`;
   for (const [key, value] of data.config)
     byId("config").append(make("tr", {}, make("th", {}, key), make("td", {}, value)));
-  drawLegend(byId("legend"));
   drawSampleSplits(sampleSplit, chooseSplit);
-  buildCurves();
+  offerComparisons(state, change);
 }
 
 function chooseSplit(split) {
   sampleSplit = split;
   drawSampleSplits(split, chooseSplit);
   drawSamples(split, data.steps[state.step]);
-}
-
-function facts() {
-  const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
-  const said = [
-    `${heads} heads at ${data.sites.length} sites`,
-    `maps at ${data.steps.length} steps`,
-    `${data.titles.length} examples`,
-  ];
-  if (data.parameters) said.unshift(`${readable(data.parameters)} parameters`);
-  if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
-  if (data.started) said.push(data.started.slice(0, 10));
-  if (data.commit) said.push(`commit ${data.commit.slice(0, 10)}`);
-  return [...said, `config ${data.configHash.slice(0, 8)}`];
 }
 
 build();

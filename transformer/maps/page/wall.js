@@ -1,73 +1,81 @@
 // The wall: every head of one site on one example, a row of thumbnails a layer.
 
 const THUMBNAIL = { width: 150, height: 180 }; // pixels of the screen, at most
+let wall = null;
 
-/** Draw the wall into `place`; `choose(layer, head)` is called when a thumbnail is picked. */
-function drawWall(place, maps, state, choose) {
-  const site = maps.site;
-  const { queries, keys } = tokensOf(site, state.example);
+/**
+ * Draw the wall into `place`; `choose(layer, head)` is called when a thumbnail is picked.
+ *
+ * Its elements are made anew only where the site or the sizes change: a step repaints them.
+ */
+function drawWall(place, shown, state, choose) {
+  const { site } = shown;
+  const name = [state.site, state.example, place.clientWidth].join(" ");
+  if (wall?.name !== name) wall = { name, cells: buildWall(place, site, shown.wall(0, 0), choose) };
+  const links = site.links?.[state.example];
+  for (const { layer, head, button, canvas, bar } of wall.cells) {
+    const plane = shown.wall(layer, head);
+    paintPlane(canvas, plane, site.causal);
+    const share = links && !shown.signed ? linkedShare(site, state.example, plane) : null;
+    const label =
+      `layer ${site.layers[layer]}, head ${site.heads[head]}` +
+      (share === null ? "" : `, ${percent(share)} on gold links`);
+    if (button.title !== label) {
+      button.title = label;
+      button.setAttribute("aria-label", label);
+    }
+    const pressed = String(layer === state.layer && head === state.head);
+    if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
+    if (bar.hidden !== (share === null)) bar.hidden = share === null;
+    if (share !== null) bar.firstChild.style.width = percent(Math.min(1, share));
+  }
+}
+
+function buildWall(place, site, plane, choose) {
   place.style.setProperty("--heads", site.heads.length);
-  const room = (place.clientWidth - 34) / site.heads.length - 8;
-  const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL.width), queries.length, keys.length);
-  const cells = [make("span")];
-  for (const head of site.heads) cells.push(make("span", { class: "column-name" }, named("head", head)));
-  site.layers.forEach((layer, l) => {
-    cells.push(make("span", { class: "row-name" }, named("layer", layer)));
-    site.heads.forEach((head, h) => {
-      const chosen = l === state.layer && h === state.head;
-      const weight = maps.head(state.example, l, h);
-      const share = linkedShare(site, state.example, weight);
-      const label =
-        `layer ${layer}, head ${head}` + (share === null ? "" : `, ${percent(share)} on gold links`);
-      const button = make("button", {
-        type: "button",
-        class: "thumbnail",
-        "aria-label": label,
-        "aria-pressed": chosen,
-        title: label,
-      });
-      const canvas = paint(weight, queries.length, keys.length, site.causal);
+  const room = (place.clientWidth - 34) / site.heads.length - (site.heads.length > 12 ? 4 : 8);
+  const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL.width), plane.queries, plane.keys);
+  place.classList.toggle("dense", width < 60);
+  const children = [make("span")];
+  const short = width < 46;
+  for (const head of site.heads)
+    children.push(
+      make("span", { class: "column-name", title: named("head", head) }, short ? head : named("head", head)),
+    );
+  const cells = [];
+  site.layers.forEach((name, layer) => {
+    const small = height < 46;
+    children.push(
+      make("span", { class: `row-name${small ? " upright" : ""}` }, small ? name : named("layer", name)),
+    );
+    site.heads.forEach((_, head) => {
+      const canvas = make("canvas");
       canvas.style.width = `${width}px`;
       canvas.style.height = `${height}px`;
-      button.append(canvas);
-      if (share !== null) button.append(shareBar(share));
-      button.addEventListener("click", () => choose(l, h));
-      cells.push(button);
+      // Where cells are smaller than pixels they are averaged: none is dropped.
+      const fine = Math.min(width / plane.keys, height / plane.queries) * devicePixelRatio < 1;
+      if (fine) canvas.style.imageRendering = "auto";
+      const bar = make("span", { class: "share" }, make("span"));
+      const button = make("button", { type: "button", class: "thumbnail" }, canvas, bar);
+      button.addEventListener("click", () => choose(layer, head));
+      children.push(button);
+      cells.push({ layer, head, button, canvas, bar });
     });
   });
   // A redraw during keyboard use must not lose the focus.
   const focused = [...place.children].indexOf(document.activeElement);
-  place.replaceChildren(...cells);
+  place.replaceChildren(...children);
   if (focused >= 0) place.children[focused]?.focus({ preventScroll: true });
+  return cells;
 }
 
 /** Whole pixels of the screen a cell where there is room: no row looks thicker than another. */
 function thumbnailSize(room, queries, keys) {
   const cell = Math.min(room / Math.max(keys, 1), THUMBNAIL.height / Math.max(queries, 1));
   const whole = cell >= 2 ? Math.floor(cell) : cell;
-  return [Math.max(8, whole * keys), Math.max(8, whole * queries)];
-}
-
-/** A head as a picture with one pixel for each weight. */
-function paint(weight, queries, keys, causal) {
-  const canvas = make("canvas", { width: Math.max(1, keys), height: Math.max(1, queries) });
-  const context = canvas.getContext("2d");
-  const image = context.createImageData(canvas.width, canvas.height);
-  for (let query = 0; query < queries; query++) {
-    for (let key = 0; key < keys; key++) {
-      const at = 4 * (query * keys + key);
-      image.data.set(colourOf(weight(query, key)), at);
-      image.data[at + 3] = causal && key > query ? 0 : 255;
-    }
-  }
-  context.putImageData(image, 0, 0);
-  return canvas;
-}
-
-function shareBar(share) {
-  const bar = make("span", { class: "share" }, make("span"));
-  bar.firstChild.style.width = percent(Math.min(1, share));
-  return bar;
+  // Few positions beside many are drawn out, as in the large head.
+  const least = (count) => (count <= 12 ? Math.min(40, 6 * count, room) : 0);
+  return [Math.max(8, least(keys), whole * keys), Math.max(8, least(queries), whole * queries)];
 }
 
 /** "head 3" for a number, the name itself where it is one. */

@@ -1,0 +1,125 @@
+"""`launch.maps`: sizes, mistakes told in one line, the page, and the page that is served until Ctrl-C."""
+
+import http.client
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import cli, maps
+from tests.maps.conftest import write_run
+from transformer.config import UserError
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("run") / "demo", steps=(100, 200)).directory
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a call with a mistake prints."""
+    assert cli.run(maps.COMMAND, maps.main, words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("25MB", 25_000_000),
+        ("500kB", 500_000),
+        ("500KB", 500_000),
+        ("1GB", 1_000_000_000),
+        ("1.5 mb", 1_500_000),
+        ("25", 25_000_000),
+        ("0.5", 500_000),
+    ],
+)
+def test_a_budget_is_a_size(text, size):
+    assert maps.parse_size(text) == size
+
+
+NO_SIZES = ("", "MB", "25MiB", "-1MB", "1e3MB", "nan", "inf", "0", "0.0000001", "25 MB big", "²MB")
+
+
+@pytest.mark.parametrize("text", NO_SIZES)
+def test_what_is_no_size_is_refused_in_one_line(text, capsys, directory):
+    with pytest.raises(UserError, match="write it as 25MB, 500kB or 1GB; a number alone is megabytes"):
+        maps.parse_size(text)
+    assert "--budget=" in refusal(capsys, f"--workdir={directory}", f"--budget={text}")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--workdir=RUN", "--port=8000"), "--port=8000 means something with --serve alone"),
+        (("--workdir=RUN", "--against=RUN"), "is --workdir itself: name another run"),
+        (("--workdir=RUN", "--against=RUN/maps"), "is not a run directory: it has no config.json"),
+        (("--workdir=RUN/maps",), "is not a run directory"),
+        (("--workdir=RUN", "--budget=1kB"), "too small"),
+        (("--workdir=RUN", "--serve", "--port=99999"), "port=99999 cannot be used"),
+        (("--workdir=RUN", "--serve=yes"), "--serve"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words, says, capsys, directory):
+    assert says in refusal(capsys, *(word.replace("RUN", str(directory)) for word in words))
+
+
+def test_a_taken_port_is_told_in_one_line(capsys, directory):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port={port} cannot be used" in refusal(capsys, f"--workdir={directory}", "--serve", f"--port={port}")
+
+
+def test_it_writes_the_page(capsys, directory):
+    assert cli.run(maps.COMMAND, maps.main, [f"--workdir={directory}", "--budget=2MB"]) == 0
+    assert str(directory / "report.html") in capsys.readouterr().out
+    page = (directory / "report.html").read_text()
+    assert len(page.encode()) <= 2_000_000
+    # A file asks for nothing and follows nothing.
+    assert "connect-src" not in page
+    assert "fetch" not in page
+    assert "data-version" not in page.partition("<body")[0]
+
+
+def test_ctrl_c_ends_the_server_quietly(directory, tmp_path, root):
+    run = tmp_path / "run"
+    shutil.copytree(directory, run)
+    command = [sys.executable, "-m", "launch.maps", f"--workdir={run}", "--serve", "--port=0"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            port = int(told.partition("http://127.0.0.1:")[2].partition("/")[0])
+            page = until_page(port)
+            process.send_signal(signal.SIGINT)
+            _, complaints = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, complaints) == (0, "")
+    assert "connect-src 'self'" in page
+    assert "fetch" in page
+    # What is followed is no file: the run's own page stays as it was.
+    assert (run / "report.html").exists() == (directory / "report.html").exists()
+
+
+def until_page(port: int) -> str:
+    """The page, once it is no longer the one that waits."""
+    for _ in range(600):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/")
+        text = connection.getresponse().read().decode()
+        if "refresh" not in text[:1000]:
+            return text
+        time.sleep(0.1)
+    raise AssertionError("the page did not come")

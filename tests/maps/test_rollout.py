@@ -1,0 +1,129 @@
+"""Rollout against its definition, a row at a time in float64."""
+
+import numpy as np
+import pytest
+
+from transformer.attention.sites import Axis, Site
+from transformer.config import UserError
+from transformer.maps.rollout import is_self_attention, rollout, rollout_of
+from transformer.maps.store import MapStore
+from transformer.maps.tiers import Tiers, keep
+from transformer.tasks.labels import Labels
+
+LENGTHS = (5, 3, 7)
+SOURCE, TARGET, SHIFTED = Axis("source"), Axis("target"), Axis("target_input")
+LAYERS, HEADS = ("0", "1", "2"), ("0", "1")
+ENCODER = Site("encoder/self", SOURCE, SOURCE, LAYERS, HEADS)
+DECODER = Site("decoder/self", TARGET, SHIFTED, LAYERS, HEADS, causal=True)
+CROSS = Site("decoder/cross", TARGET, SOURCE, LAYERS, HEADS)
+WORDS = tuple(tuple(f"w{i}" for i in range(length)) for length in LENGTHS)
+LABELS = Labels({"source": WORDS, "target": WORDS, "target_input": WORDS}, ("a", "b", "c"))
+
+
+def make_weights(causal: bool, size: int = max(LENGTHS)) -> np.ndarray:
+    """[example, layer, head, query, key]: zero beyond each example's own positions."""
+    rng = np.random.default_rng(7)
+    weights = np.zeros((len(LENGTHS), len(LAYERS), len(HEADS), size, size))
+    for example, layer, head in np.ndindex(weights.shape[:3]):
+        length = LENGTHS[example]
+        square = np.exp(2 * rng.normal(size=(length, length)))
+        square = np.tril(square) if causal else square
+        weights[example, layer, head, :length, :length] = square / square.sum(axis=1, keepdims=True)
+    return weights
+
+
+def by_hand(weights: np.ndarray) -> np.ndarray:
+    mixed = np.zeros((*weights.shape[:2], *weights.shape[3:]))
+    for example, length in enumerate(LENGTHS):
+        so_far = np.eye(length)
+        for layer in range(weights.shape[1]):
+            after = np.zeros((length, length))
+            for query in range(length):
+                row = [0.5 * np.mean([w[query, key] for w in weights[example, layer]]) for key in range(length)]
+                row[query] += 0.5
+                for key in range(length):
+                    after[query] += row[key] / sum(row) * so_far[key]
+            so_far = after
+            mixed[example, layer, :length, :length] = so_far
+    return mixed
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("kind", "tolerance"), [(np.float64, 1e-14), (np.float32, 1e-6)])
+def test_rollout_is_its_definition(causal, kind, tolerance):
+    weights = make_weights(causal, size=9)
+    found = rollout(weights.astype(kind), LENGTHS)
+    assert found.dtype == kind
+    np.testing.assert_allclose(found, by_hand(weights), atol=tolerance)
+
+
+def test_rows_sum_to_one_padding_is_zero_and_causal_stays_causal():
+    found = rollout(make_weights(causal=True, size=9), LENGTHS)
+    for example, length in enumerate(LENGTHS):
+        np.testing.assert_allclose(found[example, :, :length].sum(axis=-1), 1, rtol=1e-12)
+        assert not found[example, :, length:].any()
+        assert not found[example, :, :, length:].any()
+    assert not np.triu(found, 1).any()
+
+
+def test_what_padding_holds_does_not_count():
+    weights = make_weights(causal=False, size=9)
+    spoilt = weights.copy()
+    for example, length in enumerate(LENGTHS):
+        spoilt[example, :, :, length:] = 0.3
+        spoilt[example, :, :, :, length:] = np.nan
+    np.testing.assert_array_equal(rollout(spoilt, LENGTHS), rollout(weights, LENGTHS))
+
+
+def test_a_row_that_attends_to_nothing_keeps_itself():
+    weights = make_weights(causal=False)
+    weights[0, 0, :, 2] = 0
+    np.testing.assert_array_equal(rollout(weights, LENGTHS)[0, 0, 2], np.eye(max(LENGTHS))[2])
+
+
+def test_rollout_refuses_what_is_not_square_and_lengths_that_do_not_fit():
+    weights = make_weights(causal=False)
+    with pytest.raises(ValueError, match="7 queries and 6 keys"):
+        rollout(weights[..., :6], LENGTHS)
+    with pytest.raises(ValueError, match=r"lengths=\[5, 3\] must be 3 numbers"):
+        rollout(weights, LENGTHS[:2])
+    with pytest.raises(ValueError, match="from 0 to 7"):
+        rollout(weights, (5, 3, 8))
+
+
+def test_a_causal_decoder_is_self_attention_though_its_keys_are_the_shifted_input():
+    shorter = Labels({**LABELS.tokens, "target_input": tuple(words[1:] for words in WORDS)}, LABELS.titles)
+    assert is_self_attention(ENCODER, LABELS)
+    assert is_self_attention(DECODER, LABELS)
+    assert not is_self_attention(DECODER, shorter)
+    assert not is_self_attention(CROSS, LABELS)
+
+
+def write_store(path, tiers: Tiers) -> MapStore:
+    store = MapStore.open(path, (ENCODER, DECODER, CROSS), LABELS, "abc", tiers)
+    given = {}
+    for site in store.sites:
+        levels = store.levels(site.name)
+        cells = np.moveaxis(make_weights(site.causal), 1, 0)[..., : levels[-1].queries, : levels[-1].keys]
+        rows = None if levels[-1].name == "full" else np.zeros((*cells.shape[:3], 1, max(LENGTHS)))
+        names = store.statistics(site.name).names
+        given[site.name] = keep(cells, levels, {name: np.zeros((3, 3, 2)) for name in names}, rows)
+    store.write(10, given)
+    return store
+
+
+def test_rollout_of_a_store_is_that_of_its_maps(tmp_path):
+    store = write_store(tmp_path / "maps", Tiers())
+    for site in (ENCODER, DECODER):
+        found = rollout_of(store, site.name, 10)
+        np.testing.assert_allclose(found, by_hand(make_weights(site.causal)), atol=0.02)
+        np.testing.assert_allclose(found, by_hand(store.read(site.name, 10).astype(np.float64)), atol=1e-6)
+
+
+def test_rollout_of_cross_attention_or_of_pooled_maps_is_refused(tmp_path):
+    whole = write_store(tmp_path / "maps", Tiers())
+    with pytest.raises(UserError, match=r"decoder/cross.*from target to source"):
+        rollout_of(whole, "decoder/cross", 10)
+    pooled = write_store(tmp_path / "pooled", Tiers(cells=(4,), rows=1, top=0))
+    with pytest.raises(UserError, match="level='full'"):
+        rollout_of(pooled, "encoder/self", 10)

@@ -1,0 +1,267 @@
+"""Which maps of a store a page carries within its bytes: thumbnails of every step first, then what shows more."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from transformer.attention.sites import Site
+from transformer.maps.encode import COARSE_LEVELS, encode_rows, encode_top, recode
+from transformer.maps.quantise import LEVELS, Quantised, quantise
+from transformer.maps.record import evenly
+from transformer.maps.store import MapStore
+from transformer.maps.tiers import Level
+
+ELEMENT = 64  # bytes that a block's own element takes, about
+_SPARSEST = 10  # codes of maps are not expected to pack into less than a tenth
+_PACKED = 1.2  # bytes of text that a byte of a whole row or of a key is expected to take
+_LARGEST_KEYS = 1 << 16  # that the page's two bytes a key can tell apart
+
+
+class Block(NamedTuple):
+    """A named part of the page."""
+
+    name: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes in the page."""
+        return len(self.text) + len(self.name) + ELEMENT
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """What a page carries of a store: its kept steps, its largest code, facts of every site, and the blocks."""
+
+    steps: tuple[int, ...]
+    codes: int
+    sites: tuple[dict[str, Any], ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all blocks."""
+        return sum(block.size for block in self.blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tier:
+    """A kind of maps of one site: its facts for the page, its blocks at (step, index), its bytes before packing."""
+
+    key: str  # where the facts stand: "levels", "rows" or "top"
+    what: str  # as the page calls it where it is left out
+    facts: dict[str, Any]
+    encode: Callable[[int, int], list[Block]]
+    least: int  # bytes that one step is sure to take
+    share: int | None = None  # of the page's bytes, at most
+    partly: str | None = None  # what of it is left out at every step
+
+
+def carry(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> Carried:
+    """As much of a store as `budget` bytes hold; no steps where not even one fits.
+
+    The coarsest level of every site comes first, at as many of `steps` (all by default) as fit, evenly spaced. Of
+    what is left of the budget a sixth may go to whole rows, another to the largest weights of rows, and all the rest
+    to finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
+    the budget, else seven.
+    """
+    steps = tuple(store.steps if steps is None else steps)
+    codes, walls = LEVELS, _walls(store, run, steps, LEVELS, budget // 2)
+    if walls is None:
+        codes, walls = COARSE_LEVELS, _walls(store, run, steps, COARSE_LEVELS) or []
+    kept = fit([sum(block.size for block in step) for step in walls], budget)
+    carried = tuple(steps[index] for index in kept)
+    sites: tuple[dict[str, Any], ...] = tuple(
+        {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
+    )
+    for number, site in enumerate(store.sites):
+        coarsest = store.levels(site.name)[0]
+        sites[number]["levels"].append(_level_facts(site, coarsest, split=False) | {"steps": list(range(len(kept)))})
+    blocks = [_renumbered(block, new) for new, old in enumerate(kept) for block in walls[old]]
+    room = budget - sum(block.size for block in blocks)
+    for number, tier in _tiers(store, codes, run, room // (6 * len(sites))):
+        found, there = _fill(tier, carried, room if tier.share is None else min(room, tier.share))
+        room -= sum(block.size for block in found)
+        blocks += found
+        _note(sites[number], tier, there, len(carried))
+    for entry in sites:
+        entry["levels"].sort(key=lambda level: level["queries"] * level["keys"])
+    return Carried(carried, codes, sites, tuple(blocks))
+
+
+def least_size(store: MapStore) -> int:
+    """The bytes that the coarsest levels of the last step take."""
+    (last,) = _walls(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
+    return sum(block.size for block in last)
+
+
+def fit(sizes: Sequence[int], budget: int) -> list[int]:
+    """The most indices, evenly spaced, whose sizes sum to no more than `budget`."""
+    for count in range(len(sizes), 0, -1):
+        kept = evenly(len(sizes), count)
+        if sum(sizes[index] for index in kept) <= budget:
+            return kept
+    return []
+
+
+def spreading(total: int) -> list[int]:
+    """All indices in such an order that every beginning of it is spread over the whole; the last index first."""
+    order: dict[int, None] = {}
+    count = 1
+    while len(order) < total:
+        order |= dict.fromkeys(reversed(evenly(total, min(count, total))))
+        count = max(2, 2 * count - 1)
+    return list(order)
+
+
+def _walls(
+    store: MapStore, run: str, steps: Sequence[int], codes: int, at_most: int | None = None
+) -> list[list[Block]] | None:
+    """The blocks of the coarsest levels, a list a step; None as soon as they are more than `at_most` bytes."""
+    found: list[list[Block]] = []
+    spent = 0
+    for index, step in enumerate(steps):
+        blocks: list[Block] = []
+        for number, site in enumerate(store.sites):
+            level = store.levels(site.name)[0]
+            maps = recode(store.read_quantised(site.name, step, level.name), codes)
+            for example, part in enumerate(_each(maps)):
+                name = f"{run}-{index}-{number}-{example}-{level.name}"
+                blocks.append(Block(name, encode_rows(part, _triangular(site, level))))
+        found.append(blocks)
+        spent += sum(block.size for block in blocks)
+        if at_most is not None and spent > at_most:
+            return None
+    return found
+
+
+def _renumbered(block: Block, index: int) -> Block:
+    run, _, rest = block.name.split("-", 2)
+    return Block(f"{run}-{index}-{rest}", block.text)
+
+
+def _each(maps: Quantised) -> Iterator[Quantised]:
+    return (Quantised(*parts) for parts in zip(*maps, strict=True))
+
+
+def _triangular(site: Site, level: Level) -> bool:
+    return site.causal and (level.queries, level.query_block) == (level.keys, level.key_block)
+
+
+def _level_facts(site: Site, level: Level, split: bool) -> dict[str, Any]:
+    return {
+        "name": level.name,
+        "queries": level.queries,
+        "keys": level.keys,
+        "queryBlock": level.query_block,
+        "keyBlock": level.key_block,
+        "triangular": _triangular(site, level),
+        "split": split,
+    }
+
+
+def _tiers(store: MapStore, codes: int, run: str, share: int) -> Iterator[tuple[int, _Tier]]:
+    """What comes behind the coarsest levels, with the number of its site, in the order of its worth for its bytes."""
+    sites = list(enumerate(store.sites))
+    # Of a run that another is compared with, levels alone are drawn.
+    for number, site in sites if run == "maps" else []:
+        yield from ((number, tier) for tier in _rows_tier(store, site, number, codes, share))
+        yield from ((number, tier) for tier in _top_tier(store, site, number, codes, share))
+    finer = [(level, number, site) for number, site in sites for level in store.levels(site.name)[1:]]
+    for level, number, site in sorted(finer, key=lambda each: (each[0].queries * each[0].keys, each[1])):
+        yield number, _level_tier(store, site, number, level, codes, run)
+
+
+def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: int, run: str) -> _Tier:
+    triangular = _triangular(site, level)
+
+    def encode(step: int, index: int) -> list[Block]:
+        maps = recode(store.read_quantised(site.name, step, level.name), codes)
+        # A block a layer, so that the page unpacks what it shows alone.
+        return [
+            Block(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
+            for example, whole in enumerate(_each(maps))
+            for layer, part in enumerate(_each(whole))
+        ]
+
+    heads = len(store.labels.titles) * len(site.layers) * len(site.heads)
+    least = heads * level.queries * level.keys // ((2 if triangular else 1) * _SPARSEST)
+    what = "whole maps" if level.name == "full" else f"maps of {level.queries} × {level.keys} cells"
+    return _Tier("levels", what, _level_facts(site, level, split=True), encode, least)
+
+
+def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
+    """Whole rows, as many as a share of the bytes holds at one step."""
+    last = store.read_rows(site.name, store.steps[-1])
+    if last is None or not last[0]:
+        return
+    positions, rows = last
+    count = min(len(positions), max(1, share * len(positions) // int(_PACKED * rows.size)))
+    chosen = evenly(len(positions), count)
+
+    def encode(step: int, index: int) -> list[Block]:
+        _, rows = store.read_rows(site.name, step) or last
+        maps = recode(quantise(rows[..., chosen, :]), codes)
+        return [
+            Block(f"rows-{index}-{number}-{example}", encode_rows(part)) for example, part in enumerate(_each(maps))
+        ]
+
+    facts = {"positions": [positions[row] for row in chosen], "keys": rows.shape[-1]}
+    left = len(positions) - count
+    partly = f"{left} of {len(positions)} whole rows" if left else None
+    least = rows.size * count // len(positions) // _SPARSEST
+    yield _Tier("rows", f"{len(positions)} whole rows", facts, encode, least, share, partly)
+
+
+def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
+    """The largest weights of every row, or of every second, fourth ... as a share of the bytes holds them."""
+    last = store.read_top(site.name, store.steps[-1])
+    if last is None or max(len(each) for each in store.labels.tokens[site.key.name]) > _LARGEST_KEYS:
+        return
+    queries, k = last[0].shape[-2:]
+    heads, every = math.prod(last[0].shape[:3]), 1
+    while every < queries and _PACKED * heads * -(-queries // every) * (3 * k + 5) > share:
+        every *= 2
+
+    def encode(step: int, index: int) -> list[Block]:
+        keys, weights = (array[..., ::every, :] for array in store.read_top(site.name, step) or last)
+        maps = recode(quantise(weights), codes)
+        return [
+            Block(f"top-{index}-{number}-{example}-{layer}", encode_top(keys[example, layer], part))
+            for example, whole in enumerate(_each(maps))
+            for layer, part in enumerate(_each(whole))
+        ]
+
+    what = f"the {k} largest weights of each row"
+    facts = {"queries": -(-queries // every), "every": every, "k": k}
+    partly = None if every == 1 else f"the {k} largest weights of {every - 1} in {every} rows"
+    yield _Tier("top", what, facts, encode, heads * facts["queries"] * k // 2, share, partly)
+
+
+def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], list[int]]:
+    """The blocks of a tier and the indices of their steps, as many as there is room for."""
+    blocks: list[Block] = []
+    there: list[int] = []
+    for index in spreading(len(steps)):
+        # What cannot fit is not even read.
+        found = tier.encode(steps[index], index) if tier.least <= room else []
+        size = sum(block.size for block in found)
+        if not found or size > room:
+            break
+        room -= size
+        blocks += found
+        there.append(index)
+    return blocks, sorted(there)
+
+
+def _note(entry: dict[str, Any], tier: _Tier, there: list[int], total: int) -> None:
+    facts = tier.facts | {"steps": there}
+    if tier.key == "levels":
+        entry["levels"] += [facts] if there else []
+    elif there:
+        entry[tier.key] = facts
+    if len(there) < total:
+        entry["missing"].append({"what": tier.what, "there": len(there)})
+    if there and tier.partly:
+        entry["missing"].append({"what": tier.partly, "there": 0})

@@ -1,0 +1,150 @@
+"""Which head of one run is which of another: heads of a layer have no order, so that two seeds shuffle them."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import linear_sum_assignment
+
+from transformer.attention.sites import Site
+from transformer.config import UserError
+from transformer.maps.store import MapStore, Statistics
+
+Similarity = Float[np.ndarray, "L H G"]
+
+
+class Match(NamedTuple):
+    """A head and the head of the other run that is most like it; layers and heads are indices."""
+
+    site: str
+    layer: int
+    head: int
+    other_layer: int
+    other_head: int
+    similarity: float
+
+
+def match_heads(store: MapStore, other: MapStore) -> tuple[Match, ...]:
+    """Each head of `store` with one of `other`, at the last step of each: site by site, layer by layer.
+
+    The pairs of a layer are those whose similarities have the largest sum (the assignment of Kuhn 1955). Layers are
+    ordered and their heads are not, so that a head keeps its layer. The similarity is that of the statistics; where
+    both runs probed the same examples and keep them alike, the mean of that and the similarity of the maps. It is in
+    [0, 1], and 1 only for heads that agree in everything.
+
+    Errors: UserError if a run has no maps yet, or their sites differ in name, layers, heads or all statistics.
+    """
+    _check_comparable(store, other)
+    found = []
+    for site in store.sites:
+        similarity = _similarity(store, other, site)
+        for layer, of_layer in enumerate(similarity):
+            found += [Match(site.name, layer, h, layer, g, float(of_layer[h, g])) for h, g in assign(of_layer)]
+    return tuple(found)
+
+
+def assign(similarity_HxG: Float[np.ndarray, "H H"]) -> list[tuple[int, int]]:
+    """Pairs (row, column), each row and column once, with the largest sum of similarities."""
+    rows, columns = linear_sum_assignment(similarity_HxG, maximize=True)
+    return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
+
+
+def statistics_similarity(
+    signature_LxHxN: Float[np.ndarray, "L H N"], other_LxGxN: Float[np.ndarray, "L G N"]
+) -> Similarity:
+    """exp(-d^2 / 2) of the heads of each layer.
+
+    d is the root mean square, over the statistics, of their differences in units of their standard deviation over
+    all heads of both runs. Statistics that do not vary, or that some head lacks, are left out.
+
+    Errors: ValueError where none is left.
+    """
+    pooled = np.concatenate([part.reshape(-1, part.shape[-1]) for part in (signature_LxHxN, other_LxGxN)])
+    known = np.isfinite(pooled).all(axis=0)
+    if not known.any():
+        raise ValueError("no statistic is known of every head of both runs: there is nothing to match them by")
+    spread = pooled.std(axis=0)
+    # In units of a spread that is rounding alone, heads that agree would look far apart.
+    varies = known & (spread > 1e-6 * np.abs(pooled).max(axis=0))
+    apart = (signature_LxHxN[:, :, None, varies] - other_LxGxN[:, None, :, varies]) / spread[varies]
+    return np.exp(-np.square(apart).sum(axis=-1) / max(np.count_nonzero(varies), 1) / 2)
+
+
+def maps_similarity(
+    weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], other_BxLxGxQxK: Float[np.ndarray, "B L G Q K"]
+) -> Similarity:
+    """sum_k sqrt(w_qk v_qk) of the heads of each layer (Bhattacharyya 1943), averaged over the rows of all examples.
+
+    Rows are brought to the sum 1, which those of pooled maps do not have; a row that is empty in some head of either
+    run does not count.
+    """
+    roots, other_roots = (_unit_rows(weights) for weights in (weights_BxLxHxQxK, other_BxLxGxQxK))
+    full = [part.any(axis=-1).all(axis=(1, 2)) for part in (roots, other_roots)]
+    rows_BxQ = full[0] & full[1]
+    roots = roots * rows_BxQ[:, None, None, :, None]
+    layers = [
+        # One product of matrices a layer: every head's rows, end to end, with every head's of the other run.
+        np.moveaxis(roots[:, layer], 1, 0).reshape(roots.shape[2], -1)
+        @ np.moveaxis(other_roots[:, layer], 1, 0).reshape(other_roots.shape[2], -1).T
+        for layer in range(roots.shape[1])
+    ]
+    return np.clip(np.stack(layers) / max(np.count_nonzero(rows_BxQ), 1), 0, 1)
+
+
+def _unit_rows(weights: np.ndarray) -> np.ndarray:
+    total = weights.sum(axis=-1, keepdims=True, dtype=np.float64)
+    return np.sqrt(weights / np.where(total > 0, total, 1))
+
+
+def _similarity(store: MapStore, other: MapStore, site: Site) -> Similarity:
+    mine, theirs = (_signatures(run.statistics(site.name)) for run in (store, other))
+    names = [name for name in mine if name in theirs]
+    if not names:
+        raise UserError(
+            f"site {site.name!r} has no statistic in both runs ({', '.join(mine)} and {', '.join(theirs)}): "
+            "match runs whose statistics were taken alike"
+        )
+    similarity = statistics_similarity(*(np.stack([each[name] for name in names], -1) for each in (mine, theirs)))
+    level = store.levels(site.name)[0]
+    if level != other.levels(site.name)[0] or not _same_examples(store, other, site):
+        return similarity
+    maps = (run.read(site.name, run.steps[-1], level.name) for run in (store, other))
+    return (similarity + maps_similarity(*maps)) / 2
+
+
+def _signatures(statistics: Statistics) -> dict[str, np.ndarray]:
+    """[layer, head] of each statistic at the last step, averaged over the examples for which it is defined."""
+    values_BxLxHxN = statistics.values[-1].astype(np.float64)
+    there = np.isfinite(values_BxLxHxN)
+    total = np.where(there, values_BxLxHxN, 0).sum(axis=0)
+    count = there.sum(axis=0)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    defined = count.any(axis=(0, 1))
+    return {name: mean[..., index] for index, name in enumerate(statistics.names) if defined[index]}
+
+
+def _same_examples(store: MapStore, other: MapStore, site: Site) -> bool:
+    return all(store.labels.tokens[axis.name] == other.labels.tokens[axis.name] for axis in (site.query, site.key))
+
+
+def _check_comparable(store: MapStore, other: MapStore) -> None:
+    for run in (store, other):
+        if not run.steps:
+            raise UserError(f"the map store {run.path} holds no step yet: let the run write its first maps")
+    mine, theirs = ({site.name: site for site in run.sites} for run in (store, other))
+    if set(mine) != set(theirs):
+        raise UserError(
+            f"the runs have other sites, {', '.join(sorted(mine))} and {', '.join(sorted(theirs))}: "
+            "heads can be matched between runs of one model"
+        )
+    for name in mine:
+        sides = [_said(sites[name]) for sites in (mine, theirs)]
+        if sides[0] != sides[1]:
+            raise UserError(
+                f"site {name!r} has {sides[0]} in one run and {sides[1]} in the other: "
+                "heads can be matched between runs of one shape"
+            )
+
+
+def _said(site: Site) -> str:
+    return f"{len(site.layers)} layers of {len(site.heads)} heads from {site.query.name} to {site.key.name}"

@@ -1,0 +1,128 @@
+// What the positions of an axis are: how they are called, where their labels stand, what they were cut from.
+
+/** One side of a map on one example: `axisOf(site, "query" or "key", example)`. */
+function axisOf(site, side, example) {
+  const name = site[side];
+  const index = Object.keys(data.axes).indexOf(name);
+  return { ...data.axes[name], name, index, tokens: data.tokens[name][example], example };
+}
+
+/** The seconds at which a frame begins. */
+const secondsOf = (axis, position) => axis.offset + (position - axis.leading) * axis.stride;
+
+const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.leading;
+
+const seconds = (axis, value) =>
+  `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
+
+/** A position in words. */
+function positionName(axis, position, length = 30) {
+  if (isFrame(axis, position)) return seconds(axis, secondsOf(axis, position));
+  return `“${shorten(visible(axis.tokens[position] ?? ""), length)}”`;
+}
+
+/** A cell in words: one position, or the range that it stands for. */
+function cellName(axis, cell, block, length = 30) {
+  const [first, last] = rangeOf(axis, cell, block);
+  if (first === last) return positionName(axis, first, length);
+  if (isFrame(axis, first))
+    return `${seconds(axis, secondsOf(axis, first))} to ${seconds(axis, secondsOf(axis, last + 1))}`;
+  const name = (position) => positionName(axis, position, Math.ceil(length / 2));
+  return `${name(first)} … ${name(last)} (${readable(first + 1)}–${readable(last + 1)})`;
+}
+
+/** The first and the last position of a cell. */
+const rangeOf = (axis, cell, block) => [
+  cell * block,
+  Math.max(cell * block, Math.min(axis.tokens.length, (cell + 1) * block) - 1),
+];
+
+/** The labels of an axis that fit when a cell is so many pixels: [{ cell, text, token, tick }]. */
+function ticksOf(axis, cells, block, cell, room) {
+  if (axis.kind === "frames") return timeTicks(axis, cells, block, cell);
+  if (block > 1) return numberTicks(axis, cells, block, cell);
+  const every = Math.ceil(room / cell);
+  const columns = axis.kind === "grid" && every > 1 ? axis.shape[1] : null;
+  const ticks = [];
+  for (let at = 0; at < cells; at++) {
+    const place = at - axis.leading;
+    const wanted = columns && place >= 0 ? place % columns === 0 : at % every === 0;
+    const free = !ticks.length || at - ticks.at(-1).cell >= every;
+    if (wanted && free) ticks.push(tokenTick(axis, at));
+  }
+  return ticks;
+}
+
+function tokenTick(axis, cell) {
+  const token = axis.tokens[cell];
+  return { cell, token, text: shorten(visible(token), LABEL_LENGTH) };
+}
+
+/** The label that a cell gets while it is pointed at. */
+function tickAt(axis, cell, block) {
+  if (block === 1 && !isFrame(axis, cell)) return tokenTick(axis, cell);
+  if (isFrame(axis, cell * block))
+    return { cell, text: seconds(axis, secondsOf(axis, cell * block)), tick: true };
+  const [first, last] = rangeOf(axis, cell, block);
+  return { cell, text: `${readable(first + 1)}–${readable(last + 1)}`, tick: true };
+}
+
+function timeTicks(axis, cells, block, cell) {
+  const leading = Array.from({ length: Math.min(axis.leading, cells) }, (_, at) => tokenTick(axis, at));
+  const end = secondsOf(axis, axis.tokens.length);
+  const count = Math.max(1, Math.min(10, Math.floor((cells * cell) / 70)));
+  const times = niceTicks(axis.offset, Math.max(end, axis.offset + axis.stride), count);
+  const marks = times
+    .filter((time) => time >= axis.offset - 1e-9 && time < end)
+    .map((time) => ({
+      cell: Math.floor((axis.leading + (time - axis.offset) / axis.stride + 1e-6) / block),
+      text: `${Number(time.toFixed(3))} s`,
+      tick: true,
+    }));
+  return [...(cell * block >= LABEL_ROOM && block === 1 ? leading : []), ...marks];
+}
+
+function numberTicks(axis, cells, block, cell) {
+  const count = Math.max(1, Math.min(8, Math.floor((cells * cell) / 60)));
+  return niceTicks(0, axis.tokens.length, count)
+    .filter((position) => position < axis.tokens.length)
+    .map((position) => ({
+      cell: Math.floor(Math.max(0, position - 1) / block),
+      text: readable(Math.max(1, Math.round(position))),
+      tick: true,
+    }));
+}
+
+/** What an axis was cut from, as a canvas; resolved to null where the page has nothing of it. */
+async function pictureOf(axis) {
+  if (!axis.picture) return null;
+  const [, , rows, columns] = axis.picture;
+  const bytes = await block(`picture-${axis.index}-${axis.example}`);
+  const canvas = make("canvas", { width: columns, height: rows });
+  const image = canvas.getContext("2d").createImageData(columns, rows);
+  for (let from = 0, to = 0; from < 3 * rows * columns; from += 3, to += 4) {
+    image.data.set(bytes.subarray(from, from + 3), to);
+    image.data[to + 3] = 255;
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** The spectrogram of an example's own frames, low frequencies below, loud dark on light and light on dark. */
+async function spectrogramOf(axis) {
+  if (!axis.spectrogram) return null;
+  const [bins, times, longest] = axis.spectrogram;
+  const bytes = await block(`spectrogram-${axis.index}-${axis.example}`);
+  const own = Math.max(
+    1,
+    Math.min(times, Math.round((times * (axis.tokens.length - axis.leading)) / longest)),
+  );
+  const canvas = make("canvas", { width: own, height: bins });
+  const image = canvas.getContext("2d").createImageData(own, bins);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let bin = 0; bin < bins; bin++)
+    for (let time = 0; time < own; time++)
+      pixels[(bins - 1 - bin) * own + time] = ramp.sound[bytes[bin * times + time]];
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}

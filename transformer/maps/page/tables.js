@@ -1,0 +1,56 @@
+// Statistics of heads over steps as the page holds them: their values, names and scales.
+
+/** A promise of one table: its facts, and `value(statistic, layer, head, column)`, NaN where it is not defined. */
+async function tableOf(site, name) {
+  const facts = data.history.sites[site].tables.find((table) => table.source === name);
+  const bytes = await block(`history-${site}-${name}`);
+  const [layers, heads] = [data.sites[site].layers.length, data.sites[site].heads.length];
+  const low = bytes.length / 2;
+  return {
+    ...facts,
+    value(statistic, layer, head, column) {
+      const row = facts.names.indexOf(statistic);
+      if (row < 0) return NaN;
+      const at = ((row * layers + layer) * heads + head) * facts.steps.length + column;
+      const code = 256 * bytes[at] + bytes[low + at];
+      const [least, most] = facts.ranges[row];
+      return code > data.history.codes ? NaN : least + ((most - least) * code) / data.history.codes;
+    },
+  };
+}
+
+/** What a statistic is called, its unit, and the ends of its scale where it has some of its own. */
+const scaleFacts = (name) => data.history.scales[name];
+
+/** On one grid, distances are counted in patches. */
+function unitOf(site, name) {
+  const grid = site.query === site.key && data.axes?.[site.query]?.kind === "grid";
+  const { unit } = scaleFacts(name);
+  return name === "distance" && grid ? "patches" : unit;
+}
+
+/** The ends of the scale on which a table's statistic is drawn: its own, else the least and the most of the table. */
+function endsOf(table, statistic) {
+  const [least, most] = table.ranges[table.names.indexOf(statistic)];
+  const { low, high } = scaleFacts(statistic);
+  const ends = [low ?? least, high ?? most];
+  return ends[0] < ends[1] ? ends : [ends[0], ends[0] + 1];
+}
+
+/** "1.3" for layer 1 and head 3, both names where they are longer. */
+function headName(site, layer, head) {
+  return shorten(`${site.layers[layer]}.${site.heads[head]}`, 24);
+}
+
+/** The column of the stored step that is nearest. */
+function nearestColumn(steps, step) {
+  let best = 0;
+  steps.forEach((each, at) => {
+    if (Math.abs(each - step) < Math.abs(steps[best] - step)) best = at;
+  });
+  return best;
+}
+
+/** A value in words with its unit. */
+const measured = (value, unit) =>
+  Number.isNaN(value) ? "not defined here" : `${readable(value)}${unit && ` ${unit}`}`;

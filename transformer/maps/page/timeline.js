@@ -1,0 +1,288 @@
+// Every head over training: one statistic as a heat map of heads and steps, and the chosen head's curve beneath it.
+
+const HEATS = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
+const ROLES_SHOWN = 6;
+const SOURCES = { mean: "probe examples (mean)", example: "this example", training: "training batches" };
+
+let source = "mean";
+let heats = null; // what is drawn now: its key, and how to point at a head and a step
+let timelinesAsked = 0;
+
+/** Draw the panel for what `state` names; `choose({ layer, head, step })` is called where a cell is picked. */
+async function drawTimeline(state, choose) {
+  const asked = ++timelinesAsked;
+  const { tables } = data.history.sites[state.site];
+  byId("timeline-panel").hidden = tables.length === 0;
+  if (!tables.length) return;
+  const redraw = () => drawTimeline(state, choose);
+  const facts = offerSources(state, tables, redraw);
+  const statistic = offerStatistics(state, facts.names);
+  const table = await tableOf(state.site, facts.source);
+  // Of the other run there is the mean over the probe, which is to be laid over no other curve.
+  const both = facts.source === "mean" && tables.some((each) => each.source === "against");
+  const other = both ? await tableOf(state.site, "against") : null;
+  // While this was unpacked, something else may have been asked for.
+  if (asked !== timelinesAsked) return;
+  const place = byId("timeline");
+  // The window's width, not the place's own: to ask for that would lay the whole page out once more at every step.
+  const key = [state.site, facts.source, statistic, innerWidth, dark.matches].join(" ");
+  if (heats?.key !== key) {
+    heats = { key, ...drawHeats(place, state, table, statistic, choose) };
+    drawRoles(state, choose);
+  }
+  heats.point(state);
+  drawHeadCurve(byId("head-curve"), state, { table, other, statistic, box: heats.box }, choose);
+  byId("timeline").dataset.shown = location.hash;
+}
+
+/** The buttons of what there is to measure on; returns the facts of the table that is shown. */
+function offerSources(state, tables, redraw) {
+  const find = (name) =>
+    tables.find((table) => table.source === (name === "example" ? String(state.example) : name));
+  const there = Object.keys(SOURCES).filter(find);
+  if (!there.includes(source)) source = there[0];
+  const buttons = there.map((name) => {
+    const button = make("button", { type: "button", "aria-pressed": name === source }, SOURCES[name]);
+    button.addEventListener("click", () => ((source = name), redraw()));
+    return button;
+  });
+  const focused = [...byId("sources").children].indexOf(document.activeElement);
+  byId("sources").replaceChildren(...(buttons.length > 1 ? buttons : []));
+  if (focused >= 0) byId("sources").children[focused]?.focus({ preventScroll: true });
+  return find(source);
+}
+
+/** The choice of a statistic; returns the one that is shown: the asked one, else the one that tells most. */
+function offerStatistics(state, names) {
+  const shown = names.includes(state.statistic)
+    ? state.statistic
+    : names.includes("induction")
+      ? "induction"
+      : names[0];
+  const choices = byId("statistic");
+  if (choices.dataset.names !== String(names)) {
+    choices.dataset.names = names;
+    choices.replaceChildren(...names.map((name) => make("option", { value: name }, scaleFacts(name).words)));
+  }
+  choices.value = shown;
+  return shown;
+}
+
+function drawHeats(place, state, table, statistic, choose) {
+  const site = data.sites[state.site];
+  const [layers, heads, columns] = [site.layers.length, site.heads.length, table.steps.length];
+  const room = Math.floor((HEATS.depth - HEATS.between * (layers - 1)) / (layers * heads));
+  const row = Math.min(HEATS.highest, Math.max(HEATS.lowest, room));
+  const fit = Math.max(1, (place.clientWidth - HEATS.left - HEATS.right) / columns);
+  const column = fit >= 3 ? Math.floor(fit) : fit;
+  const box = { row, column, columns, heads, left: HEATS.left, across: column * columns };
+  box.y = (layer, head) => layer * (heads * row + HEATS.between) + head * row;
+  box.x = (at) => HEATS.left + at * column;
+  box.down = box.y(layers - 1, heads);
+  box.column_of = (step) => nearestColumn(table.steps, step);
+  const ends = endsOf(table, statistic);
+  drawHeatLegend(byId("timeline-legend"), ends, unitOf(site, statistic));
+  const size = { width: HEATS.left + box.across + HEATS.right, height: box.down + 4 };
+  const svg = draw("svg", {
+    ...size,
+    tabindex: 0,
+    role: "application",
+    "aria-roledescription": "heat map",
+    "aria-label": `${scaleFacts(statistic).words} of every head at every step; arrow keys move over heads and steps`,
+  });
+  const labels = rowLabels(site, box);
+  const pointer = draw("g", { class: "pointer" });
+  svg.append(...labels.map(([, label]) => label), roleMarks(state.site, box), pointer);
+  const sheet = make("div", { class: "sheet" }, paintHeats(site, table, statistic, ends, box), svg);
+  sheet.style.width = `${size.width}px`;
+  sheet.style.height = `${size.height}px`;
+  const focused = place.contains(document.activeElement);
+  place.replaceChildren(sheet);
+  if (focused) svg.focus({ preventScroll: true });
+  listenToHeats(svg, state, { site, table, statistic, box }, choose);
+  return { box, point: (now) => pointAt(place, now, box, pointer, labels) };
+}
+
+/** The cells, a pixel of the canvas each: luminance runs evenly from one end of the scale to the other. */
+function paintHeats(site, table, statistic, [low, high], box) {
+  const scale = Math.max(1, window.devicePixelRatio || 1);
+  const canvas = make("canvas", { width: Math.round(box.across * scale), height: Math.round(box.down * scale) });
+  canvas.style.cssText = `left:${box.left}px;top:0;width:${box.across}px;height:${box.down}px`;
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  context.imageSmoothingEnabled = false;
+  site.layers.forEach((_, layer) => {
+    const small = make("canvas", { width: box.columns, height: box.heads });
+    const image = new ImageData(box.columns, box.heads);
+    for (let head = 0; head < box.heads; head++) {
+      for (let at = 0; at < box.columns; at++) {
+        const value = table.value(statistic, layer, head, at);
+        // What is not defined stays the panel's own ground.
+        if (Number.isNaN(value)) continue;
+        const share = Math.min(1, Math.max(0, (value - low) / (high - low)));
+        image.data.set([...colourOf(share * share), 255], 4 * (head * box.columns + at));
+      }
+    }
+    small.getContext("2d").putImageData(image, 0, 0);
+    context.drawImage(small, 0, box.y(layer, 0), box.across, box.heads * box.row);
+    // Rows that have room stand apart, as the cells of a large head do.
+    for (let head = 0; head < box.heads && box.row >= 12; head++)
+      context.clearRect(0, box.y(layer, head) + box.row - 1, box.across, 1);
+  });
+  return canvas;
+}
+
+/** Names beside the rows: of every head where there is room, else of every layer; [row, element] each. */
+function rowLabels(site, box) {
+  const roomy = box.row >= 11;
+  return site.layers.flatMap((layer, l) =>
+    site.heads.map((_, h) => {
+      const y = Math.max(10, box.y(l, h) + box.row / 2 + 4);
+      const text = shorten(headName(site, l, h), 9);
+      const label = draw("text", { class: "row-label", x: box.left - 8, y, "text-anchor": "end" }, text);
+      // The first row of a layer names the layer; one that is pointed at names itself.
+      if (!roomy && h > 0) label.classList.add("unshown");
+      if (!roomy && h === 0) label.dataset.layer = shorten(named("layer", layer), 9);
+      if (label.dataset.layer) label.textContent = label.dataset.layer;
+      return [text, label];
+    }),
+  );
+}
+
+/** A diamond where a head began to play a role: a shape with a rim, so that it is seen on any colour. */
+function roleMarks(site, box) {
+  const marks = data.history.roles
+    .filter((role) => role.site === site)
+    .map((role) => {
+      const size = Math.max(3.5, Math.min(5.5, box.row / 2 - 1));
+      const [x, y] = [
+        box.x(box.column_of(role.onset)) + box.column / 2,
+        box.y(role.layer, role.head) + box.row / 2,
+      ];
+      return draw("path", {
+        class: "role-mark",
+        d: `M${x} ${y - size}L${x + size} ${y}L${x} ${y + size}L${x - size} ${y}Z`,
+      });
+    });
+  return draw("g", {}, ...marks);
+}
+
+function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
+  const cellAt = (event) => {
+    const frame = svg.getBoundingClientRect();
+    const y = event.clientY - frame.top;
+    const layer = Math.min(site.layers.length - 1, Math.floor(y / box.y(1, 0)));
+    const head = Math.floor((y - box.y(layer, 0)) / box.row);
+    const at = Math.floor((event.clientX - frame.left - box.left) / box.column);
+    if (y < 0 || head < 0 || head >= box.heads || at >= box.columns) return null;
+    return { layer, head, at: at < 0 ? null : at };
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const cell = cellAt(event);
+    if (!cell || cell.at === null) return hideTip();
+    const value = table.value(statistic, cell.layer, cell.head, cell.at);
+    const roles = data.history.roles.filter(
+      (role) =>
+        role.site === state.site &&
+        role.layer === cell.layer &&
+        role.head === cell.head &&
+        box.column_of(role.onset) === cell.at,
+    );
+    const text = `head ${headName(site, cell.layer, cell.head)}, step ${readable(table.steps[cell.at])} `;
+    const told = roles.map((role) => make("div", { class: "told" }, `◆ ${role.said}`));
+    showTip(event, text, make("b", {}, measured(value, unitOf(site, statistic))), ...told);
+  });
+  svg.addEventListener("pointerleave", hideTip);
+  svg.addEventListener("click", (event) => {
+    const cell = cellAt(event);
+    if (!cell) return;
+    const step = cell.at === null ? {} : { step: nearestStep(table.steps[cell.at]) };
+    choose({ layer: cell.layer, head: cell.head, ...step });
+  });
+  svg.addEventListener("keydown", (event) => {
+    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const end = { Home: 0, End: data.steps.length - 1 }[event.key];
+    if ((!move && end === undefined) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    // The page's own arrow keys go over layers; here they go over rows.
+    event.stopPropagation();
+    const rows = site.layers.length * box.heads;
+    const row = Math.min(rows - 1, Math.max(0, state.layer * box.heads + state.head + (move?.[0] ?? 0)));
+    const step = end ?? Math.min(data.steps.length - 1, Math.max(0, state.step + move[1]));
+    choose({ layer: Math.floor(row / box.heads), head: row % box.heads, step });
+  });
+}
+
+/** Frame the row of the chosen head and the column of the step, and bring the row into sight. */
+function pointAt(place, state, box, pointer, labels) {
+  const [y, x] = [box.y(state.layer, state.head), box.x(box.column_of(data.steps[state.step]))];
+  const height = box.row + (box.row >= 12 ? 1 : 2);
+  pointer.replaceChildren(
+    draw("rect", { class: "frame", x: box.left - 1, y: y - 1, width: box.across + 2, height, rx: 2 }),
+    draw("rect", { class: "frame column", x, y: 0, width: box.column, height: box.down }),
+  );
+  const chosen = state.layer * box.heads + state.head;
+  // A step along the same row is quick: nothing else has to be looked at.
+  if (chosen === box.chosen) return;
+  box.chosen = chosen;
+  labels.forEach(([text, label], at) => {
+    label.classList.toggle("lit", at === chosen);
+    label.textContent = at === chosen ? text : (label.dataset.layer ?? text);
+    // Beside a name that is shown out of turn, its layer's own would only be in the way.
+    const near = at !== chosen && Math.abs(at - chosen) * box.row < 14;
+    label.classList.toggle("aside", near && box.row < 11);
+  });
+  if (y < place.scrollTop || y + box.row > place.scrollTop + place.clientHeight)
+    place.scrollTop = y - place.clientHeight / 2;
+}
+
+/** The bar that says which colour is which value, with the numbers of its ends. */
+function drawHeatLegend(place, [low, high], unit) {
+  const width = 132;
+  const canvas = make("canvas", { width, height: 1, class: "ramp" });
+  const context = canvas.getContext("2d");
+  for (let x = 0; x < width; x++) {
+    context.fillStyle = css((x / (width - 1)) ** 2);
+    context.fillRect(x, 0, 1, 1);
+  }
+  const marks = make("div", { class: "ramp-marks" });
+  for (const share of [0, 0.5, 1]) {
+    const mark = make("span", {}, compact(low + (high - low) * share));
+    mark.style.left = `${100 * share}%`;
+    marks.append(mark);
+  }
+  place.replaceChildren(make("span", { class: "ramp-name" }, unit), make("div", {}, canvas, marks));
+}
+
+/** The roles of the site's heads in words, each a door to the step since which it is played. */
+function drawRoles(state, choose) {
+  const roles = data.history.roles.filter((role) => role.site === state.site);
+  const items = roles.map((role) => {
+    const button = make("button", { type: "button", class: "role" }, make("i", {}, "◆"), ` ${role.said}`);
+    button.addEventListener("click", () =>
+      choose({ layer: role.layer, head: role.head, step: nearestStep(role.onset) }),
+    );
+    return make("li", {}, button);
+  });
+  const [first, rest] = [items.slice(0, ROLES_SHOWN), items.slice(ROLES_SHOWN)];
+  const more = make("details", {}, make("summary", {}, `${rest.length} more`), make("ul", {}, ...rest));
+  byId("roles").replaceChildren(make("ul", {}, ...first), ...(rest.length ? [more] : []));
+  byId("timeline-note").textContent = roles.length
+    ? "A diamond marks the step since which a head plays a role; roles are named from the probe's last step."
+    : "At the probe's last step no head of this site plays a role that has a name here.";
+}
+
+/** Show the tip beside the pointer, with these words in it. */
+function showTip(event, ...parts) {
+  const tip = byId("tip");
+  tip.replaceChildren(...parts);
+  tip.hidden = false;
+  // Against the far edge the tip stands on the other side of the pointer.
+  const over = event.clientX + 16 + tip.offsetWidth > innerWidth;
+  const left = over ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;
+  tip.style.transform = `translate(${left}px, ${Math.max(4, event.clientY - tip.offsetHeight - 16)}px)`;
+}
+
+function hideTip() {
+  byId("tip").hidden = true;
+}

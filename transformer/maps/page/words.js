@@ -1,0 +1,95 @@
+// What the page says in sentences: of the head that is read, of what is left out, of the run.
+
+/** How a pooled plane is to be read, in words; "" for a whole map. */
+function poolingWords(plane, signed) {
+  if (!plane.pooled) return "";
+  const what = signed ? "the difference of the largest weights" : "the largest weight";
+  return `each cell is ${what} of ${plane.queryBlock} × ${plane.keyBlock} positions`;
+}
+
+/** Put the row or the column into words, and the cell into the tip. */
+function read(shown, queryAt, keyAt) {
+  const { site, detail: plane } = shown;
+  const [asking, asked] = [axisOf(site, "query", state.example), axisOf(site, "key", state.example)];
+  const [query, key] = [cellOf(queryAt, plane.queryBlock), cellOf(keyAt, plane.keyBlock)];
+  const queryName = (cell) => cellName(asking, cell, plane.queryBlock);
+  const keyName = (cell) => cellName(asked, cell, plane.keyBlock);
+  const reading = byId("reading");
+  if (query !== null) {
+    const row = plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
+    const words = shown.verbs?.[0] ?? (shown.signed ? "changes most towards" : "attends to");
+    reading.textContent = `${queryName(query)} ${words} ${strongest(row, keyName, shown.signed) || "nothing"}`;
+  } else if (key !== null) {
+    const column = Float32Array.from({ length: plane.queries }, (_, at) => plane.at(at, key));
+    const words = shown.verbs?.[1] ?? (shown.signed ? "changes most for" : "is read by");
+    reading.textContent = `${keyName(key)} ${words} ${strongest(column, queryName, shown.signed) || "nothing"}`;
+  } else {
+    const share = shown.signed ? null : linkedShare(site, state.example, plane);
+    const measured = share === null ? "" : `${percent(share)} of its weight on gold links in this example. `;
+    reading.textContent = `${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
+  }
+  if (query === null || key === null) return;
+  const words = shown.tell?.(query, key) ?? plane.at(query, key).toFixed(3);
+  byId("tip").replaceChildren(
+    make("span", { dir: "auto" }, ...tipName(asking, query, plane.queryBlock)),
+    make("i", {}, " → "),
+    make("span", { dir: "auto" }, ...tipName(asked, key, plane.keyBlock)),
+    " ",
+    make("b", {}, hides(plane, site.causal, query, key) ? "masked" : words),
+  );
+}
+
+/** The three largest of some values with their names, in words. */
+function strongest(values, nameOf, signed) {
+  const ranked = Array.from(values, (value, at) => [at, value]).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+  return ranked
+    .slice(0, 3)
+    .filter(([, value]) => Math.abs(value) > 0.005)
+    .map(([at, value]) => {
+      const name = nameOf(at);
+      const sign = value < 0 ? "−" : signed ? "+" : "";
+      // After a number of seconds or positions the weight needs a mark of its own.
+      return `${name}${name.endsWith("”") ? "" : ":"} ${sign}${Math.abs(value).toFixed(2)}`;
+    })
+    .join(", ");
+}
+
+/** A cell in the tip: a token with its own marks, all else in words. */
+const tipName = (axis, cell, size) =>
+  size === 1 && !isFrame(axis, cell) ? written(axis.tokens[cell], 60) : [cellName(axis, cell, size, 60)];
+
+/** What the page does not carry, in words; "" where it has everything. */
+function missingWords() {
+  const count = data.leftOut.length;
+  const all = count + data.steps.length;
+  const said = [];
+  if (count)
+    said.push(
+      `${count} of ${all} stored steps of maps are left out: ${shorten(data.leftOut.map(readable).join(", "), 160)}`,
+    );
+  for (const site of data.sites)
+    for (const { what, there } of site.missing) {
+      const steps = there ? `at ${data.steps.length - there} of ${data.steps.length} steps` : "at all steps";
+      said.push(`${what} of ${site.name} ${steps}`);
+    }
+  if (!said.length) return "";
+  const [first, ...others] = said;
+  const words = count ? [first, ...others].join("; so are ") : `${said.join("; ")} are left out`;
+  return `To keep this file small, ${words}. The run's own store has them all.`;
+}
+
+/** What the run was, in a few facts. */
+function facts() {
+  const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
+  const counted = (count, what) => `${readable(count)} ${what}${count === 1 ? "" : "s"}`;
+  const said = [
+    `${counted(heads, "head")} at ${counted(data.sites.length, "site")}`,
+    `maps at ${counted(data.steps.length, "step")}`,
+    counted(data.titles.length, "example"),
+  ];
+  if (data.parameters) said.unshift(`${readable(data.parameters)} parameters`);
+  if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
+  if (data.started) said.push(data.started.slice(0, 10));
+  if (data.commit) said.push(`commit ${data.commit.slice(0, 10)}`);
+  return [...said, `config ${data.configHash.slice(0, 8)}`];
+}

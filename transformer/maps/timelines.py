@@ -1,0 +1,268 @@
+"""Heads over training: where a curve changes its level, which role a head plays, and since when."""
+
+import enum
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.attention.sites import Site
+from transformer.maps.rollout import is_self_attention
+from transformer.maps.store import MapStore, Statistics
+from transformer.tasks.labels import Labels
+
+# Of the way from what an untrained head would score to a perfect one. A head that puts that share of its weight, beyond
+# chance, on one key of every row is bent on it; soft mixtures and mean habits of many heads stay well below.
+PLAYED = 0.4
+
+# A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its place and its level
+# are two parameters, for which Schwarz's criterion asks 2 log n; the rest is for noise estimated from few points, and
+# for neighbours that go up and down together, as steps of training do.
+PENALTY = 6.0
+# Of the curve's range: what is less is no change of level, even where there is no noise at all.
+LEAST_NOISE = 0.05
+MOST_CHANGES = 4
+
+
+class ChangePoint(NamedTuple):
+    """A change of level: the first stored step on the new level, and both levels."""
+
+    step: int
+    before: float
+    after: float
+
+
+class Role(enum.Enum):
+    """What a head can be seen to do."""
+
+    INDUCTION = "induction"
+    PREVIOUS_TOKEN = "previous token"
+    FIRST_TOKEN = "first token"
+    DIAGONAL = "diagonal"
+    ALIGNMENT = "alignment"
+
+
+class HeadRole(NamedTuple):
+    """A role that a head plays at the last step, and the step since which it does; layer and head are indices."""
+
+    site: str
+    layer: int
+    head: int
+    role: Role
+    score: float
+    onset: int
+
+
+# The statistic that a role is read from, and whether it means anything only where queries and keys are one sequence.
+_MEASURES = {
+    Role.INDUCTION: ("induction", True),
+    Role.PREVIOUS_TOKEN: ("previous_token", True),
+    Role.FIRST_TOKEN: ("first_token", False),
+    Role.DIAGONAL: ("diagonal", False),
+    Role.ALIGNMENT: ("alignment_error", False),
+}
+
+
+def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
+    """Every role that a head plays at the last stored step, the highest score first; see `roles_of`."""
+    if not store.steps:
+        return ()
+    found = (roles_of(store.steps, site, store.labels, store.statistics(site.name)) for site in store.sites)
+    return tuple(sorted(itertools.chain(*found), key=lambda role: -role.score))
+
+
+def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Statistics) -> tuple[HeadRole, ...]:
+    """Every role that a head of one site plays at the last step; a head may play several.
+
+    The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples;
+    c the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) >= `PLAYED`: Cohen's
+    kappa (1960). So short causal rows, which sit on the first token or the diagonal anyhow, name nobody.
+
+    The onset is the last change point at which the level crosses that line on its way up. Where there is none, as in
+    a head that has played the role from the beginning, it is the step t that maximises sum_(s >= t) (kappa_s - PLAYED),
+    after the cumulative sums of Page (1954).
+    """
+    found = []
+    for role, (name, needs_one_sequence) in _MEASURES.items():
+        if name not in statistics.names or (needs_one_sequence and not is_self_attention(site, labels)):
+            continue
+        values_SxBxLxH = statistics.values[..., statistics.names.index(name)].astype(np.float64)
+        if role is Role.ALIGNMENT:
+            values_SxBxLxH = 1 - values_SxBxLxH
+        scores_SxLxH, kappa_SxLxH = _beyond(values_SxBxLxH, chance(role, site, labels))
+        for layer, head in np.argwhere(kappa_SxLxH[-1] >= PLAYED).tolist():
+            score, onset = float(scores_SxLxH[-1, layer, head]), _onset(steps, kappa_SxLxH[:, layer, head])
+            found.append(HeadRole(site.name, layer, head, role, score, onset))
+    return tuple(found)
+
+
+def describe(role: HeadRole, store: MapStore) -> str:
+    """The role in a sentence: "head 1.3 of decoder/self became an induction head at step 450 (score 0.83)"."""
+    site = store.site(role.site)
+    head = f"head {site.layers[role.layer]}.{site.heads[role.head]} of {role.site}"
+    name = f"{'an' if role.role.value[0] in 'ai' else 'a'} {role.role.value} head"
+    if role.onset == store.steps[0]:
+        return f"{head} is {name} since the first stored step, {role.onset} (score {role.score:.2f})"
+    return f"{head} became {name} at step {role.onset} (score {role.score:.2f})"
+
+
+def chance(role: Role, site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
+    """The score of a role that an untrained head has on each example; NaN for one that cannot show the role.
+
+    Of a head that spreads its weight evenly over all keys that it sees: the mean of 1 / keys over the rows that count.
+    Of alignment the better of two that know nothing of the sentence: one link a query at random, or to the key at the
+    same relative place. A site does not say whether a window hides far keys; it is not thought of here.
+    """
+    if role is Role.ALIGNMENT:
+        return _chance_links(site, labels)
+    return np.array([_chance_mass(role, site, labels, example) for example in range(len(labels.titles))])
+
+
+def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarray, " S"]) -> tuple[ChangePoint, ...]:
+    """Where a curve changes its level: at most `MOST_CHANGES` steps, in order.
+
+    The curve is cut into the constant pieces that minimise sum (value - mean of its piece)^2 / noise^2 + penalty per
+    change, by exact dynamic programming (Jackson et al. 2005; Killick et al. 2012, equation 2). The noise is the median
+    absolute difference of neighbours, as a normal's deviation, and at least `LEAST_NOISE` of the range. Pieces that a
+    curve only passes through on its way up or down are no levels: their changes count as one, which is where the curve
+    crosses the middle between the levels at both ends. Values that are not finite are left out, and running medians
+    take out single stray ones. Points count alike, however their steps are spaced.
+
+    Errors: ValueError if there are not as many steps as values.
+    """
+    if len(steps) != len(values):
+        raise ValueError(f"there are {len(steps)} steps and {len(values)} values: give one value a step")
+    curve = np.asarray(values, np.float64)
+    known = np.flatnonzero(np.isfinite(curve))
+    curve = curve[known]
+    # Statistics are stored in float32: what is less than its rounding is no change either.
+    if len(curve) < 2 or np.ptp(curve) <= 1e-6 * np.abs(curve).max():
+        return ()
+    # A median of few differences is often far too small.
+    deviation = np.median(np.abs(np.diff(curve))) / 0.6745 / np.sqrt(2) * (1 + 2 / len(curve))
+    noise = max(deviation, LEAST_NOISE * np.ptp(curve))
+    penalty = PENALTY * np.log(len(curve)) * noise**2
+    curve = _without_strays(curve)
+    while True:
+        changes = _join_passages(curve, _segment(curve, penalty), deviation)
+        if len(changes) <= MOST_CHANGES:
+            return tuple(ChangePoint(int(steps[known[at]]), before, after) for at, before, after in changes)
+        penalty *= 2
+
+
+def _without_strays(curve: np.ndarray) -> np.ndarray:
+    """Running medians of three (Tukey 1977): one point is no level, while a rise stays where and as steep as it is.
+
+    The first point stays, for the state before training is seen once; the last is held to what those before it say.
+    """
+    if len(curve) < 3:
+        return curve
+    inner = np.median([curve[:-2], curve[1:-1], curve[2:]], axis=0)
+    before = curve[-2] if len(curve) < 4 else inner[-2]
+    last = np.median([inner[-1], curve[-1], 3 * inner[-1] - 2 * before])
+    return np.concatenate([curve[:1], inner, [last]])
+
+
+def _segment(curve: np.ndarray, penalty: float) -> list[int]:
+    """The bounds of the best constant pieces, the beginning 0 and the end among them."""
+    points = len(curve)
+    centred = curve - curve.mean()
+    sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (centred, centred**2))
+    best, last = np.full(points + 1, np.inf), np.zeros(points + 1, int)
+    best[0] = -penalty
+    for end in range(1, points + 1):
+        starts = np.arange(end)
+        cost = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
+        totals = best[starts] + cost + penalty
+        chosen = int(totals.argmin())
+        best[end], last[end] = totals[chosen], starts[chosen]
+    bounds = [points]
+    while bounds[-1]:
+        bounds.append(int(last[bounds[-1]]))
+    return bounds[::-1]
+
+
+def _join_passages(curve: np.ndarray, bounds: list[int], deviation: float) -> list[tuple[int, float, float]]:
+    """The changes (index of the first point behind, level before, level behind) between pieces that are levels."""
+    pieces = [curve[start:end] for start, end in itertools.pairwise(bounds)]
+    means = [float(piece.mean()) for piece in pieces]
+    levels = [0]
+    for piece in range(1, len(pieces)):
+        if piece == len(pieces) - 1 or not _is_passage(pieces[piece], deviation, *means[piece - 1 : piece + 2]):
+            levels.append(piece)
+    changes = []
+    for left, right in itertools.pairwise(levels):
+        start, end = bounds[left], bounds[right + 1]
+        # The cut that fits the two levels best: noise moves it less than it moves the largest difference.
+        behind = np.cumsum((curve[start:end] - means[left]) ** 2 - (curve[start:end] - means[right]) ** 2)
+        changes.append((start + 1 + int(behind[:-1].argmin()), means[left], means[right]))
+    return changes
+
+
+def _is_passage(piece: np.ndarray, deviation: float, before: float, mean: float, after: float) -> bool:
+    """Whether a piece may well go on in the direction of the changes at its sides, instead of staying at its mean."""
+    if (mean - before) * (after - mean) <= 0:
+        return False
+    if len(piece) < 3:
+        return True
+    places = np.arange(len(piece)) - (len(piece) - 1) / 2
+    spread = np.square(places).sum()
+    rise = np.sign(after - before) * (places @ piece) / spread * (len(piece) - 1)
+    doubt = 2 * deviation / np.sqrt(spread) * (len(piece) - 1)
+    return bool(rise + doubt >= 0.5 * min(abs(mean - before), abs(after - mean)))
+
+
+def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
+    changes = change_points(steps, kappa_S)
+    crossings = [change.step for change in changes if change.before < PLAYED <= change.after]
+    if crossings and changes[-1].after >= PLAYED:
+        return crossings[-1]
+    since_S = np.cumsum(np.nan_to_num(kappa_S)[::-1] - PLAYED)[::-1]
+    return int(steps[int(since_S.argmax())])
+
+
+def _beyond(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over examples, and how far it is from chance to 1; NaN where no example shows it."""
+    chance_Bx1x1 = chance_B[:, None, None]
+    there = np.isfinite(values_SxBxLxH) & np.isfinite(chance_Bx1x1)
+    count = there.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(there, values_SxBxLxH, 0).sum(axis=1) / count
+        expected = np.where(there, chance_Bx1x1, 0).sum(axis=1) / count
+        return mean, np.where(expected < 1, (mean - expected) / (1 - expected), np.nan)
+
+
+def _chance_mass(role: Role, site: Site, labels: Labels, example: int) -> float:
+    queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
+    query = np.arange(queries)
+    key = query
+    if role is Role.FIRST_TOKEN:
+        key = np.zeros(queries, int)
+    elif role is Role.PREVIOUS_TOKEN:
+        key = query - 1
+    elif role is Role.INDUCTION:
+        period = (labels.periods or (None,) * len(labels.titles))[example]
+        key = query - period + 1 if period else np.full(queries, -1)
+        key = np.where(query >= (period or 0), key, -1)
+    seen = np.minimum(query + 1, keys) if site.causal else np.full(queries, keys)
+    counts = (key >= 0) & (key < seen)
+    return float(np.mean(1 / seen[counts])) if counts.any() else np.nan
+
+
+def _chance_links(site: Site, labels: Labels) -> np.ndarray:
+    assert labels.links is not None
+    random, straight = np.full((2, len(labels.titles)), np.nan)
+    for example, links in enumerate(labels.links[site.name]):
+        if not links:
+            continue
+        queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
+        # Och and Ney's agreement counts a sure link twice: it is also possible.
+        worth = {(link.query, link.key): 2 if link.sure else 1 for link in links}
+        linked = {link.query for link in links}
+        total = len(linked) + sum(link.sure for link in links)
+        places = [(query, round(query * (keys - 1) / max(queries - 1, 1))) for query in linked]
+        random[example] = sum(worth.values()) / keys / total
+        straight[example] = sum(worth.get(place, 0) for place in places) / total
+    return random if np.nansum(random) > np.nansum(straight) else straight
