@@ -38,19 +38,21 @@ def main(arguments: Arguments) -> None:
     counts = {"steps": arguments.steps, "repeats": arguments.repeats}
     with tempfile.TemporaryDirectory() as folder:
         found = measure_overhead(experiment, Path(folder), **counts)
-    with tempfile.TemporaryDirectory() as folder:
-        cost = measure_capture(experiment, Path(folder), rows=ROWS, every=EVERY, **counts)
-    with tempfile.TemporaryDirectory() as folder:
-        maps = measure_maps(experiment, Path(folder), **counts)
     print(
         f"{found.steps} steps: bare step {found.bare:.2f} s, loop {found.loop:.2f} s (medians of "
-        f"{arguments.repeats}); loop over bare step {found.ratio:.3f}"
+        f"{arguments.repeats}); loop over bare step {found.ratio:.3f}",
+        flush=True,
     )
+    with tempfile.TemporaryDirectory() as folder:
+        cost = measure_capture(experiment, Path(folder), rows=ROWS, every=EVERY, **counts)
     print(
         f"one step: {cost.plain * 1e3:.1f} ms plain, {cost.off * 1e3:.1f} ms with the capture of {ROWS} rows and all "
         f"statistics of every head switched off, {cost.on * 1e3:.1f} ms switched on; once in {EVERY} steps it adds "
-        f"{100 * cost.overhead:.2f} %"
+        f"{100 * cost.overhead:.2f} %",
+        flush=True,
     )
+    with tempfile.TemporaryDirectory() as folder:
+        maps = measure_maps(experiment, Path(folder), **counts)
     print(
         f"maps: {maps.look * 1e3:.0f} ms a look at the probe batch, beside {maps.step * 1e3:.0f} ms a step; "
         f"{maps.looks} looks are {100 * maps.share:.2f} % of a whole run, without the {maps.compiling:.1f} s of their "

@@ -32,15 +32,17 @@ ENVIRONMENT = {
 }
 
 
-SLOW = ("float32_causal_lengths",)
+# The capturing step holds the kernels of the other two programs; one case is quickly compiled to all three.
+QUICK = (*(f"causal_window/{name}" for name in PROGRAMS), "causal_lengths/capture", "segments/capture")
+PATHS = tuple(f"{case}/{name}" for case in CASES for name in PROGRAMS)
 
 
 @functools.cache
-def compiled(root: Path, *, slow: bool) -> dict[str, dict[str, Any]]:
-    """Every program's kernels and memory, by case/name; compiled one after the other in one process."""
+def compiled(root: Path, *, quick: bool) -> dict[str, dict[str, Any]]:
+    """Each program's kernels and memory, by case/name; compiled one after the other in one process."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("needs libtpu, the TPU compiler, which has wheels for Linux on x86-64 alone")
-    paths = [f"{case}/{name}" for case in CASES if (case in SLOW) == slow for name in PROGRAMS]
+    paths = [path for path in PATHS if (path in QUICK) == quick]
     words = [sys.executable, "-m", "tests.attention.compile_for_tpu", *paths]
     done = subprocess.run(
         words, cwd=root, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False, timeout=540
@@ -51,15 +53,14 @@ def compiled(root: Path, *, slow: bool) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
-def test_it_runs_on_the_tpus_own_kernels(root: Path, case: str, name: str) -> None:
-    program = compiled(root, slow=case in SLOW)[f"{case}/{name}"]
+@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path not in QUICK)) for path in PATHS])
+def test_it_runs_on_the_tpus_own_kernels(root: Path, path: str) -> None:
+    program = compiled(root, quick=path in QUICK)[path]
     print({key: value for key, value in program.items() if key not in ("always", "sometimes")})
-    assert (program["always"], program["sometimes"]) == KERNELS[name]
+    assert (program["always"], program["sometimes"]) == KERNELS[path.split("/")[1]]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_program_holds_a_map(root: Path, name: str) -> None:
     whole_map = 4 * BATCH * HEADS * CASES["causal_window"].length ** 2
-    assert compiled(root, slow=False)[f"causal_window/{name}"]["temporary"] < whole_map / 8
+    assert compiled(root, quick=True)[f"causal_window/{name}"]["temporary"] < whole_map / 8

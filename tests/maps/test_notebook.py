@@ -75,6 +75,8 @@ def test_what_is_not_there_is_named(run, opened, tmp_path):
         opened.weights("nowhere")
     with pytest.raises(UserError, match="step=7"):
         opened.weights("decoder/cross", steps=(7,))
+    with pytest.raises(UserError, match="no steps"):
+        opened.weights("decoder/cross", steps=())
     with pytest.raises(UserError, match="no map store"):
         transformer.maps.open(tmp_path)
 

@@ -123,21 +123,43 @@ def test_padding_of_a_whole_map_is_cut_and_of_a_pooled_one_kept():
     assert kept.levels["pooled-64"].codes.shape == (2, 2, 1, 50, 50)
     assert kept.rows.codes.shape == (2, 2, 1, 8, 100)
     assert kept.top[0].shape == (2, 2, 1, 100, 8)
+    assert make_plan(traced, (site,), labels, MapsConfig(megabytes=0.02)).tiers == Tiers((64,), rows=8, top=1)
+    assert make_plan(traced, (site,), labels, MapsConfig(megabytes=0.05), tiers=whole.tiers) == whole
 
 
-def test_the_finest_level_that_fits_is_kept():
+def bytes_of_a_step(shape: tuple[int, ...], tiers: Tiers) -> int:
+    """Counted array by array: a byte a code and a root, four a scale and a key."""
+    *heads, queries, keys = shape
+    levels = levels_of(queries, keys, tiers.cells)
+    rows = [(level.queries, level.keys) for level in levels]
+    found = sum(q * k + 5 * q for q, k in rows)
+    if levels[-1].name != "full":
+        found += tiers.rows * (keys + 5) + (queries * (tiers.top * 5 + 5) if tiers.top else 0)
+    return math.prod(heads) * found
+
+
+@pytest.mark.parametrize("megabytes", [2_000, 5_000, 20_000])
+@pytest.mark.parametrize("shape", [(12, 4, 12, 1024, 1024), (24, 1, 16, 8192, 8192)])
+def test_the_finest_level_that_fits_is_kept(shape, megabytes):
+    tiers = choose_tiers(MapsConfig(megabytes=megabytes), [shape], steps=10)
+    assert bytes_of_a_step(shape, tiers) * 10 <= megabytes * 1e6
+    finer = Tiers((*tiers.cells, 2 * tiers.cells[-1]), tiers.rows, tiers.top)
+    assert (
+        levels_of(*shape[-2:], tiers.cells)[-1].name == "full" or bytes_of_a_step(shape, finer) * 10 > megabytes * 1e6
+    )
+
+
+def test_whole_maps_are_kept_where_they_fit_and_thumbnails_anyhow():
     shape = (12, 4, 12, 1024, 1024)
     everything = choose_tiers(MapsConfig(megabytes=1e6), [shape], steps=10)
     assert everything.cells == (64, 128, 256, 512, 1024)
     assert levels_of(1024, 1024, everything.cells)[-1].name == "full"
-    some = choose_tiers(MapsConfig(megabytes=600), [shape], steps=10)
-    assert some.cells == (64, 128, 256)
-    stored = math.prod(shape[:3]) * sum(side * (side + 5) for side in some.cells)
-    assert stored * 10 <= 600e6 < stored * 10 + 10 * math.prod(shape[:3]) * 512 * 517
-    assert choose_tiers(MapsConfig(megabytes=1e-6), [shape], steps=10) == Tiers((64,), 8, 8)
+    assert choose_tiers(MapsConfig(megabytes=1e-6), [shape], steps=10) == Tiers((64,), rows=1, top=0)
     assert choose_tiers(MapsConfig(), [(1, 1, 1, 9, 9)], steps=10).cells == (64,)
 
 
 def test_a_budget_of_nothing_is_refused():
+    with pytest.raises(UserError, match=r"rows=0.* at least 1"):
+        MapsConfig(rows=0)
     with pytest.raises(UserError, match=r"config\.maps has megabytes=0"):
         MapsConfig(megabytes=0)

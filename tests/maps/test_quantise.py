@@ -47,6 +47,13 @@ def test_so_do_rows_with_sinks_where_a_square_root_alone_fails(keys, sinks, floo
     assert row_errors(np.array(rows)).max() <= limit(keys)
 
 
+@pytest.mark.parametrize(("keys", "sunk"), [(64, 0.2885), (128, 0.1625), (2047, 0.1425), (2048, 0.1425)])
+def test_so_does_the_worst_sink_that_was_found(keys, sunk):
+    row = np.full((1, keys), (1 - sunk) / (keys - 1))
+    row[0, 0] = sunk
+    assert row_errors(row).max() <= limit(keys)
+
+
 def test_the_root_is_the_square_root_unless_that_fails():
     ordinary = np.random.default_rng(3).dirichlet(np.ones(24), size=200)
     assert (quantise(ordinary).root == 2).mean() > 0.95

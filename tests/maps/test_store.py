@@ -354,22 +354,35 @@ def test_divided_arrays_are_written_where_they_lie(tmp_path, monkeypatch):
     np.testing.assert_array_equal(store.statistics("decoder/self").values, plain.statistics("decoder/self").values)
 
 
-def test_two_writers_make_one_store(tmp_path):
-    kept = None
+def test_two_writers_make_one_store_whichever_is_ahead(tmp_path):
+    """Each process holds one of two examples, and what it does not hold it does not write."""
     stores = [long_store(tmp_path / "maps", 40, (64,), writers=(writer, 2)) for writer in range(2)]
-    kept = keep(long_maps(40), stores[0].levels("decoder/self"))
+    kept = keep(long_maps(40), stores[0].levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
     plain = long_store(tmp_path / "plain", 40, (64,))
     plain.write(1, {"decoder/self": kept})
-    # Each process holds one of two examples: what it does not hold it does not write.
     with pytest.MonkeyPatch.context() as patch:
-        for writer, store in enumerate(stores):
-            patch.setattr(store_module, "own_pieces", lambda array, writer=writer: iter([half(array, writer)]))
-            store.write(1, {"decoder/self": kept})
-            assert MapStore.existing(tmp_path / "maps").steps == ((1,) if writer else ())
+
+        def write(writer: int, step: int) -> None:
+            patch.setattr(store_module, "own_pieces", lambda array: iter([half(array, writer)]))
+            stores[writer].write(step, {"decoder/self": kept})
+
+        for writer, step in ((0, 1), (0, 2), (1, 1), (1, 2), (1, 3), (0, 3)):
+            write(writer, step)
+        assert MapStore.existing(tmp_path / "maps").steps == (1, 2, 3)
+        # One drops its steps while the other writes again already.
+        stores[0].truncate(after_step=1)
+        write(0, 2)
+        stores[1].truncate(after_step=1)
+        assert MapStore.existing(tmp_path / "maps").steps == (1,)
+        write(1, 2)
     reader = MapStore.existing(tmp_path / "maps")
-    np.testing.assert_array_equal(reader.read("decoder/self", 1), plain.read("decoder/self", 1))
-    stores[1].truncate(after_step=0)
-    assert MapStore.existing(tmp_path / "maps").steps == ()
+    assert reader.steps == (1, 2)
+    for step in reader.steps:
+        np.testing.assert_array_equal(reader.read("decoder/self", step), plain.read("decoder/self", 1))
+    entropy = reader.statistics("decoder/self").values[..., 0]
+    np.testing.assert_array_equal(entropy, np.ones((2, 2, 2, 3)))
+    with pytest.raises(UserError, match="other writers"):
+        long_store(tmp_path / "maps", 40, (64,))
 
 
 def half(array, writer: int):

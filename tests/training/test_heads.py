@@ -12,8 +12,10 @@ import pytest
 from tests.training.test_resume import CONFIG
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
+from transformer.tasks.contract import Report
 from transformer.training import experiment
 from transformer.training.sharding import make_mesh, shard_batch
+from transformer.training.state import TrainState
 
 RUN: dict[str, Any] = {**CONFIG, "steps": 5, "heads_every": 2, "log_every": 5, "checkpoint_every": 5, "eval_every": 0}
 
@@ -60,7 +62,8 @@ def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: experiment
         setting.task.interface,
         experiment.resolve(RUN).precision,
     )
-    expected = quiet.apply(variables, inputs, train=False, capture=capture)[1].maps
+    look = jax.jit(lambda variables, inputs: quiet.apply(variables, inputs, train=False, capture=capture)[1].maps)
+    expected = look(variables, inputs)
     _, metrics = observed(setting._replace(model=quiet), 2, True)
     for site, captured in metrics.captured.items():
         for name, mean in captured.means().items():
@@ -68,7 +71,12 @@ def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: experiment
             np.testing.assert_array_equal(captured.counts[name], expected[site].counts[name])
 
 
-def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(tmp_path: Path) -> None:
+def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two devices divide a batch as eight do; evaluations would only be compiled here.
+    monkeypatch.setattr(experiment, "make_mesh", lambda: make_mesh(2))
+    monkeypatch.setattr(experiment, "compile_evaluations", lambda model, evaluations: [_nothing for _ in evaluations])
     experiment.train(experiment.resolve(RUN), tmp_path / "run")
     records = [json.loads(line) for line in (tmp_path / "run" / "heads.jsonl").read_text().splitlines()]
     assert [(record["step"], record["site"]) for record in records] == [
@@ -79,3 +87,7 @@ def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(
         assert np.shape(record["entropy"]) == (1, 2)
         assert np.min(record["entropy"]) > 0
         assert 0 < np.min(record["largest_weight"]) <= np.max(record["largest_weight"]) <= 1
+
+
+def _nothing(state: TrainState) -> Report:
+    return Report({})

@@ -252,3 +252,39 @@ def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) 
     )
     ending = experiment.resolve(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable(ending)  # the schedule's end moves with it
+
+
+def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
+    half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another cadence would have chosen otherwise; the store holds one choice."""
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+    file = folder / "maps" / "zarr.json"
+    group = json.loads(file.read_text())
+    group["attributes"]["tiers"] = {"cells": [64], "rows": 3, "top": 0}
+    file.write_text(json.dumps(group))
+
+    def stopped_at_once(*arguments: Any, **more: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(experiment, "run", stopped_at_once)
+    with pytest.raises(Killed):
+        experiment.train(experiment.resolve(config(maps_every=1)), folder)
+    store = MapStore.existing(folder / "maps")
+    assert (store.tiers.rows, store.tiers.top, store.steps) == (3, 0, (0, 2, 4))
+
+
+def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
+    half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+
+    def diverged(*arguments: Any, sink: Any, **more: Any) -> None:
+        sink.maps(6, {})  # which no store takes
+        raise FloatingPointError("loss is nan at step 7")
+
+    monkeypatch.setattr(experiment, "run", diverged)
+    with pytest.raises(FloatingPointError, match="loss is nan"):
+        experiment.train(experiment.resolve(CONFIG), folder)

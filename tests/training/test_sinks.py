@@ -1,5 +1,6 @@
 """Sinks: the metrics file survives kills and resumes, the console suits its stream, events are readable."""
 
+import concurrent.futures
 import contextlib
 import json
 import logging
@@ -258,6 +259,10 @@ def test_a_write_that_failed_in_the_background_is_not_lost():
     background.maps(1, {})
     with pytest.raises(OSError, match="disk full"):
         background.flush()
+    background.maps(1, {})
+    concurrent.futures.wait(background._pending)
+    with pytest.raises(OSError, match="disk full"):
+        background.maps(2, {})
     background.maps(2, {})
     with pytest.raises(OSError, match="disk full"):
         background.close()

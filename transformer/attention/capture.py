@@ -62,6 +62,8 @@ class Capture:
         names = [statistic.name for statistic in self.statistics]
         if len(set(names)) != len(names):
             raise ValueError(f"statistics={names} holds a name twice")
+        if isinstance(self.rows, int) and self.rows < 1:
+            raise ValueError(f"rows={self.rows} must be at least 1; maps=False captures none")
 
     def at(self, site: str) -> "Capture | None":
         """The request as the attention at `site` sees it: None when nothing of it is wanted."""

@@ -66,7 +66,7 @@ def carry(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] 
     to finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
     the budget, else seven.
     """
-    steps = tuple(store.steps if steps is None else steps)
+    steps = _affordable(store, tuple(store.steps if steps is None else steps), budget)
     codes, walls = LEVELS, _walls(store, run, steps, LEVELS, budget // 2)
     if walls is None:
         codes, walls = COARSE_LEVELS, _walls(store, run, steps, COARSE_LEVELS) or []
@@ -94,6 +94,13 @@ def least_size(store: MapStore) -> int:
     """The bytes that the coarsest levels of the last step take."""
     (last,) = _walls(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
     return sum(block.size for block in last)
+
+
+def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[int, ...]:
+    """Evenly spaced steps, half again as many as may fit if all are as large as the last: the others are not read."""
+    (last,) = _walls(store, "maps", steps[-1:], COARSE_LEVELS) or [[]]
+    most = 1 + int(1.5 * max(budget, 0) / max(1, sum(block.size for block in last)))
+    return tuple(steps[index] for index in evenly(len(steps), min(len(steps), most)))
 
 
 def fit(sizes: Sequence[int], budget: int) -> list[int]:

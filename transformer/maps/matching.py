@@ -57,12 +57,12 @@ def statistics_similarity(
     d is the root mean square, over the statistics, of their differences in units of their standard deviation over
     all heads of both runs. Statistics that do not vary, or that some head lacks, are left out.
 
-    Errors: ValueError where none is left.
+    Errors: UserError where none is left.
     """
     pooled = np.concatenate([part.reshape(-1, part.shape[-1]) for part in (signature_LxHxN, other_LxGxN)])
     known = np.isfinite(pooled).all(axis=0)
     if not known.any():
-        raise ValueError("no statistic is known of every head of both runs: there is nothing to match them by")
+        raise UserError("no statistic is known of every head of both runs: there is nothing to match them by")
     spread = pooled.std(axis=0)
     # In units of a spread that is rounding alone, heads that agree would look far apart.
     varies = known & (spread > 1e-6 * np.abs(pooled).max(axis=0))

@@ -51,6 +51,8 @@ class RunMaps:
         if not 0 <= example < len(titles):
             raise UserError(f"example={example} is not in the map store: it has 0 ... {len(titles) - 1}")
         chosen = self.store.steps if steps is None else tuple(steps)
+        if not chosen:
+            raise UserError(f"there are no steps to show: the map store has {list(self.store.steps)}")
         levels = {each.name: each for each in self.store.levels(site)}
         name = list(levels)[-1] if level is None else level
         stored = [self.store.read_quantised(site, step, name).weights()[example] for step in chosen]
@@ -102,7 +104,7 @@ class RunMaps:
         import treescope
 
         steps = self.store.steps
-        every = -(-len(steps) // SHOWN_STEPS)
+        every = max(1, -(-len(steps) // SHOWN_STEPS))
         # From the last one back, so that it is always among them.
         weights = self.weights(site, steps=steps[::-every][::-1], example=example)
         return treescope.render_array(

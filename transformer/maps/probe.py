@@ -77,14 +77,15 @@ def make_plan(
     labels: Labels,
     config: MapsConfig,
     times: int = 1,
+    tiers: Tiers | None = None,
 ) -> Plan:
-    """The plan by which so many times as much fits as `config` allows.
+    """The plan by which so many times as much fits as `config` allows, or with the `tiers` that were chosen before.
 
     `traced` are the abstract whole maps of a pass over the batch. What is kept of a whole map is cut to the longest
     example; of a pooled one the padding stays.
     """
     shapes = {site: captured.weights.shape for site, captured in traced.items() if captured.weights is not None}
-    tiers = choose_tiers(config, list(shapes.values()), times)
+    tiers = tiers or choose_tiers(config, list(shapes.values()), times)
     sizes = {}
     for site in sites:
         queries, keys = shapes[site.name][-2:]

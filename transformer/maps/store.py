@@ -10,20 +10,18 @@
     maps/decoder/cross/top/...           the same of the largest weights of each row, and `keys` int32
     maps/decoder/cross/statistics        float32 [step, example, layer, head, statistic]
 
-weight = scale (code / 255)^root. Beyond an example's own tokens all hold zeros. A step enters the list only once its
-data is complete, and the list is replaced in one atomic rename: after a kill at any moment the store holds whole
-steps only. The arrays may then be longer than the list; what lies beyond it means nothing and the next write
-replaces it. Several processes write one store, each the shards that it holds: the first keeps the list in the root
-group, each other one a list of its own, and a step counts once it is in all of them.
+weight = scale (code / 255)^root. Beyond an example's own tokens the levels hold zeros. A step enters the list only once
+its data is complete, and the list is replaced in one atomic rename: after a kill at any moment the store holds whole
+steps only. The arrays may then be longer than the list; what lies beyond it means nothing and the next write replaces
+it. Several processes write one store, each the shards that it holds: the first keeps the list in the root group, each
+other one a list of its own, and a step counts once it is in all of them.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -34,7 +32,15 @@ from transformer.maps.description import describe, labels_of, longest, shown, si
 from transformer.maps.probe import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
 from transformer.maps.tiers import Kept, Level, Tiers, levels_of
-from transformer.maps.zarr_files import array_metadata, open_array, own_pieces, replace_file, write_group, write_whole
+from transformer.maps.zarr_files import (
+    Piece,
+    array_metadata,
+    open_array,
+    own_pieces,
+    replace_file,
+    write_group,
+    write_whole,
+)
 from transformer.tasks.labels import Labels
 
 FORMAT = "headwise-maps"
@@ -109,7 +115,7 @@ class MapStore:
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
             store._arrays[array] = open_array(path / array, metadata)
-        for array, values in shown(labels).items():
+        for array, values in shown(labels).items() if writers[0] == 0 else ():
             write_whole(path / "labels" / array, values)
         store._commit(store._steps)
         return store
@@ -165,16 +171,15 @@ class MapStore:
         index = len(self._steps)
         pending = []
         for site in self.sites:
-            for name, array in self._parts_of(site, maps[site.name]):
+            for name, shape, pieces in self._parts_of(site, maps[site.name]):
                 place = self._resized(f"{site.name}/{name}", index + 1)[index]
-                if tuple(array.shape) != place.shape:
-                    raise ValueError(
-                        f"maps[{site.name!r}] has {name} of shape {tuple(array.shape)}; it must be {place.shape}"
-                    )
-                for where, values in own_pieces(array):
+                if shape != place.shape:
+                    raise ValueError(f"maps[{site.name!r}] has {name} of shape {shape}; it must be {place.shape}")
+                for where, values in pieces:
                     if name.endswith("scale") and not np.isfinite(values).all():
                         raise ValueError(
-                            f"maps[{site.name!r}] holds NaN, inf or < 0; weights are finite and not negative"
+                            f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
+                            "has diverged, or what was captured there are no weights"
                         )
                     pending.append(place[where].write(self._cut(site, name, where, values)))
         for future in pending:
@@ -224,8 +229,11 @@ class MapStore:
             return
         # The list first: a kill between the two leaves data that nothing names and the next write replaces.
         self._commit(kept)
-        for name, _ in self._wanted_arrays():
-            self._resized(name, len(kept))
+        # Of several writers none knows that the others have dropped theirs and not yet written anew.
+        for name, _ in self._wanted_arrays() if self._writers == 1 else ():
+            array = self._array(name)
+            bounds = [len(kept)] + [None] * (array.rank - 1)
+            self._arrays[name] = array.resize(exclusive_max=bounds, resize_metadata_only=False).result()
 
     def _index(self, step: int) -> int:
         if step not in self._steps:
@@ -243,9 +251,12 @@ class MapStore:
         return self._arrays[name]
 
     def _resized(self, name: str, steps: int) -> Any:
-        array = self._array(name)
-        bounds = [steps] + [None] * (array.rank - 1)
-        self._arrays[name] = array.resize(exclusive_max=bounds, resize_metadata_only=False).result()
+        # Opened anew where another writer may have made it longer.
+        array = self._array(name) if self._writers == 1 else open_array(self.path / name)
+        if array.shape[0] < steps:
+            # Never shorter: another writer may be ahead, and what lies beyond its bounds an array loses.
+            array = array.resize(exclusive_max=[steps] + [None] * (array.rank - 1), expand_only=True).result()
+        self._arrays[name] = array
         return self._arrays[name]
 
     def _heads(self, site: Site) -> tuple[int, int, int]:
@@ -254,22 +265,33 @@ class MapStore:
     def _rows(self, site: str) -> tuple[int, ...]:
         return evenly(self._sizes[site][0], self.tiers.rows)
 
-    def _parts_of(self, site: Site, kept: Kept) -> Iterator[tuple[str, Any]]:
-        """Every array of what is kept, by its name below the site's group."""
+    def _parts_of(self, site: Site, kept: Kept) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
+        """Every array of what is kept: its name below the site's group, its shape, and the pieces to write here."""
         groups = dict(kept.levels)
+        arrays: dict[str, Any] = {}
         if kept.rows is not None:
             groups["rows"] = kept.rows
         if kept.top is not None:
-            yield "top/keys", kept.top[0]
-            groups["top"] = kept.top[1]
+            arrays["top/keys"], groups["top"] = kept.top
         for group, quantised in groups.items():
-            yield from ((f"{group}/{part}", array) for part, array in quantised._asdict().items())
-        names = statistic_names(site, self.labels)
+            arrays |= {f"{group}/{part}": array for part, array in quantised._asdict().items()}
+        yield from ((name, tuple(array.shape), own_pieces(array)) for name, array in arrays.items())
+        names, heads = statistic_names(site, self.labels), self._heads(site)
         unknown = set(kept.statistics) - set(names)
         if unknown:
             raise ValueError(f"maps[{site.name!r}] has the statistics {sorted(unknown)}; known: {', '.join(names)}")
-        nothing = np.full(self._heads(site), np.nan, np.float32)
-        yield "statistics", _stacked([kept.statistics.get(name, nothing) for name in names])
+        yield "statistics", (*heads, len(names)), self._statistics_pieces(kept.statistics, names, heads)
+
+    def _statistics_pieces(
+        self, statistics: Mapping[str, Any], names: tuple[str, ...], heads: tuple[int, int, int]
+    ) -> Iterator[Piece]:
+        """The statistics side by side on the host: devices that are amid training compute nothing for it."""
+        found = {name: list(own_pieces(statistics[name])) for name in names if name in statistics}
+        places = [where for where, _ in next(iter(found.values()))] if found else []
+        for number, where in enumerate(places):
+            nothing = np.full(heads, np.nan, np.float32)[where]
+            values = [found[name][number][1] if name in found else nothing for name in names]
+            yield where, np.stack(values, axis=-1).astype(np.float32)
 
     def _wanted_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Every array of the store and its metadata."""
@@ -278,7 +300,7 @@ class MapStore:
             levels = self.levels(site.name)
             groups = {level.name: (level.queries, level.keys) for level in levels}
             if levels[-1].name != "full":
-                groups |= {"rows": (len(self._rows(site.name)), keys)} if self.tiers.rows else {}
+                groups |= {"rows": (len(self._rows(site.name)), keys)}
                 groups |= {"top": (queries, min(self.tiers.top, keys))} if self.tiers.top else {}
             for group, (rows, columns) in groups.items():
                 for part, kind in zip(_PARTS, ("uint8", "float32", "uint8"), strict=True):
@@ -314,7 +336,7 @@ class MapStore:
         return cut
 
     def _described(self) -> dict[str, Any]:
-        return describe(self.sites, self.labels, self.tiers, self._sizes)
+        return {**describe(self.sites, self.labels, self.tiers, self._sizes), "writers": self._writers}
 
     def _write_site_groups(self) -> None:
         if self._writer:
@@ -347,17 +369,10 @@ class MapStore:
                 "version": VERSION,
                 "config_hash": self.config_hash,
                 "steps": steps,
-                "writers": self._writers,
                 **self._described(),
             }
             write_group(self.path, attributes)
         self._steps = list(steps)
-
-
-def _stacked(values: Sequence[Any]) -> Any:
-    """Statistics side by side; those on devices stay there."""
-    stack = jnp.stack if any(isinstance(value, jax.Array) for value in values) else np.stack
-    return stack(values, axis=-1).astype(np.float32)
 
 
 def _listed(path: Path, attributes: Mapping[str, Any], writer: int) -> list[int]:

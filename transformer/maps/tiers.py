@@ -24,8 +24,9 @@ FINEST = 8192  # cells a side: nothing longer is kept whole
 class MapsConfig:
     """How much of its maps a run may keep: at most `megabytes` before compression, over all its steps.
 
-    Thumbnails and statistics of every head are kept whatever they take. A map that does not fit is pooled; of
-    such a map `rows` whole rows, evenly spaced, and the `top` largest weights of every row are kept beside it.
+    Thumbnails, one whole row and the statistics of every head are kept whatever they take. A map that does not fit
+    is pooled; of such a map up to `rows` whole rows, evenly spaced, and up to the `top` largest weights of every row
+    are kept beside it, as far as they fit.
     """
 
     megabytes: float = 500.0
@@ -33,10 +34,10 @@ class MapsConfig:
     top: int = 8
 
     def __post_init__(self) -> None:
-        if self.megabytes <= 0 or self.rows < 0 or self.top < 0:
+        if self.megabytes <= 0 or self.rows < 1 or self.top < 0:
             raise UserError(
                 f"config.maps has megabytes={self.megabytes}, rows={self.rows}, top={self.top}: "
-                "megabytes must be above 0, the others at least 0"
+                "megabytes must be above 0, rows at least 1, top at least 0"
             )
 
 
@@ -75,18 +76,30 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
     Every level to the finest is kept, each of at most twice the cells a side of the one before.
     """
     budget = config.megabytes * 1e6 / max(steps, 1)
-    sides = [THUMBNAIL]
-    while sides[-1] < min(FINEST, max(max(shape[-2:]) for shape in shapes)):
-        sides.append(2 * sides[-1])
-        if sum(_bytes(shape, tuple(sides)) for shape in shapes) > budget:
-            sides.pop()
+    tiers = Tiers((THUMBNAIL,), config.rows, config.top)
+    # Of what stands beside the thumbnails the larger part gives way first.
+    while sum(_bytes(shape, tiers) for shape in shapes) > budget and (tiers.top or tiers.rows > 1):
+        if tiers.top:
+            tiers = dataclasses.replace(tiers, top=tiers.top // 2)
+        else:
+            tiers = dataclasses.replace(tiers, rows=tiers.rows // 2)
+    while tiers.cells[-1] < min(FINEST, max(max(shape[-2:]) for shape in shapes)):
+        finer = dataclasses.replace(tiers, cells=(*tiers.cells, 2 * tiers.cells[-1]))
+        if sum(_bytes(shape, finer) for shape in shapes) > budget:
             break
-    return Tiers(tuple(sides), config.rows, config.top)
+        tiers = finer
+    return tiers
 
 
-def _bytes(shape: tuple[int, ...], cells: tuple[int, ...]) -> int:
-    levels = levels_of(shape[-2], shape[-1], cells)
-    return math.prod(shape[:-2]) * sum(level.queries * (level.keys + 5) for level in levels)
+def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
+    """Of one step, before compression: codes, scale (4 bytes) and root of a row, and the keys (4 bytes) of its top."""
+    *heads, queries, keys = shape
+    levels = levels_of(queries, keys, tiers.cells)
+    size = sum(level.queries * (level.keys + 5) for level in levels)
+    if levels[-1].name != "full":
+        size += min(tiers.rows, queries) * (keys + 5)
+        size += queries * (5 * min(tiers.top, keys) + 5) if tiers.top else 0
+    return math.prod(heads) * size
 
 
 def levels_of(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...]:

@@ -10,6 +10,9 @@ import jax
 import numpy as np
 import tensorstore
 
+# Where in an array, and what to write there.
+Piece = tuple[tuple[slice, ...], np.ndarray]
+
 
 def array_metadata(
     shape: tuple[int, ...], shard: tuple[int, ...], chunk: tuple[int, ...], names: tuple[str, ...], kind: str
@@ -44,7 +47,7 @@ def write_whole(path: Path, values: np.ndarray) -> None:
     array.write(values).result()
 
 
-def own_pieces(array: Any) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+def own_pieces(array: Any) -> Iterator[Piece]:
     """The parts of an array that this process writes: of a divided one its own shards, one of each copy."""
     if not isinstance(array, jax.Array):
         yield (slice(None),) * array.ndim, np.asarray(array)

@@ -247,9 +247,17 @@ def _train(
         setting.mesh,
         config=experiment.maps,
         times=2 + (config.steps // config.maps_every if config.maps_every else 0),
+        # A run goes on as it began, also where it now looks more often or trains for longer.
+        tiers=MapStore.existing(directory.maps).tiers if (directory.maps / "zarr.json").exists() else None,
     )
     maps = MapStore.open(
-        directory.maps, setting.model.sites, plan.labels, config_hash(experiment), plan.tiers, plan.sizes
+        directory.maps,
+        setting.model.sites,
+        plan.labels,
+        config_hash(experiment),
+        plan.tiers,
+        plan.sizes,
+        writers=(jax.process_index(), jax.process_count()),
     )
     for kept in (metrics, samples, heads, maps):
         # What a run that was cut off saw after its last checkpoint will be seen again.
@@ -295,8 +303,12 @@ def _train(
             flops=count_flops(experiment, setting),
             peak_flops=peak_flops(list(setting.mesh.devices.flat)),
         )
-    finally:
-        sink.close()
+    except BaseException:
+        # What stopped the run is what is told, not what of its maps could then no longer be written.
+        with contextlib.suppress(Exception):
+            sink.close()
+        raise
+    sink.close()
 
 
 def config_hash(experiment: Experiment) -> str:

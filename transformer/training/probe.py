@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture, Captured
 from transformer.maps.probe import Plan, make_plan
-from transformer.maps.tiers import Kept, MapsConfig
+from transformer.maps.tiers import Kept, MapsConfig, Tiers
 from transformer.models.contract import Model
 from transformer.tasks.contract import Task, View
 from transformer.training.state import TrainState, stream
@@ -23,9 +23,18 @@ class Probe(NamedTuple):
 
 
 def compile_probe(
-    model: Model, task: Task, abstract: TrainState, mesh: Mesh, *, config: MapsConfig, times: int
+    model: Model,
+    task: Task,
+    abstract: TrainState,
+    mesh: Mesh,
+    *,
+    config: MapsConfig,
+    times: int,
+    tiers: Tiers | None = None,
 ) -> Probe:
     """The maps and statistics of every head on the probe batch, kept as `config` allows it to be so many `times`.
+
+    Where the run has kept some already, by its `tiers`, it goes on with these.
 
     Where the examples can be divided evenly over the devices they are, and each device keeps what it found.
     """
@@ -37,7 +46,7 @@ def compile_probe(
     labels = task.labels()
     whole = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, whole), abstract._replace(optimisers={}))
-    plan = make_plan(traced, model.sites, labels, config, times)
+    plan = make_plan(traced, model.sites, labels, config, times, tiers)
     divided = len(labels.titles) % mesh.size == 0
     placed = NamedSharding(mesh, PartitionSpec("data") if divided else PartitionSpec())
 

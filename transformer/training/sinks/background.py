@@ -15,7 +15,7 @@ WAITING = 2  # steps of maps that may wait to be written before the loop waits f
 class BackgroundMaps:
     """The sink that gives maps, in order, to another sink in a thread of its own.
 
-    What the other sink raised there is raised at the next call.
+    What the other sink raised there is raised at the next call of `maps`, `flush` or `close`.
     """
 
     def __init__(self, sink: Sink):
@@ -61,5 +61,5 @@ class BackgroundMaps:
             self._sink.close()
 
     def _settle(self, waiting: int) -> None:
-        while len(self._pending) > waiting:
+        while self._pending and (len(self._pending) > waiting or self._pending[0].done()):
             self._pending.pop(0).result()
