@@ -333,6 +333,7 @@ def test_a_whole_map_has_neither_rows_nor_tops(tmp_path):
     store = long_store(tmp_path / "maps", 100, (16, 128))
     assert [level.name for level in store.levels("decoder/self")] == ["pooled-16", "full"]
     store.write(1, {"decoder/self": keep(long_maps(100), store.levels("decoder/self"))})
+    assert np.isnan(store.statistics("decoder/self").values).all()
     assert store.read_rows("decoder/self", 1) is None
     assert store.read_top("decoder/self", 1) is None
     assert not (tmp_path / "maps" / "decoder" / "self" / "rows").exists()

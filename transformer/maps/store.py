@@ -287,7 +287,7 @@ class MapStore:
     ) -> Iterator[Piece]:
         """The statistics side by side on the host: devices that are amid training compute nothing for it."""
         found = {name: list(own_pieces(statistics[name])) for name in names if name in statistics}
-        places = [where for where, _ in next(iter(found.values()))] if found else []
+        places = [where for where, _ in next(iter(found.values()))] if found else [(slice(None),) * len(heads)]
         for number, where in enumerate(places):
             nothing = np.full(heads, np.nan, np.float32)[where]
             values = [found[name][number][1] if name in found else nothing for name in names]
