@@ -140,3 +140,8 @@ class RunConfig:
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "
                 f"config.log_every={self.log_every}, so that a resumed run logs what an uninterrupted one would"
             )
+
+    @property
+    def looks(self) -> int:
+        """How often maps are taken: before the first step, every `maps_every` and at the end; of 0 at the end alone."""
+        return 1 + -(-self.steps // self.maps_every) if self.maps_every else 1

@@ -10,8 +10,9 @@ import pytest
 from tests.attention.test_capture import BACKENDS, B, D, H, K, Q, arrays, blocks_and_map, expected_map, mask, run
 from transformer.attention import capture as capture_module
 from transformer.attention.blockwise import Form, Terms
-from transformer.attention.capture import Capture, block_of, capture_products, evenly, pool
+from transformer.attention.capture import Capture, capture_products
 from transformer.attention.masks import Mask
+from transformer.attention.pooling import block_of, evenly, pool
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.attention.capture import Top, evenly, pool
+from transformer.attention.capture import Top
+from transformer.attention.pooling import evenly, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.maps.probe import statistic_names
 from transformer.maps.store import MapStore

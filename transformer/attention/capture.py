@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention import positions as relative
@@ -28,6 +27,7 @@ from transformer.attention.blockwise import (
     weights_again,
 )
 from transformer.attention.masks import Mask, cut, look_up, query_positions, visible
+from transformer.attention.pooling import block_of, evenly, pool
 from transformer.attention.scores import repeat_heads
 from transformer.attention.static import static
 from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
@@ -72,25 +72,6 @@ class Capture:
     def blocks(self, queries: int, keys: int) -> tuple[int, int]:
         """How many queries and keys one cell of a map of this size stands for."""
         return (1, 1) if self.cells is None else (block_of(queries, self.cells), block_of(keys, self.cells))
-
-
-def block_of(positions: int, cells: int) -> int:
-    """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
-
-    Errors: ValueError when `cells` is below 1.
-    """
-    if cells < 1:
-        raise ValueError(f"cells={cells} must be at least 1")
-    return 1 << max(0, -(-positions // cells) - 1).bit_length()
-
-
-def pool(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
-    """The largest weight of each block of query_block x key_block; what is missing of the last blocks is zero."""
-    xp: Any = weights.__array_namespace__()
-    *maps, queries, keys = weights.shape
-    q, k = -(-queries // query_block), -(-keys // key_block)
-    padding = [(0, 0)] * len(maps) + [(0, q * query_block - queries), (0, k * key_block - keys)]
-    return xp.max(xp.reshape(xp.pad(weights, padding), (*maps, q, query_block, k, key_block)), axis=(-3, -1))
 
 
 # Whole rows that exist at one time while a long map is pooled.
@@ -401,12 +382,6 @@ def _of_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
     if beyond:
         raise ValueError(f"capture.heads={capture.heads} names {beyond}; there are heads 0 ... {heads - 1}")
     return weights_BxHxQxK[:, jnp.asarray(capture.heads)]
-
-
-def evenly(positions: int, count: int) -> tuple[int, ...]:
-    """`count` of `positions`, evenly spaced, the first and the last among them; all where there are no more."""
-    steps = max(min(positions, count) - 1, 1)
-    return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))
 
 
 def _of_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Array:

@@ -16,17 +16,7 @@ from transformer.tasks.labels import Labels, Link
 def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
     """All that must agree for a store to be continued, in values that compare with those read back."""
     described = {
-        "sites": [
-            {
-                "name": site.name,
-                "query": _describe_axis(site.query),
-                "key": _describe_axis(site.key),
-                "layers": site.layers,
-                "heads": site.heads,
-                "causal": site.causal,
-            }
-            for site in sites
-        ],
+        "sites": [describe_site(site) for site in sites],
         "labels": {
             "tokens": dict(labels.tokens),
             "titles": labels.titles,
@@ -38,6 +28,18 @@ def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes
         "sizes": dict(sizes),
     }
     return json.loads(json.dumps(described))
+
+
+def describe_site(site: Site) -> dict[str, Any]:
+    """All that a site is."""
+    return {
+        "name": site.name,
+        "query": _describe_axis(site.query),
+        "key": _describe_axis(site.key),
+        "layers": site.layers,
+        "heads": site.heads,
+        "causal": site.causal,
+    }
 
 
 def longest(site: Site, labels: Labels) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer.attention import pooling
 from transformer.config import UserError
 
 POINTS_PER_CURVE = 400
@@ -101,7 +102,7 @@ def read_samples(run_directory: Path) -> list[dict[str, Any]]:
 
 def evenly(total: int, kept: int) -> list[int]:
     """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
-    return sorted({int(index) for index in np.rint(np.linspace(total - 1, 0, kept))})
+    return [total - 1] if kept == 1 else list(pooling.evenly(total, kept))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -1,11 +1,6 @@
 """The page of a run: one HTML file with all its data in it, that opens from a disk and requests nothing."""
 
-import base64
-import hashlib
-import html
-import importlib.resources
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +23,7 @@ from transformer.maps.record import (
     thin,
 )
 from transformer.maps.store import MapStore
+from transformer.maps.template import digest, escaped, fill, read
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 STYLES = ("report.css", "figures.css", "timeline.css")
@@ -261,27 +257,26 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
 
 
 def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
-    style = "\n".join(_read(name) for name in STYLES)
-    script = "\n".join(_read(name) for name in (*SCRIPTS, *([] if version is None else [FOLLOWING])))
+    style = "\n".join(read(name) for name in STYLES)
+    script = "\n".join(read(name) for name in (*SCRIPTS, *([] if version is None else [FOLLOWING])))
     # ASCII alone, and no "<": nothing in the data can end its element, whatever a token spells.
     data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         f"{'' if version is None else "connect-src 'self'; "}base-uri 'none'; form-action 'none'"
     )
     first, later = _parted(facts, blocks)
     parts = {
-        "version": "" if version is None else f' data-version="{html.escape(version)}"',
+        "version": "" if version is None else f' data-version="{escaped(version)}"',
         "policy": policy,
-        "title": html.escape(facts["title"].encode("utf-8", "replace").decode()),
+        "title": escaped(facts["title"]),
         "style": style,
         "data": data,
         "first": _elements(first),
         "maps": _elements(later),
         "script": script,
     }
-    # One pass: what is filled in is never searched for places to fill.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("report.html"))
+    return fill(read("report.html"), parts)
 
 
 def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:
@@ -299,11 +294,3 @@ def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Blo
 
 def _elements(blocks: Iterable[Block]) -> str:
     return "\n".join(f'<script type="text/plain" id="{block.name}">{block.text}</script>' for block in blocks)
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-
-def _read(name: str) -> str:
-    return importlib.resources.files("transformer.maps").joinpath("page", name).read_text(encoding="utf-8")

@@ -1,12 +1,8 @@
 """The page of a run that is still training, given to a browser on this machine and renewed while the run goes on."""
 
-import base64
 import contextlib
 import hashlib
-import html
 import http.server
-import importlib.resources
-import re
 import socketserver
 import sys
 import threading
@@ -17,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.config import UserError
+from transformer.maps.template import digest, escaped, fill, read
 
 ADDRESS = "127.0.0.1"  # this machine alone: a page can hold data that is nobody else's
 PORT = 8765
@@ -201,10 +198,7 @@ def awaited(run_directory: Path) -> str | None:
 
 def _waiting_page(run_directory: Path, awaited: str) -> Shown:
     """A page without a script, which the browser asks for again by itself."""
-    folder = importlib.resources.files("transformer.maps").joinpath("page")
-    page, style = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("waiting.html", "report.css"))
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
-    title = html.escape(run_directory.resolve().name.encode("utf-8", "replace").decode())
-    parts = {"digest": digest, "style": style, "title": title, "awaited": html.escape(awaited)}
-    # One pass: what is filled in is never searched for places to fill.
-    return Shown(re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page).encode(), "waiting")
+    style = read("report.css")
+    title = escaped(run_directory.resolve().name)
+    parts = {"digest": digest(style), "style": style, "title": title, "awaited": escaped(awaited)}
+    return Shown(fill(read("waiting.html"), parts).encode(), "waiting")

@@ -17,6 +17,7 @@ it. Several processes write one store, each the shards that it holds: the first 
 other one a list of its own, and a step counts once it is in all of them.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.attention.capture import evenly
+from transformer.attention.pooling import evenly
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.maps.description import describe, labels_of, longest, shown, site_of
+from transformer.maps.description import describe, describe_site, labels_of, longest, shown, site_of
 from transformer.maps.probe import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
 from transformer.maps.tiers import Kept, Level, Tiers, levels_of
@@ -105,7 +106,7 @@ class MapStore:
         store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), found, writers)
         if (path / "zarr.json").exists():
             there = _read_attributes(path)
-            for part, value in store._described().items():
+            for part, value in store._described.items():
                 if there.get(part) != value:
                     raise UserError(
                         f"the map store {path} was written with other {part}: take a new run directory, "
@@ -202,7 +203,7 @@ class MapStore:
 
     def read_rows(self, site: str, step: int) -> tuple[tuple[int, ...], Float[np.ndarray, "B L H R K"]] | None:
         """Some whole rows of a map that is not kept whole, and which queries they are."""
-        if f"{site}/rows/codes" not in dict(self._wanted_arrays()):
+        if self._whole(site):
             return None
         return self._rows(site), np.asarray(self._read(f"{site}/rows", step).weights())
 
@@ -210,7 +211,7 @@ class MapStore:
         self, site: str, step: int
     ) -> tuple[Int[np.ndarray, "B L H Q k"], Float[np.ndarray, "B L H Q k"]] | None:
         """The keys and the largest weights of every row of a map that is not kept whole."""
-        if f"{site}/top/codes" not in dict(self._wanted_arrays()):
+        if self._whole(site) or not self.tiers.top:
             return None
         keys = np.asarray(self._array(f"{site}/top/keys")[self._index(step)].read().result())
         return keys, np.asarray(self._read(f"{site}/top", step).weights())
@@ -262,6 +263,9 @@ class MapStore:
     def _heads(self, site: Site) -> tuple[int, int, int]:
         return len(self.labels.titles), len(site.layers), len(site.heads)
 
+    def _whole(self, site: str) -> bool:
+        return self.levels(site)[-1].name == "full"
+
     def _rows(self, site: str) -> tuple[int, ...]:
         return evenly(self._sizes[site][0], self.tiers.rows)
 
@@ -299,7 +303,7 @@ class MapStore:
             heads, (queries, keys) = self._heads(site), self._sizes[site.name]
             levels = self.levels(site.name)
             groups = {level.name: (level.queries, level.keys) for level in levels}
-            if levels[-1].name != "full":
+            if not self._whole(site.name):
                 groups |= {"rows": (len(self._rows(site.name)), keys)}
                 groups |= {"top": (queries, min(self.tiers.top, keys))} if self.tiers.top else {}
             for group, (rows, columns) in groups.items():
@@ -335,6 +339,7 @@ class MapStore:
                 cut[index, ..., max(0, keys - first_key) :] = 0
         return cut
 
+    @functools.cached_property
     def _described(self) -> dict[str, Any]:
         return {**describe(self.sites, self.labels, self.tiers, self._sizes), "writers": self._writers}
 
@@ -345,8 +350,7 @@ class MapStore:
             parts = site.name.split("/")
             for depth in range(1, len(parts)):
                 write_group(self.path.joinpath(*parts[:depth]), {})
-            about = {**describe((site,), self.labels, self.tiers, self._sizes)["sites"][0]}
-            about |= {"config_hash": self.config_hash, "titles": list(self.labels.titles)}
+            about = {**describe_site(site), "config_hash": self.config_hash, "titles": list(self.labels.titles)}
             about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
             about["links"] = (self.labels.links or {}).get(site.name)
             about["quantisation"] = "weight = scale * (codes / 255) ** root"
@@ -357,7 +361,7 @@ class MapStore:
                 blocks = {"query_block": level.query_block, "key_block": level.key_block}
                 write_group(self.path / site.name / level.name, blocks)
             for group in ("rows", "top"):
-                if self.levels(site.name)[-1].name != "full" and getattr(self.tiers, group):
+                if not self._whole(site.name) and getattr(self.tiers, group):
                     write_group(self.path / site.name / group, {})
 
     def _commit(self, steps: list[int]) -> None:
@@ -369,7 +373,7 @@ class MapStore:
                 "version": VERSION,
                 "config_hash": self.config_hash,
                 "steps": steps,
-                **self._described(),
+                **self._described,
             }
             write_group(self.path, attributes)
         self._steps = list(steps)

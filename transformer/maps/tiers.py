@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Float
 
-from transformer.attention.capture import Top, block_of, pool
+from transformer.attention.capture import Top
+from transformer.attention.pooling import block_of, pool
 from transformer.config import UserError
 from transformer.maps.quantise import AnyArray, Quantised, quantise
 

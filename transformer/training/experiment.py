@@ -246,7 +246,7 @@ def _train(
         setting.abstract,
         setting.mesh,
         config=experiment.maps,
-        times=2 + (config.steps // config.maps_every if config.maps_every else 0),
+        times=config.looks,
         # A run goes on as it began, also where it now looks more often or trains for longer.
         tiers=MapStore.existing(directory.maps).tiers if (directory.maps / "zarr.json").exists() else None,
     )

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import statistics
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +12,10 @@ import jax
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Kept
 from transformer.tasks.contract import Batch
 from transformer.training.experiment import Experiment, Setting, assemble, compile_step, count_flops
 from transformer.training.loop import Cadence, run
-from transformer.training.probe import compile_probe
+from transformer.training.probe import Probe, compile_probe
 from transformer.training.sharding import shard_batch
 from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
@@ -40,7 +38,8 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
     """Time the loop with its logging and its making of batches against the step alone on batches made before."""
     setting = assemble(experiment, directory)
     step = compile_step(experiment, setting)
-    batches = [setting.task.source(experiment.run.seed)[number] for number in range(steps)]
+    source = setting.task.source(experiment.run.seed)
+    batches = [source[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
     def bare() -> float:
@@ -51,15 +50,11 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
         jax.block_until_ready(state)
         return time.perf_counter() - began
 
-    def loop(number: int) -> float:
-        folder = directory / f"loop-{number}"
-        folder.mkdir()
-        state = jax.block_until_ready(setting.initialise(key))
-        sink = Sinks(*_numbers(folder, steps), TensorBoard(folder / "tensorboard"))
-        return _seconds_of_loop(experiment, setting, step, state, steps, sink, lambda state: {})
-
     bare()  # compiles every shape
-    pairs = [(bare(), loop(number)) for number in range(repeats)]
+    pairs = [
+        (bare(), _seconds_of_loop(experiment, setting, step, directory / f"loop-{number}", steps))
+        for number in range(repeats)
+    ]
     return Overhead(
         steps,
         statistics.median(first for first, _ in pairs),
@@ -90,10 +85,8 @@ def measure_capture(
     """
     setting = assemble(experiment, directory)
     batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.mesh)
-    shortest = min(jax.numpy.shape(value)[1] for name, value in batch.items() if name in ("source", "target", "tokens"))
-    chosen = tuple(round(index * (shortest - 1) / max(rows - 1, 1)) for index in range(rows))
     sites = tuple(site.name for site in setting.model.sites)
-    capture = Capture(sites, rows=chosen, statistics=tuple(STATISTICS.values()))
+    capture = Capture(sites, rows=rows, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, heads_every=0))
     plain, capturing = compile_step(unobserved, setting), compile_step(unobserved, setting, capture)
     kinds = ((plain, False), (capturing, False), (capturing, True))
@@ -129,65 +122,49 @@ class MapsCost(NamedTuple):
 def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> MapsCost:
     """Time the loop with maps taken, written and drawn at its start and end, in turn with the loop without."""
     setting = assemble(experiment, directory)
-    step, key = compile_step(experiment, setting), jax.random.key(experiment.run.seed)
-    config = experiment.run
-    looks = 1 + -(-config.steps // config.maps_every) if config.maps_every else 1
-    plan, probe = compile_probe(
-        setting.model, setting.task, setting.abstract, setting.mesh, config=experiment.maps, times=looks
+    step, config = compile_step(experiment, setting), experiment.run
+    probe = compile_probe(
+        setting.model, setting.task, setting.abstract, setting.mesh, config=experiment.maps, times=config.looks
     )
+    state = setting.initialise(jax.random.key(config.seed))
     began = time.perf_counter()
-    jax.block_until_ready(probe(setting.initialise(key)))
+    jax.block_until_ready(probe.run(state))
     compiling = time.perf_counter() - began
 
-    def loop(number: int, mapped: bool) -> float:
-        folder = directory / f"maps-{number}-{mapped}"
-        folder.mkdir()
-        state = jax.block_until_ready(setting.initialise(key))
-        board = TensorBoard(folder / "tensorboard")
-        if not mapped:
-            sink = Sinks(*_numbers(folder, steps), board)
-            return _seconds_of_loop(experiment, setting, step, state, steps, sink, lambda state: {})
-        store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
-        sink = Sinks(*_numbers(folder, steps), BackgroundMaps(Sinks(Maps(store), board)))
-        return _seconds_of_loop(experiment, setting, step, state, steps, sink, probe, maps=steps)
+    def loop(number: int, probe: Probe | None) -> float:
+        kind = "plain" if probe is None else "mapped"
+        return _seconds_of_loop(experiment, setting, step, directory / f"{kind}-{number}", steps, probe)
 
-    loop(-1, True)  # compiles every shape
-    pairs = [(loop(number, False), loop(number, True)) for number in range(repeats)]
+    loop(-1, probe)  # compiles every shape
+    pairs = [(loop(number, None), loop(number, probe)) for number in range(repeats)]
     one_step = statistics.median(without for without, _ in pairs) / steps
     look = max(0.0, statistics.median(mapped - without for without, mapped in pairs) / 2)
-    return MapsCost(one_step, look, compiling, looks, looks * look / (looks * look + config.steps * one_step))
-
-
-def _numbers(folder: Path, steps: int) -> tuple[Sink, ...]:
-    """The sinks that write a run's numbers."""
-    return (
-        MetricsFile(folder / "metrics.jsonl"),
-        SamplesFile(folder / "samples.jsonl"),
-        Log(steps),
-        Console(steps, io.StringIO()),
-    )
+    looking = config.looks * look
+    return MapsCost(one_step, look, compiling, config.looks, looking / (looking + config.steps * one_step))
 
 
 def _seconds_of_loop(
-    experiment: Experiment,
-    setting: Setting,
-    step: Step,
-    state: TrainState,
-    steps: int,
-    sink: Sink,
-    probe: Callable[[TrainState], Mapping[str, Kept]],
-    *,
-    maps: int = 0,
+    experiment: Experiment, setting: Setting, step: Step, folder: Path, steps: int, probe: Probe | None = None
 ) -> float:
+    """The time of a run's loop with its sinks in `folder`; with a probe, maps are taken at its start and at its end."""
+    folder.mkdir()
+    shown: Sink = TensorBoard(folder / "tensorboard")
+    if probe is not None:
+        plan = probe.plan
+        store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+        shown = BackgroundMaps(Sinks(Maps(store), shown))
+    numbers = (MetricsFile(folder / "metrics.jsonl"), SamplesFile(folder / "samples.jsonl"), Log(steps))
+    sink = Sinks(*numbers, Console(steps, io.StringIO()), shown)
+    state = jax.block_until_ready(setting.initialise(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()
     state = run(
         state,
         lambda state, batch, observe=False: step(state, shard_batch(batch, setting.mesh), observe),
         setting.task.source(experiment.run.seed),
         steps=steps,
-        cadence=Cadence(experiment.run.log_every, 0, maps, 0),
+        cadence=Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
         evaluations=[],
-        probe=probe,
+        probe=(lambda state: {}) if probe is None else probe.run,
         save=lambda state: None,
         sink=sink,
         flops=count_flops(experiment, setting),
