@@ -42,7 +42,8 @@ def main(arguments: Arguments) -> None:
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")
     chosen = [e for e in setting.task.evaluations if arguments.split in (None, e.split)]
-    for evaluation, evaluate in zip(chosen, compile_evaluations(setting.model, chosen), strict=True):
+    compiled = compile_evaluations(setting.model, chosen, setting.placement)
+    for evaluation, evaluate in zip(chosen, compiled, strict=True):
         report = evaluate(state)
         print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")
         for name, value in report.scalars.items():

@@ -101,12 +101,13 @@ def to_config(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """One run: the sections `task` to `optimizer` and `averages` to `maps` belong to their own dataclasses.
+    """One run: the sections `task` to `optimizer` and `averages` to `sharding` belong to their own dataclasses.
 
     Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
     only at the end. Every `heads_every` steps the training batch's own attention is reduced to statistics of each
     head; 0 means never. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are kept.
+    `pod` is the topology that the run is meant for (launch.compile proves that it fits), such as "v5e:2x2".
     """
 
     name: str
@@ -125,6 +126,8 @@ class RunConfig:
     averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pod: str = ""
 
     def __post_init__(self) -> None:
         for name in ("steps", "accumulate", "log_every", "keep"):

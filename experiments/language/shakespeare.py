@@ -70,5 +70,14 @@ def get_config() -> ConfigDict:
             "averages": {},
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
+            "sharding": {
+                "data": -1,
+                "fsdp": 1,
+                "tensor": 1,
+                "sequence": 1,
+                "rules": "dp",
+                "attention": "ring",
+                "largest_whole": 16.0,
+            },
         }
     )

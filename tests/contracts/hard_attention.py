@@ -19,7 +19,7 @@ PLACES, FEATURES, DECAY = 6, 4, 0.9
 
 class Glimpse(Stateless):
     def __init__(self, keys):
-        axes = (("embed", FEATURES),), (("heads", 1),)
+        axes = (("embed", FEATURES),), (("features", 1),)
         self.score = Linear(*axes, bias=False, initialise=xavier_uniform, parameter=Parameter(), keys=keys)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):

@@ -17,12 +17,13 @@ from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 
 SYMBOLS, LENGTH, WIDTH, PAD = 9, 8, 16, 0
+ROWS = SYMBOLS + 1  # even, so that two devices can share the tables
 
 
 class Pointer(Stateless):
     def __init__(self, keys):
-        self.query = Embedding(SYMBOLS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
-        self.key = Embedding(SYMBOLS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
+        self.query = Embedding(ROWS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
+        self.key = Embedding(ROWS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         q, k = self.query(inputs["asked"], jnp.float32), self.key(inputs["given"], jnp.float32)

@@ -6,7 +6,7 @@ store to know about it fails here.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.contracts import hard_attention, players, pointer, two_players
+from tests.contracts.cases import (
+    CASES,
+    LANGUAGE_MODELLING,
+    MASKED_LANGUAGE_MODELLING,
+    TRANSLATION,
+    Case,
+)
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.maps.store import MapStore
@@ -23,14 +29,13 @@ from transformer.maps.tiers import MapsConfig
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS
-from transformer.training.averages import Average, AverageKind
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import Setting, assemble, compile_once, resolve
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
 from transformer.training.probe import compile_probe
-from transformer.training.sharding import make_mesh
+from transformer.training.sharding import one_device
 from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
@@ -39,177 +44,6 @@ from transformer.training.step import init_state, make_step
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4
-
-TRANSLATION = {
-    "name": "contract",
-    "steps": 1,
-    "accumulate": MICRO_BATCHES,
-    "task": {
-        "name": "translation",
-        "dataset": "phrases/train=64,validation=16,test=16",
-        "vocabulary": 200,
-        "lengths": (48,),
-        "tokens_per_batch": 16 * 48,
-        "probed": 3,
-    },
-    "model": {
-        "family": "encoder_decoder",
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "width": 16,
-        "heads": 2,
-        "feed_forward": 32,
-        "dropout": 0.0,
-        "longest": 48,
-    },
-    "optimizer": {},
-}
-
-LANGUAGE_MODELLING = {
-    "name": "contract",
-    "steps": 1,
-    "accumulate": MICRO_BATCHES,
-    "task": {
-        "name": "language_modelling",
-        "dataset": "python_docs",
-        "tokenizer": "characters",
-        "batching": "packed",
-        "context": 32,
-        "rows": 16,
-        "prompts": ("The ",),
-        "continued": 4,
-        "probed": 3,
-        "probed_length": 12,
-    },
-    "model": {
-        "family": "decoder",
-        "layers": 2,
-        "width": 16,
-        "heads": 4,
-        "key_heads": 2,
-        "feed_forward": 32,
-        "activation": "swiglu",
-        "norm": "rms",
-        "positions": "rotary_halves",
-        "biases": "none",
-        "longest": 36,
-    },
-    "optimizer": {},
-}
-
-MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
-    "task": {
-        "name": "masked_language_modelling",
-        "dataset": "python_docs",
-        "tokenizer": "bytes",
-        "context": 32,
-        "rows": 16,
-        "probed": 3,
-        "probed_length": 12,
-    },
-    "model": {
-        "family": "encoder",
-        "layers": 2,
-        "width": 16,
-        "heads": 2,
-        "feed_forward": 32,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-        "longest": 32,
-    },
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One row of the table.
-
-    `metric` is (split, name, what must hold of its first and last report). `holds` asserts what else is true of the
-    last state. `attends`: the share of queries that look where they should by the end. `sampled` says why
-    accumulation cannot equal the large batch.
-    """
-
-    name: str
-    assemble: Callable[[Path, Mapping[str, Average]], Setting]
-    steps: int
-    learning_rate: float
-    metric: tuple[str, str, Callable[[float, float], bool]]
-    averages: Mapping[str, Average] = dataclasses.field(default_factory=dict)
-    holds: Callable[[TrainState], None] = lambda state: None
-    attends: float = 0.0
-    sampled: str = ""
-
-
-def toy(task: Any, model: Any) -> Callable[[Path, Mapping[str, Average]], Setting]:
-    return lambda folder, averages: Setting(task(), model(), {}, make_mesh(1), None, None)  # type: ignore[arg-type]
-
-
-def registered(config: Mapping[str, Any]) -> Callable[[Path, Mapping[str, Average]], Setting]:
-    return lambda folder, averages: assemble(resolve(config), folder, make_mesh(1))
-
-
-def baseline_follows_the_reward(state: TrainState) -> None:
-    assert 0.6 < float(state.extra["baseline"]) <= 1
-
-
-def direction_is_the_largest_singular_one(state: TrainState) -> None:
-    kernel = np.asarray(state.variables.params["critic"]["expand"]["kernel"])
-    right = np.linalg.svd(kernel)[2][0]
-    assert abs(right @ np.asarray(state.variables.state["direction"])) > 0.99
-    assert set(state.averages["target"]) == {path for path in by_path(state.variables.params) if "generator" in path}
-
-
-CASES = (
-    Case(
-        "pointer",
-        toy(pointer.WhereIsIt, pointer.model),
-        steps=120,
-        learning_rate=0.01,
-        metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
-        attends=0.95,
-    ),
-    Case(
-        "hard_attention",
-        toy(hard_attention.FindTheMark, hard_attention.model),
-        steps=200,
-        learning_rate=0.03,
-        metric=("train", "reward", lambda first, last: last > 0.8 and first < 0.5),
-        holds=baseline_follows_the_reward,
-        attends=0.95,
-        sampled="every micro-batch draws its own glimpses: equal in expectation alone",
-    ),
-    Case(
-        "two_players",
-        toy(two_players.Duel, players.model),
-        steps=200,
-        learning_rate=0.01,
-        metric=("validation", "distance", lambda first, last: last < 0.4 and last < 0.7 * first),
-        averages={"target": Average(AverageKind.EXPONENTIAL, decay=0.9, patterns=("generator/*",))},
-        holds=direction_is_the_largest_singular_one,
-    ),
-    Case(
-        "translation x encoder_decoder",
-        registered(TRANSLATION),
-        steps=24,
-        learning_rate=0.01,
-        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        averages={"mean": Average(AverageKind.MEAN, start=16, every=4)},
-    ),
-    Case(
-        "language_modelling x decoder",
-        registered(LANGUAGE_MODELLING),
-        steps=24,
-        learning_rate=0.01,
-        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-    ),
-    Case(
-        "masked_language_modelling x encoder",
-        registered(MASKED_LANGUAGE_MODELLING),
-        steps=24,
-        learning_rate=0.01,
-        metric=("train", "loss", lambda first, last: last < 0.9 * first),
-    ),
-)
 
 
 class Recorder(NullSink):
@@ -228,17 +62,18 @@ class Trial:
     def __init__(self, case: Case, folder: Path):
         self.case, self.folder = case, folder
         (folder / "task").mkdir()
-        self.setting = case.assemble(folder / "task", case.averages)
+        self.setting = case.assemble(folder / "task", one_device())
         measured = self.setting.task.evaluations[:1]
+        compiled = compile_evaluations(self.setting.model, measured, self.setting.placement)
         self.evaluations = [
             Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
-            for evaluation, evaluate in zip(measured, compile_evaluations(self.setting.model, measured), strict=True)
+            for evaluation, evaluate in zip(measured, compiled, strict=True)
         ]
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
         self.adam = Algorithm.ADAM, case.learning_rate
         self.first = self.initial(*self.adam)
         plan, self.probe = compile_probe(
-            self.setting.model, self.setting.task, self.first, self.setting.mesh, config=MapsConfig(), times=3
+            self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
         )
         self.step = self.compiled(*self.adam)
         self.store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
@@ -261,7 +96,7 @@ class Trial:
     def initial(self, algorithm: Algorithm, rate: float) -> TrainState:
         optimisers = self.optimisers(algorithm, rate)
         make = functools.partial(init_state, self.setting.model, self.setting.task, optimisers, self.case.averages)
-        state = compile_once(make, self.setting.mesh)(jax.random.key(7))
+        state = compile_once(make, self.setting.placement)(jax.random.key(7))
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return jax.device_put(state, jax.devices()[0])
 
@@ -425,4 +260,4 @@ def test_every_pair_is_in_the_table_or_refused(task: str, tmp_path: Path) -> Non
     for family in absent:
         config = {**CONFIGS[task], "model": {"family": family, "width": 16, "heads": 2, "longest": 48}}
         with pytest.raises(UserError, match=rf"config\.model\.family={family} predicts .* but the task needs .*: say "):
-            assemble(resolve(config), tmp_path, make_mesh(1))
+            assemble(resolve(config), tmp_path, one_device())

@@ -8,7 +8,7 @@ from tests.contracts.defaults import Defaults, labelled
 from tests.contracts.players import SITE, WIDTH
 from transformer.tasks.contract import Evaluation, LossAux, Objective, Report
 
-SHAPE, CENTRE = (32, 5, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
+SHAPE, CENTRE = (32, 6, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
 
 
 class Duel(Defaults):

@@ -108,7 +108,11 @@ def test_rows_are_a_multiple_of_what_is_asked(multiple: int) -> None:
     for batch in found:
         rows, length = batch["source"].shape
         assert rows % multiple == 0
-        assert rows == max(TOKENS // length // multiple, 1) * multiple
+        # As many examples as one device's batch has, and rows of padding.
+        examples = TOKENS // length
+        assert rows - multiple < examples <= rows
+        assert (batch["index"][examples:] == -1).all()
+    assert [list(indices([batch])) for batch in found] == [list(indices([batch])) for batch in epoch(batches())]
     assert sorted(indices(found)) == list(range(len(PAIRS)))
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.axes import DATA_PARALLEL, LOGICAL_AXES, resolve
+from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.initialisation import Initialisation, Initialise, xavier_uniform
 from transformer.layers.linear import Linear
@@ -125,9 +125,9 @@ def test_init_agrees_with_shapes_and_axes(tower: Functional, params: dict[str, A
         assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
         assert len(names) == leaf.ndim
         assert set(names) <= LOGICAL_AXES
-        resolve(names, DATA_PARALLEL)
+        resolve(names, RULES["dp"])
     assert axes["layers"]["expand"]["kernel"] == ("layers", "embed", "feed_forward")
-    assert axes["layers"]["contract"]["bias"] == ("layers", "embed")
+    assert axes["layers"]["contract"]["bias"] == ("layers", "features")
 
 
 def test_init_is_a_pure_function_of_its_key(tower: Functional, params: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
-from transformer.axes import DATA_PARALLEL, LOGICAL_AXES, resolve
+from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
 from transformer.layers.block_config import Biases, Positions
 from transformer.layers.residual import NormPlacement
@@ -252,7 +252,7 @@ def test_every_parameter_has_logical_axes(case: Case) -> None:
     for leaf, names in pairs:
         assert len(names) == leaf.ndim
         assert set(names) <= LOGICAL_AXES - {"batch"}
-        assert set(resolve(names, DATA_PARALLEL)) <= {None}
+        assert set(resolve(names, RULES["dp"])) <= {None}
 
 
 BASE = EncoderDecoderConfig()

@@ -14,7 +14,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.tasks.contract import Report
 from transformer.training import experiment
-from transformer.training.sharding import make_mesh, shard_batch
+from transformer.training.sharding import ShardingConfig, make_placement, one_device, shard_batch
 from transformer.training.state import TrainState
 
 RUN: dict[str, Any] = {**CONFIG, "steps": 5, "heads_every": 2, "log_every": 5, "checkpoint_every": 5, "eval_every": 0}
@@ -23,7 +23,7 @@ RUN: dict[str, Any] = {**CONFIG, "steps": 5, "heads_every": 2, "log_every": 5, "
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> experiment.Setting:
     resolved = experiment.resolve({**RUN, "accumulate": 2})
-    return experiment.assemble(resolved, tmp_path_factory.mktemp("data"), make_mesh(1))
+    return experiment.assemble(resolved, tmp_path_factory.mktemp("data"), one_device())
 
 
 def observed(setting: experiment.Setting, accumulate: int, observe: bool, steps: Any = None) -> Any:
@@ -31,7 +31,7 @@ def observed(setting: experiment.Setting, accumulate: int, observe: bool, steps:
     config = experiment.resolve({**RUN, "accumulate": accumulate, "model": {**RUN["model"], "dropout": 0.0}})
     step = steps or experiment.compile_step(config, setting)
     state = setting.initialise(jax.random.key(0))
-    batch = shard_batch(setting.task.source(0)[0], setting.mesh)
+    batch = shard_batch(setting.task.source(0)[0], setting.placement)
     return step(state, batch, observe)
 
 
@@ -75,8 +75,11 @@ def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two devices divide a batch as eight do; evaluations would only be compiled here.
-    monkeypatch.setattr(experiment, "make_mesh", lambda: make_mesh(2))
-    monkeypatch.setattr(experiment, "compile_evaluations", lambda model, evaluations: [_nothing for _ in evaluations])
+    two = make_placement(ShardingConfig(), jax.devices()[:2])
+    monkeypatch.setattr(experiment, "make_placement", lambda config: two)
+    monkeypatch.setattr(
+        experiment, "compile_evaluations", lambda model, evaluations, placement: [_nothing for _ in evaluations]
+    )
     experiment.train(experiment.resolve(RUN), tmp_path / "run")
     records = [json.loads(line) for line in (tmp_path / "run" / "heads.jsonl").read_text().splitlines()]
     assert [(record["step"], record["site"]) for record in records] == [

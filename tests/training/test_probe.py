@@ -11,7 +11,7 @@ from tests.training.test_resume import CONFIG
 from transformer.maps.store import MapStore
 from transformer.training import experiment
 from transformer.training.probe import compile_probe
-from transformer.training.sharding import make_mesh
+from transformer.training.sharding import ShardingConfig, make_placement
 
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
 
@@ -22,10 +22,9 @@ def resolved() -> experiment.Experiment:
 
 
 def probe_on(resolved: experiment.Experiment, folder: Path, devices: int) -> tuple[Any, Any, Any]:
-    setting = experiment.assemble(resolved, folder, make_mesh(devices))
-    plan, probe = compile_probe(
-        setting.model, setting.task, setting.abstract, setting.mesh, config=resolved.maps, times=1
-    )
+    placement = make_placement(ShardingConfig(), jax.devices()[:devices])
+    setting = experiment.assemble(resolved, folder, placement)
+    plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, config=resolved.maps, times=1)
     return plan, probe, setting
 
 

@@ -17,9 +17,8 @@ import pytest
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.tasks.contract import Report
-from transformer.training import experiment
+from transformer.training import experiment, sharding
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.sharding import make_mesh
 from transformer.training.sinks import Console
 from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.state import TrainState, by_path
@@ -64,8 +63,8 @@ import json, sys
 from pathlib import Path
 from transformer.tasks.contract import Report
 from transformer.training import experiment
-from transformer.training.sharding import make_mesh
-experiment.make_mesh = lambda: make_mesh(1)
+from transformer.training.sharding import one_device
+experiment.make_placement = lambda config: one_device()
 experiment.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
 """
@@ -93,7 +92,7 @@ def workdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "make_mesh", lambda devices=1: make_mesh(devices))
+        patch.setattr(experiment, "make_placement", lambda config: sharding.one_device())
         patch.setattr(experiment, "peak_flops", lambda devices: 1e9)
         yield
 

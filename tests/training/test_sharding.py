@@ -1,6 +1,7 @@
 """Eight devices compute what one computes, and the state lies where the rules say."""
 
 import functools
+import json
 from typing import Any
 
 import jax
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from transformer.axes import DATA_PARALLEL
+from tests.golden import make_specs
+from transformer.axes import Placement
+from transformer.config import UserError, from_config
 from transformer.models.contract import Interface, Model, Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.tasks.contract import LossAux, Objective, View
@@ -17,12 +20,26 @@ from transformer.tasks.losses import token_loss
 from transformer.training.averages import Average, AverageKind
 from transformer.training.experiment import compile_once
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
-from transformer.training.sharding import make_mesh, shard_batch, state_shardings
+from transformer.training.sharding import (
+    ShardingConfig,
+    by_examples,
+    make_mesh,
+    make_placement,
+    shard_batch,
+    state_shardings,
+    traced_on,
+)
 from transformer.training.state import by_path
 from transformer.training.step import Metrics, init_state, make_step
 
 ROWS, LENGTH, VOCABULARY, HEADS = 16, 6, 20, 8
 AVERAGES = {"mean": Average(AverageKind.MEAN)}
+FSDP = ShardingConfig(data=2, fsdp=4, rules="fsdp")
+TENSOR = ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp")
+
+
+def on(config: ShardingConfig, devices: int) -> Placement:
+    return make_placement(config, jax.devices()[:devices])
 
 
 class Reading:
@@ -75,14 +92,15 @@ def numbers(metrics: Metrics) -> dict[str, float]:
 
 
 def two_steps(model: Model, devices: int) -> tuple[Any, list[Any], Any]:
-    mesh, made = make_mesh(devices), optimisers(Algorithm.SGD)
+    placement, made = on(ShardingConfig(), devices), optimisers(Algorithm.SGD)
     make = functools.partial(init_state, model, Reading(), made, AVERAGES)
-    shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), mesh)
-    state = compile_once(make, mesh, shardings)(jax.random.key(0))
-    step = jax.jit(make_step(model, Reading(), made, AVERAGES), donate_argnums=0, out_shardings=(shardings, None))
+    shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
+    state = compile_once(make, placement, shardings)(jax.random.key(0))
+    step = traced_on(placement, make_step(model, Reading(), made, AVERAGES))
+    step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
     found = []
     for seed in range(2):
-        state, metrics = step(state, shard_batch(batch_of(seed), mesh))
+        state, metrics = step(state, shard_batch(batch_of(seed), placement))
         found.append(metrics)
     return state, found, step
 
@@ -105,32 +123,122 @@ def test_eight_devices_make_the_step_of_one(model: Model) -> None:
 
 def test_rows_are_divided() -> None:
     batch = batch_of(0)
-    placed = shard_batch(batch, make_mesh(8))
+    placed = shard_batch(batch, on(FSDP, 8))
     for name, array in placed.items():
         np.testing.assert_array_equal(array, batch[name])
         assert {shard.data.shape for shard in array.addressable_shards} == {(ROWS // 8, LENGTH)}
         assert [shard.index[0].start or 0 for shard in array.addressable_shards] == list(range(0, ROWS, 2))
 
 
-def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
+def test_rows_that_cannot_be_divided_lie_whole() -> None:
+    (placed,) = shard_batch({"index": np.arange(6)}, on(ShardingConfig(), 8)).values()
+    assert placed.sharding.is_fully_replicated
+
+
+def abstract_state(model: Model) -> Any:
     make = functools.partial(init_state, model, Reading(), optimisers(Algorithm.ADAM), AVERAGES)
-    abstract = jax.eval_shape(make, jax.random.key(0))
-    rules = {**DATA_PARALLEL, "heads": "data"}
-    shardings = state_shardings(model, abstract, make_mesh(8), rules)
+    return jax.eval_shape(make, jax.random.key(0))
+
+
+def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
+    abstract = abstract_state(model)
+    shardings = state_shardings(model, abstract, on(FSDP, 8))
     assert jax.tree.structure(shardings) == jax.tree.structure(abstract)
     axes = {path: names for path, names in by_path_of_names(model.axes().params).items()}
     specs = {path: sharding.spec for path, sharding in by_path(shardings.variables.params).items()}
-    divided = {path for path, names in axes.items() if "heads" in names}
+    divided = {path for path, names in axes.items() if "embed" in names}
     assert divided
     assert divided != set(axes)
     for path, names in axes.items():
-        assert specs[path] == PartitionSpec(*["data" if name == "heads" else None for name in names])
+        assert specs[path] == PartitionSpec(*["fsdp" if name == "embed" else None for name in names])
         found = [s.spec for p, s in by_path(shardings.optimisers).items() if p.endswith(path)]
         assert found == [specs[path]] * 2  # Adam's first and second moment
         assert shardings.averages["mean"][path].spec == specs[path]
     assert shardings.step.spec == shardings.key.spec == PartitionSpec()
     leaves = zip(jax.tree.leaves(abstract), jax.tree.leaves(shardings), strict=True)
     assert all(sharding.shard_shape(leaf.shape) for leaf, sharding in leaves if leaf.ndim)
+
+
+def test_the_state_begins_divided(model: Model) -> None:
+    placement = on(FSDP, 8)
+    make = functools.partial(init_state, model, Reading(), optimisers(Algorithm.ADAM), AVERAGES)
+    shardings = state_shardings(model, abstract_state(model), placement)
+    state = compile_once(make, placement, shardings)(jax.random.key(0))
+    table = state.variables.params["embedding"]["table"]
+    assert {shard.data.shape for shard in table.addressable_shards} == {(VOCABULARY, 16 // 4)}
+    alone = jax.jit(make)(jax.random.key(0))
+    for path, leaf in by_path(alone.variables).items():
+        np.testing.assert_allclose(by_path(state.variables)[path], leaf, rtol=1e-6, atol=1e-6, err_msg=path)
+
+
+def test_every_parameter_lies_where_it_is_recorded_to() -> None:
+    recorded = json.loads(make_specs.FILE.read_text(encoding="utf-8"))
+    for rules, models in make_specs.all_specs().items():
+        for name, specs in models.items():
+            assert specs == recorded[rules][name], f"{name} under {rules}; if it is meant: {make_specs.__doc__}"
+
+
+def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
+    shape = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
+    interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
+    config = EncoderDecoderConfig(
+        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, key_heads=1, feed_forward=32, longest=LENGTH
+    )
+    model = build(config, interface, Precision())
+    found = by_path(state_shardings(model, abstract_state(model), on(TENSOR, 8)).variables.params)
+    assert found["decoder/attention/query/kernel"].spec == PartitionSpec(None, "fsdp", "tensor", None)
+    assert found["decoder/attention/key/kernel"].spec == PartitionSpec(None, "fsdp", None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rules": "fspd"}, r"config\.sharding\.rules='fspd' is unknown: did you mean 'fsdp'\?"),
+        ({"fsdp": 4}, r"config\.sharding\.fsdp=4 divides nothing under .*rules=dp: say 1, or rules=fsdp or fsdp\+tp"),
+        ({"tensor": 0}, r"config\.sharding\.tensor=0 must be at least 1, or -1"),
+        ({"fsdp": -1, "rules": "fsdp"}, r"config\.sharding\.data and config\.sharding\.fsdp are both -1"),
+        ({"largest_whole": 0.0}, r"config\.sharding\.largest_whole=0\.0 must be above 0 megabytes"),
+        ({"attention": "rings"}, r"config\.sharding\.attention='rings' is unknown: did you mean 'ring'\?"),
+        ({"model": 2}, r"unknown key config\.sharding\.model"),
+    ],
+)
+def test_what_cannot_be_a_mesh_is_refused_before_any_device_is_asked(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        from_config(ShardingConfig, values, "config.sharding")
+
+
+@pytest.mark.parametrize(
+    "config", [ShardingConfig(data=3), ShardingConfig(fsdp=3, rules="fsdp"), ShardingConfig(data=4)]
+)
+def test_sizes_that_do_not_make_the_devices_are_refused(config: ShardingConfig) -> None:
+    with pytest.raises(UserError, match=r"config\.sharding asks for .*=.*, which does not make 8 cpu devices"):
+        make_mesh(config)
+
+
+def test_one_axis_takes_what_the_others_leave() -> None:
+    mesh = make_mesh(ShardingConfig(data=-1, fsdp=2, tensor=2, rules="fsdp+tp"))
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1}
+
+
+def test_a_parameter_that_the_mesh_does_not_divide_is_refused_by_name(model: Model) -> None:
+    with pytest.raises(UserError, match=r"config\.sharding\.fsdp=3 does not divide the 16 of embed in the parameter"):
+        state_shardings(model, abstract_state(model), on(ShardingConfig(data=2, fsdp=3, rules="fsdp"), 6))
+
+
+def test_a_large_parameter_is_not_left_whole_unsaid(model: Model) -> None:
+    abstract, placement = abstract_state(model), on(FSDP, 8)
+    state_shardings(model, abstract, placement, 0.001)
+    with pytest.raises(UserError, match=r"the parameter .* \(.*\) of .* MB would lie whole on every device, above"):
+        state_shardings(model, abstract, placement, 0.0001)
+    # Data parallel means whole.
+    state_shardings(model, abstract, on(ShardingConfig(), 8), 0.0001)
+
+
+def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> None:
+    here = by_examples(on(TENSOR, 8))
+    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
+    here = by_examples(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
+    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
 
 
 def by_path_of_names(axes: Any) -> dict[str, tuple[str | None, ...]]:

@@ -40,6 +40,7 @@ class Bucket:
 
     length: int
     rows: int
+    """Examples of a full batch."""
     examples: np.ndarray
 
     @property
@@ -53,8 +54,9 @@ class TokenBatches:
 
     An example goes to the shortest of `lengths` that holds both its sides; a batch is one length's examples,
     padded to it. An epoch holds every example once, in an order drawn from (seed, epoch); without a seed the
-    order is that of the data. Rows that fill up a last batch are all padding, their `index` is -1. Examples
-    that fit no length are left out and counted in `left_out`.
+    order is that of the data. Rows that fill up a last batch, and every batch to a multiple of `rows_multiple`, are
+    all padding, their `index` is -1: what is learned does not depend on how a batch is divided. Examples that fit no
+    length are left out and counted in `left_out`.
 
     Each batch has `source` [B, S], `target` [B, T] (the decoder's input), `labels` [B, T] and `index` [B].
     """
@@ -68,14 +70,14 @@ class TokenBatches:
         seed: int | None,
         rows_multiple: int = 1,
     ):
-        self._pairs, self._seed = pairs, seed
+        self._pairs, self._seed, self._rows_multiple = pairs, seed, rows_multiple
         longest = np.array([max(len(s), len(t)) for s, t in zip(pairs.sources, pairs.targets, strict=True)], int)
         bucket_of = np.searchsorted(np.array(sorted(lengths)), longest)
         self.left_out = int(np.sum(bucket_of == len(lengths)))
         self.buckets = [
             Bucket(
                 length,
-                max(tokens // length // rows_multiple, 1) * rows_multiple,
+                max(tokens // length, 1),
                 np.flatnonzero(bucket_of == number),
             )
             for number, length in enumerate(sorted(lengths))
@@ -105,8 +107,9 @@ class TokenBatches:
         return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
 
     def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
-        source, target, labels = np.full((3, bucket.rows, bucket.length), self._pairs.pad, np.int32)
-        index = np.full(bucket.rows, -1, np.int32)
+        rows = -(-bucket.rows // self._rows_multiple) * self._rows_multiple
+        source, target, labels = np.full((3, rows, bucket.length), self._pairs.pad, np.int32)
+        index = np.full(rows, -1, np.int32)
         index[: len(examples)] = examples
         for row, example in enumerate(examples):
             tokens = self._pairs.sources[example]

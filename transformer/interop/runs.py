@@ -18,7 +18,7 @@ from transformer.models.contract import PyTree, count_parameters
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import Experiment, assemble, changeable, resolve
 from transformer.training.run_directory import RunDirectory, write_json
-from transformer.training.sharding import make_mesh
+from transformer.training.sharding import one_device
 
 TASKS = {
     "decoder": "language_modelling",
@@ -95,7 +95,7 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
 
 def _save_start(experiment: Experiment, directory: RunDirectory, params: PyTree, seed: int) -> int:
     """Save the state before the first step, with these parameters; how many they are."""
-    setting = assemble(experiment, directory.path, make_mesh(1))
+    setting = assemble(experiment, directory.path, one_device())
     state = setting.initialise(jax.random.key(seed))
     placed = jax.tree.map(
         lambda leaf, given: jax.device_put(given, leaf.sharding), setting.abstract.variables.params, params

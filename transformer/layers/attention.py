@@ -20,6 +20,7 @@ from transformer.attention.positions import (
     rotary,
 )
 from transformer.attention.scores import Parameters, Score
+from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.block_config import Biases, BlockConfig, Positions
 from transformer.layers.initialisation import Initialise, Role
@@ -44,7 +45,7 @@ class MultiHeadAttention(Module):
     def __init__(self, config: BlockConfig, *, cross: bool, initialise: Initialise, parameter: Parameter, keys: Keys):
         model = (("embed", config.width),)
         heads = (("heads", config.heads), ("head_depth", config.depth))
-        groups = (("heads", config.groups), ("head_depth", config.depth))
+        groups = (("groups", config.groups), ("head_depth", config.depth))
         linear = functools.partial(Linear, bias=config.biases is Biases.ALL, parameter=parameter, keys=keys)
         self.query = linear(model, heads, initialise=functools.partial(initialise, Role.QUERY))
         self.key = linear(model, groups, initialise=functools.partial(initialise, Role.KEY))
@@ -61,7 +62,8 @@ class MultiHeadAttention(Module):
 
     def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
         """The projected keys and values of a memory, without positions."""
-        return self.key(memory_BxKxE), self.value(memory_BxKxE)
+        names = ("batch", "length", "groups", None)
+        return place(self.key(memory_BxKxE), *names), place(self.value(memory_BxKxE), *names)
 
     def read(
         self,
@@ -75,8 +77,9 @@ class MultiHeadAttention(Module):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], Captured | None]:
         """Attend from x to keys and values that are already projected; with a key, as in training."""
+        names = ("batch", "length", "heads", None)
         output_BxQxHxD, attended = attend(
-            self.query(x_BxQxE),
+            place(self.query(x_BxQxE), *names),
             k_BxKxGxD,
             v_BxKxGxD,
             spec=self.spec,
@@ -86,7 +89,8 @@ class MultiHeadAttention(Module):
             train=key is not None,
             capture=capture,
         )
-        return self.output(checkpoint_name(output_BxQxHxD, OUTPUT_NAME)), attended.captured
+        output_BxQxHxD = checkpoint_name(place(output_BxQxHxD, *names), OUTPUT_NAME)
+        return self.output(output_BxQxHxD), attended.captured
 
     def __call__(
         self,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5
+from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, KeysAndValues, MultiHeadAttention, fill_ring
 from transformer.layers.block_config import Biases, BlockConfig, Remat
 from transformer.layers.feed_forward import FeedForward
@@ -17,6 +18,9 @@ from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Keys, Module, Parameter, scan
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
+
+# Where the vectors between layers lie.
+PLACED = ("batch", "length", None)
 
 
 class Layer(NamedTuple):
@@ -151,7 +155,8 @@ class Block(Module):
         if self.cross_residual is not None:
             sublayers.append((self.cross_residual, attend_to_memory))
         sublayers.append((self.feed_forward_residual, lambda x, key: (self.feed_forward(x), None)))
-        return apply_sublayers(x, sublayers, layer.drops, layer.key)
+        x, extras = apply_sublayers(place(x, *PLACED), sublayers, layer.drops, layer.key)
+        return place(x, *PLACED), extras
 
 
 def run_layers(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.dropout import dropout
 from transformer.attention.positions import sinusoidal
+from transformer.axes import place
 from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.initialisation import Initialise, Role
@@ -93,7 +94,7 @@ class Ends(Module):
             x_BxTxE = x_BxTxE + self.types(types_BxT, self.dtype)
         if self.embedding_norm is not None:
             x_BxTxE = self.embedding_norm(x_BxTxE)
-        return dropout(x_BxTxE, self.config.dropout, key)
+        return dropout(place(x_BxTxE, "batch", "length", None), self.config.dropout, key)
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token, in at least float32."""
@@ -105,4 +106,5 @@ class Ends(Module):
             at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
             kernel = self.unembedding.kernel[...].astype(x.dtype)
             logits = jnp.einsum("...e,ev->...v", x, kernel, preferred_element_type=at_least_float32)
-        return logits if self.output_bias is None else self.output_bias(logits)
+        logits = logits if self.output_bias is None else self.output_bias(logits)
+        return place(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 from jaxtyping import Array, Float
 
+from transformer.axes import place
 from transformer.layers.initialisation import Initialise, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Keys, Module, Parameter
@@ -83,6 +84,5 @@ class FeedForward(Module):
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Map every position by itself."""
         function = self.activation.function
-        if self.gate is None:
-            return self.contract(function(self.expand(x)))
-        return self.contract(function(self.gate(x)) * self.expand(x))
+        hidden = function(self.expand(x)) if self.gate is None else function(self.gate(x)) * self.expand(x)
+        return self.contract(place(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden)

@@ -34,7 +34,9 @@ class Linear(Module):
         output_names, output_sizes = zip(*outputs, strict=True)
         fan_in, fan_out = math.prod(size for _, size in inputs), math.prod(output_sizes)
         self.kernel = parameter(keys, initialise(fan_in, fan_out), sizes, names)
-        self.bias = parameter(keys, jax.nn.initializers.zeros, output_sizes, output_names) if bias else None
+        # A vector along the width is too small to be worth dividing, and gathering again in every layer.
+        bias_names = tuple("features" if name == "embed" else name for name in output_names)
+        self.bias = parameter(keys, jax.nn.initializers.zeros, output_sizes, bias_names) if bias else None
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Contract the last axes of x with the kernel's first ones."""

@@ -23,8 +23,8 @@ class LayerNorm(Module):
     """
 
     def __init__(self, width: int, *, parameter: Parameter, keys: Keys, epsilon: float = 1e-6, bias: bool = True):
-        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("embed",))
-        self.bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("embed",)) if bias else None
+        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("features",))
+        self.bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("features",)) if bias else None
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
@@ -43,7 +43,7 @@ class RmsNorm(Module):
     """
 
     def __init__(self, width: int, *, parameter: Parameter, keys: Keys, epsilon: float = 1e-6):
-        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("embed",))
+        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("features",))
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:

@@ -19,6 +19,7 @@ from transformer.models.contract import Need
 from transformer.tasks.continuation import encode_prompts, roll_out
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.decoding import Decoding
+from transformer.tasks.rehearsal import made_up_documents
 from transformer.tasks.text_data import (
     Documents,
     TextConfig,
@@ -95,7 +96,7 @@ class LanguageModelling(TextTask):
         return self._batches(self._train, seed)
 
     def _batches(self, documents: Documents, seed: int | None) -> Windows | Packed:
-        context, rows, end = self.config.context, self._rows, self.tokenizer.end
+        context, rows, end = self.config.context, self.config.rows, self.tokenizer.end
         match self.config.batching:
             case Batching.WINDOWS:
                 return Windows(join(documents, end), context=context, rows=rows, seed=seed)
@@ -172,3 +173,9 @@ def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int =
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits = load_documents(config, directory, roles=())
     return LanguageModelling(config, tokenizer, splits, rows_multiple)
+
+
+def rehearse(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:
+    """The task over made-up text, without prompts: how many tokens they have only the real tokenizer could say."""
+    tokenizer, splits = made_up_documents(config, roles=())
+    return LanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)

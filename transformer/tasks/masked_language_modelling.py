@@ -16,6 +16,7 @@ from transformer.data.windows import Frame, Windows, join
 from transformer.models.contract import Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.masking import mask_tokens, words_of_row
+from transformer.tasks.rehearsal import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, load_documents
 from transformer.tasks.text_task import TextTask, real_places
 
@@ -85,7 +86,7 @@ class MaskedLanguageModelling(TextTask):
         return Windows(
             join(documents, self.tokenizer.end),
             context=self.config.context,
-            rows=self._rows,
+            rows=self.config.rows,
             seed=seed,
             frame=Frame(self.tokenizer.begin, self.tokenizer.end),
         )
@@ -166,4 +167,10 @@ def _finish(sums: Mapping[str, float], rows: object) -> Report:
 def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits = load_documents(config, directory, roles=("mask",))
+    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
+
+
+def rehearse(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:
+    """The task over made-up text."""
+    tokenizer, splits = made_up_documents(config, roles=("mask",))
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from transformer.attention.capture import Capture
+from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, View
@@ -41,9 +42,13 @@ class TextTask:
         repeated: int = 0,
     ):
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
-        self._rows = -(-config.rows // rows_multiple) * rows_multiple
+        if config.rows % rows_multiple:
+            raise UserError(
+                f"config.task.rows={config.rows} cannot be cut into {rows_multiple} equal parts (those of the batch on "
+                f"the mesh x config.accumulate): give a multiple of {rows_multiple}, or another config.sharding"
+            )
         self.interface = Interface(
-            inputs={"tokens": jax.ShapeDtypeStruct((self._rows, config.context), jnp.int32)},
+            inputs={"tokens": jax.ShapeDtypeStruct((config.rows, config.context), jnp.int32)},
             vocabularies={"tokens": tokenizer.vocabulary},
             pad=tokenizer.pad,
             begin=tokenizer.begin,

@@ -15,6 +15,7 @@ from transformer.models.contract import Aux, Interface, Need
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.rehearsal import made_up_splits
 from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
@@ -138,6 +139,12 @@ class Translation:
 def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits = load_splits(config, directory)
+    return Translation(config, tokenizer, splits, rows_multiple)
+
+
+def rehearse(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
+    """The task over made-up pairs of the greatest length."""
+    tokenizer, splits = made_up_splits(config)
     return Translation(config, tokenizer, splits, rows_multiple)
 
 

@@ -5,17 +5,20 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
+from transformer.axes import Placement
 from transformer.models.contract import Model
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.training.averages import with_average
+from transformer.training.sharding import shard_batch, traced_on
 from transformer.training.state import TrainState, stream
 
 Evaluate = Callable[[TrainState], Report]
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
 
 
-def compile_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[Evaluate]:
+def compile_evaluations(model: Model, evaluations: Sequence[Evaluation], placement: Placement) -> list[Evaluate]:
     """For each evaluation a function from the training state to its report.
 
     Each batch shape is compiled once, for all evaluations that share a step.
@@ -25,11 +28,13 @@ def compile_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list
     compiled: dict[tuple, CompiledStep] = {}
     for evaluation in evaluations:
         key = (evaluation.step, evaluation.parameters)
-        compiled[key] = compiled.get(key) or _compile(model, *key)
-    return [_evaluate(evaluation, compiled[evaluation.step, evaluation.parameters]) for evaluation in evaluations]
+        compiled[key] = compiled.get(key) or _compile(model, placement, *key)
+    return [
+        _evaluate(evaluation, compiled[evaluation.step, evaluation.parameters], placement) for evaluation in evaluations
+    ]
 
 
-def _compile(model: Model, step: EvaluationStep, parameters: str) -> CompiledStep:
+def _compile(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:
     def view_of(state: TrainState) -> View:
         variables = state.variables
         if parameters != "raw":
@@ -40,16 +45,22 @@ def _compile(model: Model, step: EvaluationStep, parameters: str) -> CompiledSte
             variables = variables._replace(params=with_average(variables.params, state.averages[parameters]))
         return View(model, variables, state.averages, state.extra, state.step, train=False)
 
-    return jax.jit(lambda state, batch, key: step(view_of(state), batch, key))
+    def measure(state: TrainState, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
+        return step(view_of(state), batch, key)
+
+    # Every process reads the whole of what was found.
+    return jax.jit(traced_on(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
 
 
-def _evaluate(evaluation: Evaluation, step: CompiledStep) -> Evaluate:
+def _evaluate(evaluation: Evaluation, step: CompiledStep, placement: Placement) -> Evaluate:
     def evaluate(state: TrainState) -> Report:
         # Optimisers stay out of the compiled program's arguments.
         state = state._replace(optimisers={})
         key = stream(state.key, state.step, evaluation.name)
         results = [
-            jax.device_get(step(state, evaluation.batches[number], jax.random.fold_in(key, number)))
+            jax.device_get(
+                step(state, shard_batch(evaluation.batches[number], placement), jax.random.fold_in(key, number))
+            )
             for number in range(len(evaluation.batches))
         ]
         sums = jax.tree.map(

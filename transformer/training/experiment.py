@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh
 
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
+from transformer.axes import Placement
 from transformer.config import RunConfig, UserError, from_config, to_config
 from transformer.costs.chips import peak_flops
 from transformer.costs.flops import training_flops
@@ -33,7 +33,14 @@ from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule,
 from transformer.training.probe import compile_probe
 from transformer.training.profile import Profiled
 from transformer.training.run_directory import RunDirectory
-from transformer.training.sharding import make_mesh, shard_batch, state_shardings
+from transformer.training.sharding import (
+    ShardingConfig,
+    make_placement,
+    one_device,
+    shard_batch,
+    state_shardings,
+    traced_on,
+)
 from transformer.training.sinks import Console, HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.maps import Maps
@@ -52,6 +59,7 @@ class Experiment:
     averages: Mapping[str, Average]
     precision: Precision
     maps: MapsConfig
+    sharding: ShardingConfig
 
     def to_config(self) -> dict[str, Any]:
         """The resolved config as plain values: what `config.json` holds."""
@@ -63,6 +71,7 @@ class Experiment:
             "averages": to_config(self.averages),
             "precision": to_config(self.precision),
             "maps": to_config(self.maps),
+            "sharding": to_config(self.sharding),
         }
 
 
@@ -83,6 +92,7 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         averages=averages,
         precision=from_config(Precision, run.precision, "config.precision"),
         maps=from_config(MapsConfig, run.maps, "config.maps"),
+        sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),
     )
     wanted = getattr(experiment.task, "evaluated_parameters", "raw")
     if wanted != "raw" and wanted not in averages:
@@ -99,41 +109,51 @@ class Setting(NamedTuple):
     task: Task
     model: Model
     optimisers: Mapping[str, Optimizer]
-    mesh: Mesh
+    placement: Placement
     initialise: Callable[[jax.Array], TrainState]
     abstract: TrainState
 
 
-def assemble(experiment: Experiment, directory: Path, mesh: Mesh | None = None) -> Setting:
-    """Open the data, build the model and say where its state will lie.
+def assemble(
+    experiment: Experiment, directory: Path, placement: Placement | None = None, *, rehearse: bool = False
+) -> Setting:
+    """Open the data, build the model and say where its state will lie: by default as the config's `sharding` says.
 
-    Errors: UserError for data that is missing or does not fit the model.
+    To `rehearse` reads no data: the task is one of the same shapes, which is enough to compile its programs.
+
+    Errors: UserError for data that is missing or does not fit the model, and for a mesh that does not fit either.
     """
-    mesh = make_mesh() if mesh is None else mesh
-    task = tasks.build(experiment.task, directory, mesh.size * experiment.run.accumulate)
+    placement = make_placement(experiment.sharding) if placement is None else placement
+    parts = placement.parts("batch") * experiment.run.accumulate
+    if rehearse:
+        task = tasks.rehearse(experiment.task, parts)
+    else:
+        task = tasks.build(experiment.task, directory, parts)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimizer = make_optimizer(experiment.optimizer, experiment.run.steps)
     optimisers = {objective.name: optimizer for objective in task.objectives}
     make = functools.partial(init_state, model, task, optimisers, experiment.averages)
     abstract = jax.eval_shape(make, jax.random.key(0))
-    shardings = state_shardings(model, abstract, mesh)
+    shardings = state_shardings(model, abstract, placement, experiment.sharding.largest_whole)
     placed = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         abstract,
         shardings,
     )
-    return Setting(task, model, optimisers, mesh, compile_once(make, mesh, shardings), placed)
+    return Setting(task, model, optimisers, placement, compile_once(make, placement, shardings), placed)
 
 
-def compile_once(make: Callable[..., Any], mesh: Mesh, shardings: Any = None) -> Callable[..., Any]:
+def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
     """A jitted function for a program that runs a single time, such as the making of a state.
 
     On CPUs, optimising the many small random draws of an initialisation takes longer than compiling the training
     step and saves nothing, so there it is left out.
     """
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
     return jax.jit(
-        make, out_shardings=shardings, compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None
+        traced_on(placement, make),
+        out_shardings=shardings,
+        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
     )
 
 
@@ -190,7 +210,7 @@ def load(
     step = checkpoints.latest() if step is None else step
     if step is None:
         raise UserError(f"{workdir} has no checkpoint yet; train it with python -m launch.train --workdir={workdir}")
-    setting = assemble(experiment, directory.path, make_mesh(1))
+    setting = assemble(experiment, directory.path, one_device())
     parts = {
         name: checkpoints.restore_part(step, getattr(setting.abstract, name), (name,))
         for name in TrainState._fields
@@ -218,7 +238,8 @@ def compile_step(experiment: Experiment, setting: Setting, capture: Capture | No
     )
     # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
-    return jax.jit(step, donate_argnums=0, out_shardings=(placed, None))
+    traced = traced_on(setting.placement, step)
+    return jax.jit(traced, donate_argnums=0, out_shardings=(placed, None))
 
 
 def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], float] | None:
@@ -244,7 +265,7 @@ def _train(
         setting.model,
         setting.task,
         setting.abstract,
-        setting.mesh,
+        setting.placement,
         config=experiment.maps,
         times=config.looks,
         # A run goes on as it began, also where it now looks more often or trains for longer.
@@ -273,7 +294,7 @@ def _train(
     compiled = compile_step(experiment, setting)
 
     def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
-        return compiled(state, shard_batch(batch, setting.mesh), observe)
+        return compiled(state, shard_batch(batch, setting.placement), observe)
 
     step: Step = Profiled(sharded, directory.path / "profile") if profile else sharded
     try:
@@ -293,7 +314,7 @@ def _train(
                 Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
                 for evaluation, evaluate in zip(
                     setting.task.evaluations,
-                    compile_evaluations(setting.model, setting.task.evaluations),
+                    compile_evaluations(setting.model, setting.task.evaluations, setting.placement),
                     strict=True,
                 )
             ],
@@ -301,7 +322,7 @@ def _train(
             save=lambda state: checkpoints.save(int(state.step), state, {}),
             sink=sink,
             flops=count_flops(experiment, setting),
-            peak_flops=peak_flops(list(setting.mesh.devices.flat)),
+            peak_flops=peak_flops(list(setting.placement.mesh.devices.flat)),
         )
     except BaseException:
         # What stopped the run is what is told, not what of its maps could then no longer be written.
@@ -318,7 +339,8 @@ def config_hash(experiment: Experiment) -> str:
 
 def _greet(experiment: Experiment, setting: Setting, directory: RunDirectory, latest: int | None) -> None:
     parameters = count_parameters(setting.abstract.variables.params)
-    devices = setting.mesh.devices.flat
+    mesh = setting.placement.mesh
+    devices = mesh.devices.flat
     match latest:
         case None:
             what = f"training to step {experiment.run.steps}"
@@ -327,7 +349,7 @@ def _greet(experiment: Experiment, setting: Setting, directory: RunDirectory, la
         case _:
             what = f"resuming from step {latest} to step {experiment.run.steps}"
     print(
-        f"{experiment.run.name}: {parameters:,} parameters on {setting.mesh.size} x {devices[0].device_kind}, {what}; "
+        f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {devices[0].device_kind}, {what}; "
         f"run directory {directory.path}",
         flush=True,
     )

@@ -46,7 +46,7 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
         state = jax.block_until_ready(setting.initialise(key))
         began = time.perf_counter()
         for batch in batches:
-            state, _ = step(state, shard_batch(batch, setting.mesh))
+            state, _ = step(state, shard_batch(batch, setting.placement))
         jax.block_until_ready(state)
         return time.perf_counter() - began
 
@@ -84,7 +84,7 @@ def measure_capture(
     The three kinds of step are taken in turn on the same batch, so that a machine's moods fall on all of them.
     """
     setting = assemble(experiment, directory)
-    batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.mesh)
+    batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.placement)
     sites = tuple(site.name for site in setting.model.sites)
     capture = Capture(sites, rows=rows, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, heads_every=0))
@@ -124,7 +124,7 @@ def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats
     setting = assemble(experiment, directory)
     step, config = compile_step(experiment, setting), experiment.run
     probe = compile_probe(
-        setting.model, setting.task, setting.abstract, setting.mesh, config=experiment.maps, times=config.looks
+        setting.model, setting.task, setting.abstract, setting.placement, config=experiment.maps, times=config.looks
     )
     state = setting.initialise(jax.random.key(config.seed))
     began = time.perf_counter()
@@ -159,7 +159,7 @@ def _seconds_of_loop(
     began = time.perf_counter()
     state = run(
         state,
-        lambda state, batch, observe=False: step(state, shard_batch(batch, setting.mesh), observe),
+        lambda state, batch, observe=False: step(state, shard_batch(batch, setting.placement), observe),
         setting.task.source(experiment.run.seed),
         steps=steps,
         cadence=Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),

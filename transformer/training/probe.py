@@ -1,17 +1,18 @@
 """The probe: what every head does on a fixed batch, in one program that is compiled once."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from transformer.attention.capture import Capture, Captured
+from transformer.axes import Placement
 from transformer.maps.probe import Plan, make_plan
 from transformer.maps.tiers import Kept, MapsConfig, Tiers
 from transformer.models.contract import Model
 from transformer.tasks.contract import Task, View
+from transformer.training.sharding import by_examples, traced_on
 from transformer.training.state import TrainState, stream
 
 
@@ -26,7 +27,7 @@ def compile_probe(
     model: Model,
     task: Task,
     abstract: TrainState,
-    mesh: Mesh,
+    placement: Placement,
     *,
     config: MapsConfig,
     times: int,
@@ -36,22 +37,26 @@ def compile_probe(
 
     Where the run has kept some already, by its `tiers`, it goes on with these.
 
-    Where the examples can be divided evenly over the devices they are, and each device keeps what it found.
+    Where the examples can be divided evenly over the devices they are, and so are the heads; each device keeps what it
+    found of its own.
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
         view = View(model, state.variables, state.averages, state.extra, state.step, train=False)
         return task.probe(view, capture, stream(state.key, state.step, "probe")).maps
 
+    abstract = abstract._replace(optimisers={})
     labels = task.labels()
     whole = Capture(tuple(site.name for site in model.sites))
-    traced = jax.eval_shape(lambda state: look(state, whole), abstract._replace(optimisers={}))
+    traced = jax.eval_shape(lambda state: look(state, whole), abstract)
     plan = make_plan(traced, model.sites, labels, config, times, tiers)
-    divided = len(labels.titles) % mesh.size == 0
-    placed = NamedSharding(mesh, PartitionSpec("data") if divided else PartitionSpec())
+    here = by_examples(placement)
 
-    @functools.partial(jax.jit, out_shardings=placed)
-    def probe(state: TrainState) -> dict[str, Kept]:
+    def seen(state: TrainState) -> dict[str, Kept]:
         return plan.keep(look(state, plan.request()))
 
+    def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
+        return NamedSharding(here.mesh, here.even_spec(("batch", None, "heads"), kept.shape[:3]))
+
+    probe = jax.jit(traced_on(here, seen), out_shardings=jax.tree.map(lies, jax.eval_shape(seen, abstract)))
     return Probe(plan, lambda state: probe(state._replace(optimisers={})))

@@ -1,52 +1,188 @@
 """Where arrays lie: a mesh over all devices, the state by its logical axes, batches divided by rows."""
 
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer.axes import DATA_PARALLEL, Rules, resolve
+from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, placed
+from transformer.config import UserError, choice
 from transformer.models.contract import Model
 from transformer.training.state import TrainState
 
-
-def make_mesh(devices: int | None = None) -> Mesh:
-    """A mesh with the one axis "data" over the first `devices` devices, or all."""
-    chosen = jax.devices()[:devices]
-    return jax.make_mesh((len(chosen),), ("data",), axis_types=(AxisType.Auto,), devices=chosen)
+MEGABYTE = 1e6
 
 
-def state_shardings(model: Model, abstract: TrainState, mesh: Mesh, rules: Rules = DATA_PARALLEL) -> TrainState:
+@dataclasses.dataclass(frozen=True)
+class ShardingConfig:
+    """The mesh and the rules that place arrays on it (transformer.axes).
+
+    `data`, `fsdp`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: all devices that
+    the others leave. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across divided
+    positions. Where the rules divide parameters, one that they leave whole may have at most `largest_whole` megabytes.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+    sequence: int = 1
+    rules: str = "dp"
+    attention: DividedAttention = DividedAttention.RING
+    largest_whole: float = 16.0
+
+    def __post_init__(self) -> None:
+        rules = choice(self.rules, RULES, "config.sharding.rules")
+        sizes = self.sizes()
+        for axis, size in sizes.items():
+            if size != -1 and size < 1:
+                raise UserError(f"config.sharding.{axis}={size} must be at least 1, or -1 for the rest")
+            if size != 1 and axis != "data" and not any(axis in axes for axes in rules.values()):
+                able = [name for name, other in RULES.items() if any(axis in axes for axes in other.values())]
+                raise UserError(
+                    f"config.sharding.{axis}={size} divides nothing under config.sharding.rules={self.rules}: "
+                    f"say 1, or rules={' or '.join(able)}"
+                )
+        if list(sizes.values()).count(-1) > 1:
+            rest = " and ".join(f"config.sharding.{axis}" for axis, size in sizes.items() if size == -1)
+            raise UserError(f"{rest} are both -1: only one axis can be all that the others leave")
+        if self.largest_whole <= 0:
+            raise UserError(f"config.sharding.largest_whole={self.largest_whole} must be above 0 megabytes")
+
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis of the mesh, as it is said."""
+        return {axis: getattr(self, axis) for axis in MESH_AXES}
+
+
+def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh over `devices` (all of the run's), by default, laid out so that neighbours on an axis are neighbours.
+
+    Errors: UserError where the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    sizes = config.sizes()
+    said = math.prod(size for size in sizes.values() if size != -1)
+    rest = [axis for axis, size in sizes.items() if size == -1]
+    if len(devices) % said if rest else len(devices) != said:
+        mesh = " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1)
+        raise UserError(
+            f"config.sharding asks for {mesh or 'one device'}, which does not make {len(devices)} "
+            f"{devices[0].device_kind} devices: choose sizes whose product is {len(devices)}, one of them may be -1"
+        )
+    shape = tuple(len(devices) // said if axis in rest else size for axis, size in sizes.items())
+    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape), devices=devices)
+
+
+def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Placement:
+    """The mesh of `make_mesh` with the rules of the config.
+
+    Errors: as `make_mesh`.
+    """
+    return Placement(make_mesh(config, devices), RULES[config.rules], config.attention)
+
+
+def one_device() -> Placement:
+    """Everything on the first device of this process: how a run is read that was trained anywhere."""
+    return make_placement(ShardingConfig(), jax.local_devices()[:1])
+
+
+def by_examples(placement: Placement) -> Placement:
+    """The placement of a pass over few examples: positions whole, examples divided over all axes but those of heads.
+
+    So a map's rows and columns are on one device, and no attention needs another's keys.
+    """
+    heads = placement.rules["heads"]
+    batch = tuple(axis for axis in MESH_AXES if axis not in heads)
+    return placement._replace(rules={**placement.rules, "batch": batch, "length": ()})
+
+
+def traced_on[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
+    """The function, traced for a placement whenever it is compiled."""
+
+    @functools.wraps(function)
+    def traced(*arguments: P.args, **named: P.kwargs) -> R:
+        with placed(placement):
+            return function(*arguments, **named)
+
+    return traced
+
+
+def state_shardings(
+    model: Model, abstract: TrainState, placement: Placement, largest_whole: float = math.inf
+) -> TrainState:
     """The sharding of every leaf of the state.
 
     Parameters lie as the rules say, and so do their averages and the optimiser's moments, which are dicts keyed by
     the parameter's path; all else is whole on every device.
+
+    Errors: UserError for an axis of a parameter that the mesh does not divide evenly, and for a parameter above
+    `largest_whole` megabytes that rules which divide parameters leave whole.
     """
-    axes = model.axes()
-    params = jax.tree.map(lambda names: resolve(names, rules), axes.params, is_leaf=_is_names)
-    specs = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): spec
-        for path, spec in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_spec)
-    }
+    names = {_path(path): axes for path, axes in _leaves(model.axes().params, _is_names)}
+    shapes = {_path(path): leaf for path, leaf in _leaves(abstract.variables.params)}
+    specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
+    dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
+    for path, spec in specs.items():
+        megabytes = shapes[path].size * shapes[path].dtype.itemsize / MEGABYTE
+        if dividing and megabytes > largest_whole and not any(spec):
+            raise UserError(
+                f"the parameter {path} {shapes[path].shape} of {megabytes:.1f} MB would lie whole on every device, "
+                f"above config.sharding.largest_whole={largest_whole}: choose config.sharding.rules that divide one "
+                f"of its axes {names[path]}, or raise it"
+            )
+    mesh = placement.mesh
 
     def of_dict_by_path(path: Any, leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), PartitionSpec()))
 
+    def of_parameter(path: Any, leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, specs[_path(path)])
+
     shardings = jax.tree_util.tree_map_with_path(of_dict_by_path, abstract)
-    placed = jax.tree.map(lambda spec: NamedSharding(mesh, spec), params, is_leaf=_is_spec)
-    return shardings._replace(variables=shardings.variables._replace(params=placed))
+    params = jax.tree_util.tree_map_with_path(of_parameter, abstract.variables.params)
+    return shardings._replace(variables=shardings.variables._replace(params=params))
 
 
-def shard_batch(batch: Any, mesh: Mesh) -> Any:
-    """Host arrays as global arrays whose rows are divided over the mesh."""
-    rows = NamedSharding(mesh, PartitionSpec("data"))
-    return jax.tree.map(lambda array: jax.device_put(np.asarray(array), rows), batch)
+def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement: Placement) -> PartitionSpec:
+    for name, size in zip(names, leaf.shape, strict=True):
+        parts = 1 if name is None or name == "groups" else placement.parts(name)
+        if name is not None and size % parts:
+            axes = " x ".join(f"config.sharding.{axis}={placement.mesh.shape[axis]}" for axis in placement.axes(name))
+            raise UserError(
+                f"{axes} does not divide the {size} of {name} in the parameter {path} {leaf.shape}: choose sizes that "
+                + ("do, or give config.model.embedding_rows a multiple" if name == "vocabulary" else "do")
+            )
+    return placement.even_spec(names, leaf.shape)  # groups, which may be too few, are then whole
+
+
+def batch_sharding(shape: tuple[int, ...], placement: Placement) -> NamedSharding:
+    """Rows divided over the mesh; whole on every device where their number cannot be."""
+    return NamedSharding(placement.mesh, placement.even_spec(("batch",)[: len(shape)], shape[:1]))
+
+
+def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax.Array]:
+    """A batch of host arrays, the same on every process, as global arrays; each process places its own rows alone."""
+
+    def place(array: Any) -> jax.Array:
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return array
+        whole = np.asarray(array)
+        return jax.make_array_from_process_local_data(batch_sharding(whole.shape, placement), whole, whole.shape)
+
+    return jax.tree.map(place, dict(batch))
+
+
+def _leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _is_names(leaf: Any) -> bool:
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
-
-
-def _is_spec(leaf: Any) -> bool:
-    return isinstance(leaf, PartitionSpec)

@@ -1,0 +1,109 @@
+"""Every toy and every family on eight devices computes what it computes on one, however the mesh divides it."""
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from tests.contracts.cases import CASES, Case
+from transformer.axes import Placement
+from transformer.training.experiment import Setting, compile_once
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.sharding import (
+    ShardingConfig,
+    make_placement,
+    one_device,
+    shard_batch,
+    state_shardings,
+    traced_on,
+)
+from transformer.training.state import TrainState, by_path
+from transformer.training.step import init_state, make_step
+
+STEPS = 20
+# One mesh an axis is in every test run; the others are slow.
+QUICK = {
+    "data": ShardingConfig(data=8),
+    "fsdp": ShardingConfig(data=2, fsdp=4, rules="fsdp"),
+    "tensor": ShardingConfig(data=4, tensor=2, rules="fsdp+tp"),
+    "sequence": ShardingConfig(data=4, sequence=2, rules="sp"),
+}
+SLOW = {
+    "fsdp alone": ShardingConfig(data=1, fsdp=4, rules="fsdp"),
+    "tensor alone": ShardingConfig(data=1, tensor=2, rules="fsdp+tp"),
+    "fsdp and tensor": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
+    "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention="gather"),  # type: ignore[arg-type]
+    "fsdp and sequence": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
+}
+MESHES = QUICK | SLOW
+
+
+class Trained(NamedTuple):
+    """The metrics of every step, the gradients of the first, and the last state, by leaf."""
+
+    losses: list[dict[str, float]]
+    gradients: dict[str, np.ndarray]
+    bits: dict[str, bytes]
+    totals: list[dict[str, float]]
+
+
+class Run:
+    """A case on one placement: its compiled step and its first state, as often as it is asked for."""
+
+    def __init__(self, case: Case, placement: Placement, folder: Path):
+        folder.mkdir()
+        self.setting: Setting = case.assemble(folder, placement)
+        # Momentum's first trace is the gradient itself, and plain descent does not blow rounding up.
+        config = OptimizerConfig(Algorithm.SGD, 0.02, Schedule.CONSTANT, warmup=0, beta1=0.5)
+        made = {objective.name: make_optimizer(config, STEPS) for objective in self.setting.task.objectives}
+        model, task = self.setting.model, self.setting.task
+        make = functools.partial(init_state, model, task, made, case.averages)
+        self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
+        self.initialise = compile_once(make, placement, self.shardings)
+        step = traced_on(placement, make_step(model, task, made, case.averages))
+        self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
+
+    def train(self, steps: int) -> Trained:
+        state: TrainState = self.initialise(jax.random.key(7))
+        source, losses, totals, gradients = self.setting.task.source(5), [], [], {}
+        for number in range(steps):
+            state, metrics = self.step(state, shard_batch(source[number], self.setting.placement))
+            values, counted = jax.device_get((metrics.values, metrics.totals))
+            losses.append({name: float(value) for name, value in values.items() if name.endswith("loss")})
+            totals.append({name: float(value) for name, value in counted.items()})
+            if not gradients:
+                gradients = {path: np.asarray(leaf) for path, leaf in by_path(state.optimisers).items() if leaf.ndim}
+        state = jax.device_get(state._replace(key=jax.random.key_data(state.key)))
+        return Trained(losses, gradients, {path: leaf.tobytes() for path, leaf in by_path(state).items()}, totals)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def alone(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Run(case, one_device(), tmp_path_factory.mktemp("alone") / "task").train(STEPS)
+
+
+@pytest.mark.parametrize("mesh", [pytest.param(m, marks=[pytest.mark.slow] * (m in SLOW)) for m in MESHES])
+def test_a_mesh_computes_what_one_device_does(case: Case, alone: Trained, mesh: str, tmp_path: Path) -> None:
+    config = MESHES[mesh]
+    count = int(np.prod([size for size in config.sizes().values()]))
+    run = Run(case, make_placement(config, jax.devices()[:count]), tmp_path / "task")
+    found = run.train(STEPS)
+    assert found.totals == alone.totals  # the very same examples, at every step
+    for number, (losses, expected) in enumerate(zip(found.losses, alone.losses, strict=True)):
+        assert losses == pytest.approx(expected, rel=case.rounding, abs=case.rounding), f"step {number}"
+    assert found.gradients.keys() == alone.gradients.keys()
+    # A gradient that is zero but for rounding, such as that of a key's bias, has no digits to compare.
+    nothing = 1e-8 * max(np.abs(gradient).max() for gradient in alone.gradients.values())
+    for path, gradient in alone.gradients.items():
+        atol = max(1e-5 * np.abs(gradient).max(), nothing)
+        np.testing.assert_allclose(found.gradients[path], gradient, rtol=0, atol=atol, err_msg=path)
+    assert run.train(2).bits == run.train(2).bits
+    assert run.step._cache_size() == 1  # the state comes back where it was: nothing is compiled twice

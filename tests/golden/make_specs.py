@@ -1,0 +1,66 @@
+"""Writes specs.json: where every parameter of the contracts' families lies under each set of rules.
+
+    python -m tests.golden.make_specs
+
+Run it when a parameter is meant to lie elsewhere, and read the difference: a wrong rule costs a pod its memory.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer.axes import RULES, Placement
+from transformer.models.contract import Interface, Precision
+from transformer.models.registry import build, model_config
+from transformer.training.sharding import ShardingConfig, make_placement
+
+FILE = Path(__file__).with_name("specs.json")
+SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "longest": 16}
+MODELS: dict[str, dict[str, Any]] = {
+    "decoder": {"family": "decoder", **SMALL, "layers": 2, "tied": False, "biases": "all"},
+    "decoder, gated": {"family": "decoder", **SMALL, "layers": 2, "activation": "swiglu", "key_heads": 2},
+    "decoder, one key head": {"family": "decoder", **SMALL, "layers": 2, "key_heads": 1},
+    "decoder, Transformer-XL": {"family": "decoder", **SMALL, "layers": 2, "positions": "transformer_xl"},
+    "encoder": {"family": "encoder", **SMALL, "layers": 2, "pooler": True},
+    "encoder_decoder": {"family": "encoder_decoder", **SMALL, "encoder_layers": 2, "decoder_layers": 2},
+    "encoder_decoder, T5": {
+        "family": "encoder_decoder",
+        **SMALL,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "positions": "t5",
+    },
+}
+MESHES = {
+    "dp": ShardingConfig(data=8),
+    "fsdp": ShardingConfig(data=2, fsdp=4, rules="fsdp"),
+    "fsdp+tp": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
+    "sp": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
+}
+assert set(MESHES) == set(RULES)
+
+
+def specs(model: str, placement: Placement) -> dict[str, str]:
+    """The mesh axis of every dimension of every parameter; "-" where it is whole."""
+    interface = Interface({}, {"tokens": 32, "joint": 32}, pad=0, begin=1, end=2)
+    built = build(model_config(MODELS[model]), interface, Precision())
+    axes, shapes = built.axes().params, built.functional.shapes()
+    names = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    found = {}
+    for (path, of_leaf), leaf in zip(names, jax.tree.leaves(shapes), strict=True):
+        spec = placement.even_spec(of_leaf, leaf.shape)
+        found[jax.tree_util.keystr(path, simple=True, separator="/")] = " ".join(axis or "-" for axis in spec)
+    return found
+
+
+def all_specs() -> dict[str, Any]:
+    """By rules and model."""
+    placements = {name: make_placement(config, jax.devices()[:8]) for name, config in MESHES.items()}
+    return {rules: {model: specs(model, here) for model in MODELS} for rules, here in placements.items()}
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
+    FILE.write_text(json.dumps(all_specs(), indent=1) + "\n", encoding="utf-8")
