@@ -1,0 +1,183 @@
+"""Train on a TPU slice of a Kubernetes cluster of Google Cloud: one JobSet, whose one job has a pod on every host."""
+
+import json
+import re
+import sys
+from typing import Any
+
+from launch.cli import Arguments, Command, Flag
+from launch.clusters.slices import Slice, read_slice
+from launch.clusters.training import (
+    DRY_RUN,
+    NAME,
+    Training,
+    call,
+    plain,
+    require_restarts,
+    require_shared,
+    require_tool,
+    run_name,
+    shown,
+    start,
+    train_command,
+)
+from transformer.config import UserError
+
+COMMAND = Command(
+    name="clusters.gke",
+    description=(
+        "Train on a TPU slice of a GKE cluster that has the JobSet controller: write a JobSet that runs the train "
+        "command, whose flags stand behind --, in a pod on every host of the slice, and give it to kubectl. Pods that "
+        "fail are started again and go on from the last checkpoint, but not after a user's mistake (exit code 2)."
+    ),
+    example=(
+        "python -m launch.clusters.gke --image=us-docker.pkg.dev/project/headwise/headwise:1 --topology=v5p:4x4x8 -- "
+        "--config=experiments/demo.py --workdir=gs://bucket/demo"
+    ),
+    flags=(
+        Flag("image", "a container image with the checkout and its dependencies", required=True),
+        Flag("topology", "the slice, as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
+        NAME,
+        Flag("namespace", "the Kubernetes namespace (default: kubectl's own)"),
+        Flag("service-account", "the Kubernetes service account, which may read and write the bucket"),
+        Flag("queue", "the Kueue queue that the run waits in"),
+        Flag("spot", "run on spot nodes, which may be preempted", kind=bool, default=False),
+        Flag("directory", "the checkout in the image (default: the image's own working directory)"),
+        Flag("python", "the interpreter in the image", default="python"),
+        Flag("restarts", "how often the pods are started again", kind=int, default=10),
+        DRY_RUN,
+    ),
+)
+JOB, CONTAINER = "slice", "train"
+# Where jax starts its coordinator on TPU hosts, and where libtpu's processes talk to each other.
+COORDINATOR_PORT, LIBTPU_PORT = 8482, 8471
+# Pods get JOB, its index, theirs and five letters behind the run's name, and 63 characters in all.
+LONGEST_SUFFIX = len(f"-{JOB}-0--") + len("abcde")
+LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+
+
+def main(arguments: Arguments, training: Training) -> None:
+    """Print the call of kubectl with the manifest, or make it."""
+    require_shared(training)
+    require_restarts(arguments.restarts)
+    tpu = read_slice(arguments.topology, training.pod)
+    name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.hosts - 1)))
+    manifest = json.dumps(job_set(arguments, training, tpu, name), indent=2)
+    namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
+    # create refuses a name that is taken, where apply would say that nothing has changed and start nothing.
+    create = ("kubectl", "create", *namespace, "--validate=strict", "--filename=-")
+    delete = ("kubectl", "delete", *namespace, "jobset", name)
+    if arguments.dry_run:
+        print(f"# {tpu.hosts} pods, each on a {tpu.machine_type} with {tpu.chips_a_host} chips")
+        print(shown(create, typed=manifest))
+        return
+    require_tool("kubectl", training.environment)
+    if call(create, training.environment, typed=manifest):
+        print(f"nothing was started; a run of the same name is taken away with: {shown(delete)}", file=sys.stderr)
+        raise SystemExit(1)
+    follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
+    print(f"follow it with: {shown((*follow, '--prefix'))}\nend it with: {shown(delete)}")
+
+
+def job_set(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dict[str, Any]:
+    """The manifest: jobset.x-k8s.io/v1alpha2, one replicated job that is the slice, one indexed pod a host."""
+    labels = {"kueue.x-k8s.io/queue-name": _label("queue", arguments.queue)} if arguments.queue else {}
+    job = {
+        "parallelism": tpu.hosts,
+        "completions": tpu.hosts,
+        "completionMode": "Indexed",
+        # The JobSet starts all pods again together; a pod alone could not join the others.
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [2]},
+                }
+            ]
+        },
+        "template": {"spec": _pod(arguments, training, tpu, name)},
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            # Two jobs never share the node pool of a slice.
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+            **({"labels": labels} if labels else {}),
+        },
+        "spec": {
+            "coordinator": {"replicatedJob": JOB, "jobIndex": 0, "podIndex": 0},
+            "network": {"enableDNSHostnames": True},
+            "failurePolicy": {
+                "maxRestarts": arguments.restarts,
+                "rules": [
+                    {"name": "mistake", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
+                ],
+            },
+            "replicatedJobs": [{"name": JOB, "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
+def _pod(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dict[str, Any]:
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": tpu.generation.node,
+        "cloud.google.com/gke-tpu-topology": tpu.topology,
+    }
+    tolerations = [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]
+    if arguments.spot:
+        selector["cloud.google.com/gke-spot"] = "true"
+        tolerations.append({"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"})
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "nodeSelector": selector,
+        "tolerations": tolerations,
+        # The hosts talk over their own network, not the pods'.
+        "hostNetwork": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "containers": [_container(arguments, training, tpu, name)],
+    }
+    if arguments.service_account:
+        pod["serviceAccountName"] = _label("service-account", arguments.service_account)
+    return pod
+
+
+def _container(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dict[str, Any]:
+    # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
+    coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
+    words = train_command(plain("python", arguments.python), training)
+    joined = (f"--coordinator={coordinator}", f"--processes={tpu.hosts}", "--process=$(PROCESS)")
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": plain("image", arguments.image),
+        # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
+        "command": [*(word.replace("$", "$$") for word in words), *(joined if tpu.hosts > 1 else ())],
+        "env": [
+            {
+                "name": "PROCESS",
+                "valueFrom": {
+                    "fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+                },
+            }
+        ],
+        "ports": [{"containerPort": COORDINATOR_PORT}, {"containerPort": LIBTPU_PORT}],
+        "resources": {"limits": {"google.com/tpu": str(tpu.chips_a_host)}},
+    }
+    if arguments.directory:
+        container["workingDir"] = plain("directory", arguments.directory)
+    return container
+
+
+def _label(flag: str, value: str) -> str:
+    if not re.fullmatch(LABEL, value):
+        raise UserError(
+            f"--{flag}={value} is no Kubernetes name: it takes small letters, digits and -, begins and ends with a "
+            "letter or digit, and has at most 63 characters"
+        )
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(start(COMMAND, main))

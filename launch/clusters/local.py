@@ -1,0 +1,195 @@
+"""Train with several processes on this machine: a rehearsal of a pod on CPU devices, or a process for every GPU."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import IO, NamedTuple
+
+from launch.cli import Arguments, Command, Flag
+from launch.clusters.training import DRY_RUN, Training, shown, start, train_command
+from transformer.config import UserError
+
+COMMAND = Command(
+    name="clusters.local",
+    description=(
+        "Start the train command, whose flags stand behind --, as several processes on this machine that train "
+        "together, each with CPU devices of its own or, with --gpus, one of the machine's GPUs. Their lines carry "
+        "their number; when one fails all are ended; Ctrl-C and SIGTERM reach all."
+    ),
+    example=(
+        "python -m launch.clusters.local --processes=2 --devices=4 -- --config=experiments/demo.py --workdir=runs/demo"
+    ),
+    flags=(
+        Flag("processes", "how many", kind=int, default=2),
+        Flag("devices", "CPU devices of each process (default: 1)", kind=int),
+        Flag("gpus", "give each process one GPU instead of CPU devices", kind=bool, default=False),
+        Flag("port", "where the processes find each other on 127.0.0.1 (default: any free one)", kind=int),
+        DRY_RUN,
+    ),
+)
+COUNT_FLAG = "--xla_force_host_platform_device_count"
+# A process that has not ended so long after it was told to is killed: what waits for a lost peer hears no SIGTERM.
+GRACE = 10.0
+LOOK = 0.05
+
+
+class Process(NamedTuple):
+    """One process to start: its words, and what its environment has beyond the launcher's."""
+
+    words: tuple[str, ...]
+    settings: Mapping[str, str]
+
+
+def main(arguments: Arguments, training: Training) -> None:
+    """Print the calls, or start the processes and wait for them."""
+    processes = plan(arguments, training)
+    if arguments.dry_run:
+        print("\n".join(f"{shown(process.words, process.settings)} &" for process in processes) + "\nwait")
+        return
+    code = run_together(processes, training.environment)
+    if code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    if code:
+        raise SystemExit(code)
+
+
+def plan(arguments: Arguments, training: Training) -> list[Process]:
+    """One process a number, from 0.
+
+    Errors: UserError for numbers that are none, for --devices with --gpus, and for more processes than GPUs.
+    """
+    count = arguments.processes
+    devices = 1 if arguments.devices is None else arguments.devices
+    for flag, value in (("processes", count), ("devices", devices)):
+        if value < 1:
+            raise UserError(f"--{flag}={value} must be at least 1")
+    if arguments.gpus and arguments.devices is not None:
+        raise UserError(f"--devices={devices} counts CPU devices, and --gpus takes GPUs: leave one of them out")
+    if arguments.port is not None and not 1 <= arguments.port <= 65535:
+        raise UserError(f"--port={arguments.port} is no port: take one from 1 to 65535")
+    cards = (training.environment.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")
+    if arguments.gpus and count > len(cards):
+        raise UserError(f"--processes={count} is more than the {len(cards)} GPUs of CUDA_VISIBLE_DEVICES")
+    coordinator = f"--coordinator=127.0.0.1:{arguments.port or free_port()}"
+    flags = [part for part in training.environment.get("XLA_FLAGS", "").split() if not part.startswith(COUNT_FLAG)]
+    fake = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{COUNT_FLAG}={devices}"])}
+    return [
+        Process(
+            train_command(sys.executable, training, coordinator, f"--processes={count}", f"--process={index}"),
+            {"CUDA_VISIBLE_DEVICES": cards[index]} if arguments.gpus else fake,
+        )
+        for index in range(count)
+    ]
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -> int:
+    """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
+
+    A failure ends the others. A signal that this process gets goes on to all, and 128 + its number is returned.
+    """
+    started: list[subprocess.Popen[str]] = []
+    threads: list[threading.Thread] = []
+    with _signals() as received:
+        try:
+            for index, process in enumerate(processes):
+                started.append(_start(process, environment))
+                threads.append(threading.Thread(target=_echo, args=(index, started[-1].stdout), daemon=True))
+                threads[-1].start()
+            code = _wait(started, received)
+        finally:
+            _send(started, signal.SIGKILL)
+        for thread in threads:
+            thread.join(timeout=GRACE)
+    return code
+
+
+def _start(process: Process, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        process.words,
+        env={**environment, **process.settings},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # A session of its own: a Ctrl-C of the terminal reaches it through this process alone, and once.
+        start_new_session=True,
+    )
+
+
+def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
+    """Until all have ended: pass signals on, end the rest once one has failed, kill what outlives the grace."""
+    code, passed, deadline = 0, 0, float("inf")
+    while any(child.poll() is None for child in started):
+        if len(received) > passed:
+            code = code or 128 + received[passed]
+            _send(started, received[passed] if passed == 0 else signal.SIGKILL)
+            deadline, passed = min(deadline, time.monotonic() + GRACE), passed + 1
+        failed = _failed(started)
+        if failed is not None and deadline == float("inf"):
+            index, code = failed
+            print(f"process {index} ended with exit code {code}: ending the others", file=sys.stderr, flush=True)
+            _send(started, signal.SIGTERM)
+            deadline = time.monotonic() + GRACE
+        if time.monotonic() > deadline:
+            _send(started, signal.SIGKILL)
+            deadline = time.monotonic() + GRACE
+        time.sleep(LOOK)
+    failed = _failed(started)
+    return code or (failed[1] if failed else 0)
+
+
+def _failed(started: Sequence[subprocess.Popen[str]]) -> tuple[int, int] | None:
+    """The number of a process that failed, and the exit code that a shell would give it."""
+    for index, child in enumerate(started):
+        if child.poll():
+            return index, child.returncode if child.returncode > 0 else 128 - child.returncode
+    return None
+
+
+def _send(started: Sequence[subprocess.Popen[str]], number: int) -> None:
+    for child in started:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+
+
+def _echo(index: int, lines: IO[str] | None) -> None:
+    for line in lines or ():
+        # One write a line, so that the lines of two processes do not run into each other.
+        sys.stdout.write(f"[{index}] {line.rstrip()}\n")
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The SIGINTs and SIGTERMs that this process gets, which change nothing else while the context lasts."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(start(COMMAND, main))

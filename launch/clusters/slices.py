@@ -1,0 +1,130 @@
+"""TPU slices: what Google Cloud calls them, how many chips and hosts they have, and what software they start with.
+
+Names, shapes and machines are those of the public documentation, "TPU v4", "v5e", "v5p", "v6e", "Plan TPUs in GKE"
+and "TPU software versions" of Google Cloud.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+from transformer.config import UserError, nearest
+
+
+class Generation(NamedTuple):
+    """One kind of chip.
+
+    `accelerator` and `cores` make the accelerator type: v5p-512 is 256 chips of 2 cores each. `node` is GKE's label
+    for its nodes, `machine` what its machine types begin with, `runtime` the software of a TPU VM, `dimensions` those
+    of a slice, `largest` the chips of the largest slice.
+    """
+
+    accelerator: str
+    cores: int
+    node: str
+    machine: str
+    runtime: str
+    dimensions: int
+    largest: int
+
+
+GENERATIONS = {
+    "v4": Generation("v4", 2, "tpu-v4-podslice", "ct4p-hightpu", "tpu-ubuntu2204-base", 3, 4096),
+    "v5e": Generation("v5litepod", 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite", 2, 256),
+    "v5p": Generation("v5p", 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5", 3, 6144),
+    "v6e": Generation("v6e", 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e", 2, 256),
+}
+# The shapes of 2-d generations, and those of 3-d ones below 4x4x4, each as the documentation writes it.
+FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+
+
+class Slice(NamedTuple):
+    """A slice of one generation; `shape` in the order that the documentation writes."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def generation(self) -> Generation:
+        """What all slices of its kind share."""
+        return GENERATIONS[self.name]
+
+    @property
+    def topology(self) -> str:
+        """The shape as GKE labels its nodes, 4x8x8."""
+        return "x".join(map(str, self.shape))
+
+    @property
+    def chips(self) -> int:
+        """How many chips it has in all."""
+        return math.prod(self.shape)
+
+    @property
+    def chips_a_host(self) -> int:
+        """Up to 2x4 a flat slice is one host's own; hosts that share a slice have four chips each."""
+        return self.chips if len(self.shape) == 2 and self.chips <= 8 else 4
+
+    @property
+    def hosts(self) -> int:
+        """How many machines, and so processes."""
+        return self.chips // self.chips_a_host
+
+    @property
+    def accelerator_type(self) -> str:
+        """The name of a TPU VM of so many chips."""
+        return f"{self.generation.accelerator}-{self.chips * self.generation.cores}"
+
+    @property
+    def machine_type(self) -> str:
+        """What GKE's nodes are."""
+        return f"{self.generation.machine}-{self.chips_a_host}t"
+
+
+def read_slice(flag: str | None, pod: str) -> Slice:
+    """The slice that --topology names, or else the config's pod: v5p:4x8x8, its numbers in any order.
+
+    Errors: UserError where neither names one, for a generation or shape that does not exist, with those that do.
+    """
+    text, origin = (flag, "--topology") if flag else (pod, "config.pod")
+    if not text:
+        raise UserError("no topology: say --topology=v5p:4x8x8, or give the config a pod")
+    name, colon, sizes = text.partition(":")
+    if name not in GENERATIONS:
+        raise UserError(f"{origin}={text} is no TPU slice, as v5e:4x4 and v5p:4x8x8 are: {nearest(name, GENERATIONS)}")
+    if not colon or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", sizes, flags=re.ASCII):
+        raise UserError(f"{origin}={text} has no shape: write it as {name}:{example(name)}")
+    given = sorted(map(int, sizes.split("x")))
+    shape = next((known for known in (*FLAT, *SMALL) if sorted(known) == given), tuple(given))
+    generation = GENERATIONS[name]
+    if generation.dimensions == 2:
+        if shape not in FLAT:
+            raise UserError(f"{origin}={text} does not exist: {name} has {_listed(FLAT)}")
+    elif shape not in SMALL and (len(shape) != 3 or any(size % 4 for size in shape)):
+        raise UserError(
+            f"{origin}={text} does not exist: {name} has {_listed(SMALL)}, and three multiples of 4 as {example(name)}"
+        )
+    if math.prod(shape) > generation.largest:
+        raise UserError(
+            f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has {generation.largest} at most"
+        )
+    return Slice(name, shape)
+
+
+def default_shape(name: str, chips: int) -> tuple[int, ...]:
+    """The shape of an accelerator type: the one of so many chips whose sides have the smallest sum."""
+    listed = FLAT if GENERATIONS[name].dimensions == 2 else SMALL
+    cubes = chips // 64
+    sides = range(1, cubes + 1)
+    boxes = [sorted((a, b, cubes // (a * b))) for a in sides for b in sides if cubes % (a * b) == 0]
+    shapes: list[tuple[int, ...]] = [shape for shape in listed if math.prod(shape) == chips]
+    return min(shapes or [tuple(4 * side for side in box) for box in boxes], key=sum)
+
+
+def example(name: str) -> str:
+    """A shape that the generation has."""
+    return "4x4" if GENERATIONS[name].dimensions == 2 else "4x4x8"
+
+
+def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join("x".join(map(str, shape)) for shape in shapes)

@@ -1,0 +1,154 @@
+"""Train on the GPUs of a Slurm cluster: one batch script, which goes back into the queue when its time is up."""
+
+import re
+import shlex
+import sys
+from typing import NamedTuple
+
+from launch.cli import Arguments, Command, Flag
+from launch.clusters.training import (
+    DRY_RUN,
+    NAME,
+    Training,
+    call,
+    extra_options,
+    plain,
+    require_tool,
+    run_name,
+    shown,
+    start,
+    train_command,
+)
+from transformer.config import UserError
+
+COMMAND = Command(
+    name="clusters.slurm",
+    description=(
+        "Train on GPUs through Slurm: write a batch script that starts the train command, whose flags stand behind --, "
+        "as one task a GPU or a node, and give it to sbatch. Shortly before its time is up, when it is preempted and "
+        "when a node fails, the job is queued again and goes on from its last checkpoint."
+    ),
+    example=(
+        "python -m launch.clusters.slurm --topology=gpu:16 --time=24:00:00 -- "
+        "--config=experiments/demo.py --workdir=runs/demo"
+    ),
+    flags=(
+        Flag("topology", "the GPUs in all, as gpu:16 (default: the config's pod)"),
+        Flag("gpus-per-node", "the GPUs of a node", kind=int, default=8),
+        Flag("tasks", "what one process has: a GPU, or all GPUs of its node", choices=("gpu", "node"), default="gpu"),
+        Flag("time", "how long the job runs before it is queued again, as MINUTES, HH:MM:SS or DAYS-HH:MM:SS"),
+        Flag("grace", "seconds before the end of its time that the run has to stop", kind=int, default=120),
+        NAME,
+        Flag("options", "more options of sbatch, such as --partition=NAME, in one string"),
+        Flag("directory", "the checkout (default: where sbatch is called)"),
+        Flag("python", "the interpreter, from the checkout", default=".venv/bin/python"),
+        DRY_RUN,
+    ),
+)
+TIME = r"\d+|(\d+:)?\d+:\d\d|\d+-\d+(:\d\d){0,2}"
+# A node's own disk: no other node sees it, and the next run of the job may be on other nodes.
+LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+
+
+class Share(NamedTuple):
+    """How the GPUs lie on nodes."""
+
+    nodes: int
+    gpus: int
+
+
+def main(arguments: Arguments, training: Training) -> None:
+    """Print the call of sbatch with the script, or make it."""
+    words = ("sbatch", *extra_options(arguments.options))
+    text = script(arguments, training)
+    if arguments.dry_run:
+        print(shown(words, typed=text))
+        return
+    require_tool("sbatch", training.environment)
+    if call(words, training.environment, typed=text):
+        raise SystemExit(1)
+
+
+def script(arguments: Arguments, training: Training) -> str:
+    """The batch script; every word that is not this module's own is quoted or of letters that need no quotes.
+
+    Errors: UserError for flags that Slurm would not take, and a workdir on a node's own disk.
+    """
+    share = read_share(arguments.topology, training.pod, arguments.gpus_per_node)
+    if arguments.grace < 1:
+        raise UserError(f"--grace={arguments.grace} must be at least 1 second")
+    if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
+        raise UserError(f"--workdir={training.workdir} is on a node's own disk: name a directory that all nodes see")
+    name = run_name(arguments.name, training.workdir)
+    tasks = share.gpus if arguments.tasks == "gpu" else 1
+    settings = [
+        f"--job-name={name}",
+        f"--nodes={share.nodes}",
+        f"--ntasks-per-node={tasks}",
+        f"--gpus-per-node={share.gpus}",
+        *((f"--time={_time(arguments.time)}",) if arguments.time is not None else ()),
+        f"--output={name}-%j.log",
+        "--open-mode=append",
+        "--requeue",
+        # Twice the grace: Slurm may send it up to a minute late, and the job must leave before it is killed.
+        f"--signal=B:USR1@{2 * arguments.grace + 60}",
+    ]
+    enter = (f"cd -- {shlex.quote(plain('directory', arguments.directory))} || exit",) if arguments.directory else ()
+    # jax would give each process of a Slurm job one GPU, whatever their number.
+    devices = ",".join(map(str, range(share.gpus)))
+    command = shlex.join(("srun", "--kill-on-bad-exit=1", *train_command(plain("python", arguments.python), training)))
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {setting}" for setting in settings),
+        *enter,
+        *((f"export JAX_LOCAL_DEVICE_IDS={devices}",) if arguments.tasks == "node" else ()),
+        "# srun does not take this from its job by itself.",
+        'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi',
+        "# Shortly before the end: stop the processes, then queue the job again whether or not they have stopped.",
+        "again() {",
+        '  scancel --signal=TERM "$SLURM_JOB_ID"',
+        f"  for _ in {{1..{arguments.grace}}}; do",
+        '    kill -0 "$processes" 2>/dev/null || break',
+        "    sleep 1",
+        "  done",
+        '  scontrol requeue "$SLURM_JOB_ID"',
+        "  exit",
+        "}",
+        f"{command} &",
+        "processes=$!",
+        "trap again USR1",
+        'wait "$processes"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def read_share(flag: str | None, pod: str, gpus_per_node: int) -> Share:
+    """The nodes and GPUs of `gpu:N`, which --topology names, or else the config's pod.
+
+    Errors: UserError where neither names one, for a topology that is not of GPUs, and one that no whole nodes make.
+    """
+    text, origin = (flag, "--topology") if flag else (pod, "config.pod")
+    match = re.fullmatch(r"gpu:([1-9]\d{0,5})", text or "", flags=re.ASCII)
+    if not match:
+        said = f"{origin}={text} is not of GPUs" if text else "no topology"
+        raise UserError(f"{said}: say how many GPUs the run has, as --topology=gpu:16")
+    if gpus_per_node < 1:
+        raise UserError(f"--gpus-per-node={gpus_per_node} must be at least 1")
+    gpus = int(match[1])
+    nodes = max(1, gpus // gpus_per_node)
+    if gpus > gpus_per_node and gpus % gpus_per_node:
+        raise UserError(
+            f"{origin}={text} is not whole nodes of --gpus-per-node={gpus_per_node}: "
+            f"take gpu:{nodes * gpus_per_node} or gpu:{(nodes + 1) * gpus_per_node}"
+        )
+    return Share(nodes, gpus // nodes)
+
+
+def _time(text: str) -> str:
+    if not re.fullmatch(TIME, text, flags=re.ASCII):
+        raise UserError(f"--time={text} is no time: write it as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, as --time=24:00:00")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(start(COMMAND, main))

@@ -1,0 +1,211 @@
+"""Train on a TPU slice of Google Cloud: a queued resource is asked for, waited for, used and given back."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from launch.cli import Arguments, Command, Flag
+from launch.clusters.slices import Slice, default_shape, read_slice
+from launch.clusters.training import (
+    DRY_RUN,
+    NAME,
+    Training,
+    call,
+    extra_options,
+    plain,
+    require_restarts,
+    require_shared,
+    require_tool,
+    run_name,
+    shown,
+    start,
+    train_command,
+)
+from transformer.config import UserError
+
+COMMAND = Command(
+    name="clusters.tpu_vm",
+    description=(
+        "Train on the hosts of a TPU slice through gcloud's queued resources: ask for the slice and wait for it, run "
+        "the train command, whose flags stand behind --, on every host, and give the slice back. A slice that was "
+        "preempted is asked for again and the run goes on; the same command takes up a slice that is still there."
+    ),
+    example=(
+        "python -m launch.clusters.tpu_vm --zone=us-east5-a --topology=v5p:2x2x2 -- "
+        "--config=experiments/demo.py --workdir=gs://bucket/demo"
+    ),
+    flags=(
+        Flag("zone", "the zone of the slice", required=True),
+        Flag("project", "the project that pays (default: gcloud's own)"),
+        Flag("topology", "the slice, as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
+        NAME,
+        Flag("spot", "take spare capacity, which may be preempted", kind=bool, default=False),
+        Flag("options", "more options of gcloud compute tpus queued-resources create, in one string"),
+        Flag("setup", "a shell command that every host runs first, such as one that fetches the checkout"),
+        Flag("directory", "the checkout on the hosts, from the home directory", default="headwise"),
+        Flag("python", "the interpreter on the hosts, from the checkout", default=".venv/bin/python"),
+        Flag("restarts", "how often a slice that was lost is asked for again", kind=int, default=10),
+        Flag("keep", "leave the slice booked when the run has ended", kind=bool, default=False),
+        DRY_RUN,
+    ),
+)
+PAUSE = 30.0
+WAITING = ("CREATING", "ACCEPTED", "PROVISIONING", "WAITING_FOR_RESOURCES", "STATE_UNSPECIFIED")
+LEAVING = ("DELETING", "SUSPENDING")
+GONE = ("FAILED", "SUSPENDED")
+# ssh itself fails with this, whatever the command on the host did.
+CONNECTION_LOST = 255
+# The train command's own: what was wrong is soon put right, and another slice may be hours of waiting away.
+MISTAKE = 2
+LOOKS = 4
+
+
+class Calls(NamedTuple):
+    """The words of every call of gcloud that a run may need."""
+
+    name: str
+    describe: tuple[str, ...]
+    create: tuple[str, ...]
+    setup: tuple[str, ...] | None
+    train: tuple[str, ...]
+    delete: tuple[str, ...]
+
+
+def main(arguments: Arguments, training: Training) -> None:
+    """Print the calls, or make them."""
+    require_shared(training)
+    require_restarts(arguments.restarts)
+    tpu = read_slice(arguments.topology, training.pod)
+    if tpu.shape != default_shape(tpu.name, tpu.chips):
+        raise UserError(
+            f"{tpu.name}:{tpu.topology} is no TPU VM: {tpu.accelerator_type} stands for "
+            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; take that, or launch.clusters.gke"
+        )
+    calls = make_calls(arguments, training, tpu, run_name(arguments.name, training.workdir))
+    if arguments.dry_run:
+        print(described(calls, arguments.keep))
+        return
+    require_tool("gcloud", training.environment)
+    _run(calls, arguments, training, tpu)
+
+
+def make_calls(arguments: Arguments, training: Training, tpu: Slice, name: str) -> Calls:
+    """Every call, quoted once for the hosts' shell and never for this machine's, which sees words."""
+    place: tuple[str, ...] = (f"--zone={plain('zone', arguments.zone)}",)
+    place += (f"--project={plain('project', arguments.project)}",) if arguments.project else ()
+    queued = ("gcloud", "compute", "tpus", "queued-resources")
+    create = (
+        *(*queued, "create", name, *place, f"--node-id={name}"),
+        *(f"--accelerator-type={tpu.accelerator_type}", f"--runtime-version={tpu.generation.runtime}"),
+        *(("--spot",) if arguments.spot else ()),
+        *extra_options(arguments.options),
+    )
+    enter = f"cd -- {shlex.quote(plain('directory', arguments.directory))}"
+    command = shlex.join(train_command(plain("python", arguments.python), training))
+    ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all")
+    return Calls(
+        name=name,
+        describe=(*queued, "describe", name, *place, "--format=json"),
+        create=create,
+        setup=(*ssh, f"--command={arguments.setup}") if arguments.setup else None,
+        train=(*ssh, f"--command={enter} && exec {command}"),
+        delete=(*queued, "delete", name, *place, "--force", "--quiet"),
+    )
+
+
+def described(calls: Calls, keep: bool) -> str:
+    """What a run would do, as a script with a comment where a call depends on the slice's state."""
+    lines = [
+        *("# The slice's state:", shown(calls.describe)),
+        *("# Where there is none, or it was lost (then deleted first, as below):", shown(calls.create)),
+        f"# The state is asked for every {PAUSE:.0f} s until it is ACTIVE; then on every host:",
+        *((shown(calls.setup),) if calls.setup else ()),
+        shown(calls.train),
+        *(() if keep else ("# When the run has ended:", shown(calls.delete))),
+    ]
+    return "\n".join(lines)
+
+
+def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> None:
+    booked = f"{calls.name} is still booked: start the same command again to go on, or give it back with: "
+    booked += shown(calls.delete)
+    code, lost = 0, True
+    try:
+        for _ in range(arguments.restarts + 1):
+            _obtain(calls, training, tpu)
+            code = call(calls.setup, training.environment) if calls.setup else 0
+            code = code or call(calls.train, training.environment)
+            lost = code != 0 and _lost(calls, training, tpu, code)
+            if not lost:
+                break
+            print(f"{calls.name} was lost", flush=True)
+    except KeyboardInterrupt:
+        print(f"\n{booked}", file=sys.stderr)
+        raise
+    if code in (CONNECTION_LOST, MISTAKE) and not lost:
+        why = "the connection was lost" if code == CONNECTION_LOST else "the run was refused on its hosts"
+        print(f"{why}, and {booked}", file=sys.stderr)
+    elif arguments.keep:
+        print(booked)
+    elif call(calls.delete, training.environment):
+        print(booked, file=sys.stderr)
+        code = code or 1
+    if code:
+        raise SystemExit(MISTAKE if code == MISTAKE else 1)
+
+
+def _obtain(calls: Calls, training: Training, tpu: Slice) -> None:
+    """Wait until the slice is there, asking for it once where it is not."""
+    asked, said = False, None
+    while (state := _state(calls, training, tpu)) != "ACTIVE":
+        if state in (None, *GONE):
+            if asked:
+                print(f"the slice was refused: see {shown(calls.describe)}", file=sys.stderr)
+                raise SystemExit(1)
+            if (state and call(calls.delete, training.environment)) or call(calls.create, training.environment):
+                raise SystemExit(1)
+            asked = True
+        elif state not in (*WAITING, *LEAVING):
+            raise UserError(f"{calls.name} is {state}, which this launcher does not know: see {shown(calls.describe)}")
+        elif state != said:
+            print(f"{calls.name} is {state}; asking again every {PAUSE:.0f} s", flush=True)
+            said = state
+        time.sleep(PAUSE)
+
+
+def _lost(calls: Calls, training: Training, tpu: Slice, code: int) -> bool:
+    """Whether the slice went, rather than the program failed or the line dropped; its state may lag behind ssh."""
+    for look in range(LOOKS if code == CONNECTION_LOST else 1):
+        if look:
+            time.sleep(PAUSE)
+        if _state(calls, training, tpu) != "ACTIVE":
+            return True
+    return False
+
+
+def _state(calls: Calls, training: Training, tpu: Slice) -> str | None:
+    """The queued resource's state, None where there is none.
+
+    Errors: UserError for a resource of this name that is another slice, and for what gcloud itself complains of.
+    """
+    done = subprocess.run(calls.describe, env=training.environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        if "NOT_FOUND" in done.stderr:
+            return None
+        raise UserError(f"gcloud cannot tell of the slice: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    found = json.loads(done.stdout)
+    for node in found.get("tpu", {}).get("nodeSpec", []):
+        kind = node.get("node", {}).get("acceleratorType", tpu.accelerator_type)
+        if kind != tpu.accelerator_type:
+            raise UserError(
+                f"there is a queued resource of this name with a {kind}, and this run wants a {tpu.accelerator_type}: "
+                f"say another --name, or give it back with: {shown(calls.delete)}"
+            )
+    return found.get("state", {}).get("state", "STATE_UNSPECIFIED")
+
+
+if __name__ == "__main__":
+    sys.exit(start(COMMAND, main))

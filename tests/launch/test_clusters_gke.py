@@ -1,0 +1,258 @@
+"""The GKE launcher: its manifest against the public schema, what the pods run, and a stand-in of kubectl."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.clusters import gke
+from launch.clusters.training import start
+from tests.launch.engines import HOSTILE, Engines
+
+OWN = ("--image=registry/image:1", "--topology=v5p:4x4x8")
+TRAIN = ("--", "--config=experiments/demo.py", "--workdir=gs://bucket/demo")
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+}
+
+
+@pytest.fixture
+def engines(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
+    engines = Engines(tmp_path)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PATH", engines.environment["PATH"])
+    engines.add("kubectl")
+    return engines
+
+
+@pytest.fixture(scope="session")
+def schema(root: Path) -> dict[str, Any]:
+    return json.loads((root / "tests" / "golden" / "jobset_v1alpha2.json").read_text())
+
+
+def launch(*words: str) -> int:
+    try:
+        return start(gke.COMMAND, gke.main, words)
+    except SystemExit as ended:
+        return int(str(ended.code))
+
+
+def manifest(engines: Engines, *words: str) -> dict[str, Any]:
+    """What kubectl gets."""
+    engines.forget()
+    assert launch(*words) == 0
+    (call,) = engines.calls("kubectl")
+    return json.loads(call.typed)
+
+
+def faults(value: Any, node: dict[str, Any], schema: dict[str, Any], path: str = "") -> list[str]:
+    """Where `value` leaves JSON Schema as the recorded file uses it: types, unknown and missing fields."""
+    if "$ref" in node:
+        return faults(value, schema["$defs"][node["$ref"].removeprefix("#/$defs/")], schema, path)
+    if "anyOf" in node:
+        options = [faults(value, option, schema, path) for option in node["anyOf"]]
+        return [] if [] in options else options[0]
+    kind = node.get("type")
+    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
+        return [f"{path} is not of type {kind}"]
+    found = []
+    if isinstance(value, dict):
+        found += [f"{path} lacks {name}" for name in node.get("required", ()) if name not in value]
+        for name, item in value.items():
+            below = node.get("properties", {}).get(name, node.get("additionalProperties", True))
+            if below is False:
+                found.append(f"{path}.{name} is unknown")
+            elif below is not True:
+                found += faults(item, below, schema, f"{path}.{name}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            found += faults(item, node.get("items", {}), schema, f"{path}[{number}]")
+    return found
+
+
+def pod_of(job_set: dict[str, Any]) -> dict[str, Any]:
+    return job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+
+
+def expanded(word: str, variables: dict[str, str]) -> str:
+    """A word of a pod's command as the kubelet passes it on: $(NAME) is a variable where there is one, $$ is $."""
+
+    def meant(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else variables.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\((.*?)\)", meant, word)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--topology=v5e:1x1",),
+        ("--topology=v5p:16x16x24", "--spot", "--directory=app", "--restarts=0"),
+        ("--namespace=team", "--service-account=trainer", "--queue=multislice-queue", "--name=other"),
+    ],
+)
+def test_manifests_keep_the_public_schema(engines, schema, words):
+    found = manifest(engines, *OWN, *words, *TRAIN)
+    assert (found["apiVersion"], found["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert faults(found, schema, schema) == []
+    # Enumerations, which the recorded schema lacks, from the definitions of JobSet, Job and Pod.
+    spec = found["spec"]
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    assert {rule["action"] for rule in spec["failurePolicy"]["rules"]} == {"FailJobSet"}
+    assert {rule["action"] for rule in job["podFailurePolicy"]["rules"]} == {"FailJob"}
+    assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["operator"] in ("In", "NotIn")
+    assert job["completionMode"] == "Indexed"
+    # A Job's podFailurePolicy is allowed with this restart policy alone.
+    assert pod_of(found)["restartPolicy"] == "Never"
+    assert pod_of(found)["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+
+def test_the_schema_finds_planted_faults(engines, schema):
+    def fault(change: Any) -> list[str]:
+        found = manifest(engines, *OWN, *TRAIN)
+        change(found)
+        return faults(found, schema, schema)
+
+    assert fault(lambda m: m["spec"].update(replicatedjobs=[])) == [".spec.replicatedjobs is unknown"]
+    assert fault(lambda m: m["spec"]["replicatedJobs"][0].pop("name")) == [".spec.replicatedJobs[0] lacks name"]
+    assert fault(lambda m: m["spec"]["failurePolicy"].update(maxRestarts="3")) == [
+        ".spec.failurePolicy.maxRestarts is not of type integer"
+    ]
+    assert fault(lambda m: m["spec"]["network"].update(enableDNSHostnames="yes")) != []
+    assert fault(lambda m: pod_of(m).update(nodeSelector={"a": 1})) != []
+    assert fault(lambda m: pod_of(m)["containers"][0].update(command="python")) != []
+    assert fault(lambda m: pod_of(m)["containers"][0]["resources"]["limits"].update(tpu=[])) != []
+    assert fault(lambda m: pod_of(m)["containers"][0]["resources"]["limits"].update(tpu=4)) == []
+
+
+def test_a_slice_is_one_job_with_a_pod_on_every_host(engines):
+    found = manifest(engines, *OWN, *TRAIN)
+    (replicated,) = found["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    # v5p:4x4x8 is 128 chips on 32 hosts of 4.
+    assert (replicated["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (1, 32, 32, 0)
+    pod = pod_of(found)
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4x8",
+    }
+    (container,) = pod["containers"]
+    assert container["resources"] == {"limits": {"google.com/tpu": "4"}}
+    assert container["image"] == "registry/image:1"
+    assert "workingDir" not in container
+    assert found["spec"]["failurePolicy"]["maxRestarts"] == 10
+    # Exit code 2 is a mistake of the user: the job fails at once, and with it the set.
+    assert job["podFailurePolicy"]["rules"][0]["onExitCodes"] == {
+        "containerName": container["name"],
+        "operator": "In",
+        "values": [2],
+    }
+    assert found["spec"]["failurePolicy"]["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
+
+
+def test_the_pods_find_the_first_of_them_by_the_name_that_jobset_gives_it(engines):
+    found = manifest(engines, *OWN, *TRAIN)
+    # <set>-<job>-<job index>-<pod index>.<subdomain>; the subdomain is the set's name unless it says another.
+    replicated = found["spec"]["replicatedJobs"][0]["name"]
+    assert found["spec"]["coordinator"] == {"replicatedJob": replicated, "jobIndex": 0, "podIndex": 0}
+    assert "subdomain" not in found["spec"]["network"]
+    container = pod_of(found)["containers"][0]
+    assert container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == (
+        "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    )
+    command = [expanded(word, {container["env"][0]["name"]: "7"}) for word in container["command"]]
+    assert command[-3:] == [f"--coordinator=demo-{replicated}-0-0.demo:8482", "--processes=32", "--process=7"]
+    assert {"containerPort": 8482} in container["ports"]
+    # One host needs nobody.
+    alone = pod_of(manifest(engines, *OWN[:1], "--topology=v5e:2x4", *TRAIN))["containers"][0]
+    assert alone["command"] == ["python", "-m", "launch.train", *TRAIN[1:]]
+    assert alone["resources"] == {"limits": {"google.com/tpu": "8"}}
+
+
+def test_flags_reach_the_manifest_and_kubectl(engines, capsys):
+    words = ("--namespace=team", "--service-account=trainer", "--queue=research", "--spot", "--restarts=3")
+    found = manifest(engines, *OWN, *words, "--directory=app", "--python=python3", "--name=other", *TRAIN)
+    (call,) = engines.calls("kubectl")
+    assert call.words == ["create", "--namespace=team", "--validate=strict", "--filename=-"]
+    assert found["metadata"]["name"] == "other"
+    assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research"}
+    assert found["spec"]["failurePolicy"]["maxRestarts"] == 3
+    pod = pod_of(found)
+    assert pod["serviceAccountName"] == "trainer"
+    assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert "cloud.google.com/gke-spot" in {toleration["key"] for toleration in pod["tolerations"]}
+    assert pod["containers"][0]["workingDir"] == "app"
+    assert pod["containers"][0]["command"][0] == "python3"
+    said = capsys.readouterr().out
+    assert "kubectl logs --namespace=team --follow --selector=jobset.sigs.k8s.io/jobset-name=other --prefix" in said
+    assert "kubectl delete --namespace=team jobset other" in said
+
+
+def test_hostile_words_reach_python_as_they_are(engines, schema):
+    for word in HOSTILE:
+        words = ("--", *TRAIN[1:2], f"--workdir=gs://bucket/{word}", f"--config.name={word}", f"--data_dir={word}")
+        found = manifest(engines, *OWN, *words)
+        assert faults(found, schema, schema) == []
+        variables = {"PROCESS": "0", "HOME": "planted"}
+        command = [expanded(item, variables) for item in pod_of(found)["containers"][0]["command"]]
+        assert command[1:-3] == ["-m", "launch.train", *words[1:]]
+    # Planted: unescaped, the word would not come through.
+    assert expanded("$$(PROCESS) $(PROCESS) $", {"PROCESS": "0"}) != "$$(PROCESS) $(PROCESS) $"
+
+
+def test_pods_names_are_short_enough(engines):
+    workdir = "gs://bucket/" + "a" * 100
+    name = manifest(engines, *OWN, *TRAIN[:2], f"--workdir={workdir}")["metadata"]["name"]
+    assert len(f"{name}-slice-0-31-abcde") == 63
+    assert launch(*OWN, f"--name={'a' * 47}", *TRAIN) == 2
+    assert launch(*OWN, f"--name={'a' * 46}", *TRAIN) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--name=Demo",), "--name=Demo is no name for a run"),
+        (("--namespace=a/b",), "--namespace=a/b is no Kubernetes name"),
+        (("--namespace=-n",), "--namespace=-n is no Kubernetes name"),
+        (("--service-account=A",), "--service-account=A is no Kubernetes name"),
+        (("--queue=$(x)",), "--queue=$(x) is no Kubernetes name"),
+        (("--restarts=-1",), "--restarts=-1 must be at least 0"),
+        (("--image=-x",), "--image='-x' must not"),
+        (("--image=",), "clusters.gke needs --image=VALUE"),
+        (("--topology=gpu:8",), "--topology=gpu:8 is no TPU slice"),
+    ],
+)
+def test_mistakes_are_told_before_kubectl_is_called(engines, capsys, words, says):
+    assert launch(*OWN, *words, *TRAIN) == 2
+    assert says in capsys.readouterr().err
+    assert engines.calls() == []
+
+
+def test_a_refusal_of_kubectl_is_passed_on_with_what_would_help(engines, capsys):
+    engines.add("kubectl", 'sys.exit("Error from server (AlreadyExists): jobsets \\"demo\\" already exists")')
+    assert launch(*OWN, *TRAIN) == 1
+    assert "nothing was started; a run of the same name is taken away with: kubectl delete jobset demo" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_dry_run_is_a_script_of_the_very_call_and_makes_none(engines, tmp_path, capsys):
+    words = (*OWN, "--namespace=team", *TRAIN, "--config.name=a'b $(touch harm) END_OF_INPUT")
+    assert launch("--dry-run", *words) == 0
+    text = capsys.readouterr().out
+    assert engines.calls() == []
+    subprocess.run(["bash", "-c", text], env=engines.environment, cwd=tmp_path, check=True)
+    (shown,) = engines.calls()
+    made = manifest(engines, *words)
+    (call,) = engines.calls()
+    assert (shown.words, json.loads(shown.typed)) == (call.words, made)
+    assert not (tmp_path / "harm").exists()

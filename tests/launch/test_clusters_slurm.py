@@ -1,0 +1,248 @@
+"""The Slurm launcher: its script is really run, with stand-ins of Slurm's own commands."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.clusters import slurm
+from launch.clusters.slurm import read_share
+from launch.clusters.training import start
+from tests.launch.engines import HOSTILE_THREES, Engines
+from transformer.config import UserError
+
+OWN = ("--topology=gpu:16",)
+TRAIN = ("--", "--config=experiments/demo.py", "--workdir=runs/demo")
+# srun becomes a process that ends when scancel says so, or one that hears nothing.
+SRUN = """
+import signal, time
+signal.signal(signal.SIGTERM, {action})
+open({mark!r}, "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+SCANCEL = """
+import signal
+os.kill(int(open({mark!r}).read()), signal.SIGTERM)
+"""
+
+
+@pytest.fixture
+def engines(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
+    engines = Engines(tmp_path)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PATH", engines.environment["PATH"])
+    for name in ("sbatch", "srun", "scancel", "scontrol"):
+        engines.add(name)
+    return engines
+
+
+def launch(*words: str) -> int:
+    try:
+        return start(slurm.COMMAND, slurm.main, words)
+    except SystemExit as ended:
+        return int(str(ended.code))
+
+
+def script(engines: Engines, *words: str) -> str:
+    """What sbatch gets."""
+    engines.forget()
+    assert launch(*words) == 0
+    (call,) = engines.calls("sbatch")
+    return call.typed
+
+
+def settings(text: str) -> dict[str, str]:
+    """The options in the script, as sbatch reads them: lines before the first command."""
+    lines = text.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    found = {}
+    for line in lines[1:]:
+        if not line.startswith("#SBATCH "):
+            break
+        key, _, value = line.removeprefix("#SBATCH --").partition("=")
+        found[key] = value
+    assert text.count("#SBATCH") == len(found)
+    return found
+
+
+def run_job(engines: Engines, text: str, cwd: Path) -> subprocess.Popen[str]:
+    environment = {**engines.environment, "SLURM_JOB_ID": "42"}
+    return subprocess.Popen(["bash", "-c", text], env=environment, cwd=cwd, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_script_asks_for_nodes_and_starts_a_task_a_gpu(engines, tmp_path):
+    text = script(engines, *OWN, "--time=24:00:00", *TRAIN)
+    assert settings(text) == {
+        "job-name": "demo",
+        "nodes": "2",
+        "ntasks-per-node": "8",
+        "gpus-per-node": "8",
+        "time": "24:00:00",
+        "output": "demo-%j.log",
+        "open-mode": "append",
+        "requeue": "",
+        "signal": "B:USR1@300",
+    }
+    job = run_job(engines, text, tmp_path)
+    assert job.wait() == 0
+    (srun,) = engines.calls("srun")
+    assert srun.words == ["--kill-on-bad-exit=1", ".venv/bin/python", "-m", "launch.train", *TRAIN[1:]]
+    assert not {"JAX_LOCAL_DEVICE_IDS", "SRUN_CPUS_PER_TASK"} & set(srun.environment)
+    assert engines.calls("scontrol") == []
+
+
+def test_a_task_a_node_sees_all_its_gpus(engines, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "12")
+    text = script(engines, "--topology=gpu:8", "--gpus-per-node=4", "--tasks=node", *TRAIN)
+    found = settings(text)
+    assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "4")
+    run_job(engines, text, tmp_path).wait()
+    (srun,) = engines.calls("srun")
+    assert srun.environment["SRUN_CPUS_PER_TASK"] == "12"
+    assert srun.environment["JAX_LOCAL_DEVICE_IDS"] == "0,1,2,3"
+
+
+def test_options_and_the_environment_reach_sbatch(engines, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    script(engines, *OWN, "--options=--partition=h100 --comment='two words'", *TRAIN)
+    (call,) = engines.calls("sbatch")
+    assert call.words == ["--partition=h100", "--comment=two words"]
+    # sbatch hands its environment on: what this process chose for a login node without GPUs must not be in it.
+    assert "JAX_PLATFORMS" not in call.environment
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    script(engines, *OWN, *TRAIN)
+    assert engines.calls("sbatch")[0].environment["JAX_PLATFORMS"] == "cuda"
+
+
+def test_the_job_ends_as_the_training_does(engines, tmp_path):
+    text = script(engines, *OWN, *TRAIN)
+    engines.add("srun", "sys.exit(7)")
+    assert run_job(engines, text, tmp_path).wait() == 7
+    assert engines.calls("scontrol") == []
+
+
+@pytest.mark.parametrize("action", ["signal.SIG_DFL", "signal.SIG_IGN"])
+def test_before_its_time_is_up_the_job_is_stopped_and_queued_again(engines, tmp_path, action):
+    mark = tmp_path / "mark"
+    engines.add("srun", SRUN.format(mark=str(mark), action=action))
+    engines.add("scancel", SCANCEL.format(mark=str(mark)))
+    text = script(engines, *OWN, "--grace=1" if action.endswith("IGN") else "--grace=50", *TRAIN)
+    engines.forget()
+    job = run_job(engines, text, tmp_path)
+    deadline = time.monotonic() + 30
+    while not mark.exists() or not mark.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(job.pid, signal.SIGUSR1)
+    job.wait()
+    assert [(call.name, call.words) for call in engines.calls()][1:] == [
+        ("scancel", ["--signal=TERM", "42"]),
+        ("scontrol", ["requeue", "42"]),
+    ]
+    process = int(mark.read_text())
+    if action.endswith("IGN"):
+        # What hears nothing is Slurm's to kill: the job is queued again all the same.
+        os.kill(process, signal.SIGKILL)
+    else:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_hostile_words_reach_python_as_they_are(engines, tmp_path):
+    directory = "check out;$(touch harm)"
+    (tmp_path / directory).mkdir()
+    for first, second, third in HOSTILE_THREES:
+        words = (*TRAIN[1:2], f"--workdir={first}", f"--config.name={second}", f"--data_dir={third}")
+        python = first.lstrip("-")
+        text = script(engines, *OWN, f"--directory={directory}", f"--python={python}", "--", *words)
+        assert re.fullmatch(r"[a-z0-9-]+", settings(text)["job-name"])
+        job = run_job(engines, text, tmp_path)
+        assert (job.wait(), job.communicate()[1]) == (0, "")
+        (srun,) = engines.calls("srun")
+        assert srun.words == ["--kill-on-bad-exit=1", python, "-m", "launch.train", *words]
+        assert Path(srun.environment["PWD"]).name == directory
+    assert not [path for path in tmp_path.rglob("harm")]
+    assert not os.path.exists("harm")
+
+
+def test_a_checkout_that_is_not_there_ends_the_job(engines, tmp_path):
+    text = script(engines, *OWN, "--directory=nowhere", *TRAIN)
+    assert run_job(engines, text, tmp_path).wait() == 1
+    assert engines.calls("srun") == []
+
+
+def test_the_dry_run_is_a_script_of_the_very_call_and_makes_none(engines, tmp_path, capsys):
+    words = (*OWN, "--options=--partition='a b'", *TRAIN, "--config.name=a'b $(touch harm)\\")
+    assert launch("--dry-run", *words) == 0
+    text = capsys.readouterr().out
+    assert engines.calls() == []
+    subprocess.run(["bash", "-c", text], env=engines.environment, cwd=tmp_path, check=True)
+    (shown,) = engines.calls()
+    assert shown.typed == script(engines, *words)
+    assert shown.words == engines.calls()[0].words == ["--partition=a b"]
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_refusal_of_sbatch_is_passed_on(engines):
+    engines.add("sbatch", "sys.exit(1)")
+    assert launch(*OWN, *TRAIN) == 1
+
+
+@pytest.mark.parametrize(
+    ("topology", "each", "nodes", "gpus"),
+    [("gpu:1", 8, 1, 1), ("gpu:8", 8, 1, 8), ("gpu:6", 8, 1, 6), ("gpu:64", 8, 8, 8), ("gpu:4", 1, 4, 1)],
+)
+def test_gpus_lie_on_whole_nodes(topology, each, nodes, gpus):
+    assert read_share(topology, "", each) == (nodes, gpus)
+    assert read_share(None, topology, each) == (nodes, gpus)
+
+
+@pytest.mark.parametrize(
+    ("topology", "each", "says"),
+    [
+        ("v5p:4x4x4", 8, "--topology=v5p:4x4x4 is not of GPUs"),
+        ("gpu:0", 8, "is not of GPUs"),
+        ("gpu:08", 8, "is not of GPUs"),
+        ("gpu:8;x", 8, "is not of GPUs"),
+        ("gpu:12", 8, "--topology=gpu:12 is not whole nodes of --gpus-per-node=8: take gpu:8 or gpu:16"),
+        ("gpu:8", 0, "--gpus-per-node=0 must be at least 1"),
+    ],
+)
+def test_gpus_that_no_nodes_make(topology, each, says):
+    with pytest.raises(UserError) as caught:
+        read_share(topology, "", each)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--time=soon",), "--time=soon is no time"),
+        (("--time=1;rm",), "--time=1;rm is no time"),
+        (("--time=",), "--time= is no time"),
+        (("--grace=0",), "--grace=0 must be at least 1 second"),
+        (("--options=job.sh",), "'job.sh' is not of the form --key=value"),
+        (("--name=a b",), "--name=a b is no name for a run"),
+        (("--python=-x",), "--python='-x' must not"),
+        (("--tasks=core",), "--tasks: invalid choice"),
+    ],
+)
+def test_mistakes_are_told_before_sbatch_is_called(engines, capsys, words, says):
+    assert launch(*OWN, *words, *TRAIN) == 2
+    assert says in capsys.readouterr().err
+    assert engines.calls() == []
+
+
+@pytest.mark.parametrize("time", ["90", "90:30", "24:00:00", "2-12", "2-12:30", "2-12:30:00"])
+def test_times_that_slurm_reads(engines, time):
+    assert settings(script(engines, *OWN, f"--time={time}", *TRAIN))["time"] == time
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+def test_a_directory_on_a_node_s_own_disk_is_refused(engines, capsys, folder):
+    assert launch(*OWN, "--", TRAIN[1], f"--workdir={folder}/x") == 2
+    assert "is on a node's own disk" in capsys.readouterr().err
