@@ -1,22 +1,74 @@
 """What devices can do at best: published figures, or a measured one for processors that have none."""
 
 import time
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-# Dense bfloat16 matrix products, in operations a second, from the vendors' data sheets.
-PUBLISHED_BFLOAT16 = {
-    "NVIDIA A100-SXM4-40GB": 312e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
-    "NVIDIA H100 80GB HBM3": 989.4e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989.4e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
+GIB = 2**30
+
+
+class Chip(NamedTuple):
+    """One accelerator as its vendor publishes it; None where no figure is published.
+
+    `memory` in bytes and `bandwidth` its bytes a second; `flops` dense bfloat16 operations a second. `link` is what
+    one link carries in one direction, in bytes a second, and `links` how many a chip has: two for each dimension of
+    a TPU's torus, all of a GPU's together to its switch. `wraps`: the side of a slice from which a torus closes to
+    rings, 0 where there is a switch. `chips_a_host`, and `network`, bytes a second of a chip's share of its host's
+    network.
+    """
+
+    name: str
+    memory: int
+    flops: float
+    bandwidth: float
+    link: float
+    links: int
+    wraps: int
+    chips_a_host: int
+    network: float | None
+
+
+# Google's pages "TPU v4", "v5e", "v5p" and "v6e" (Cloud TPU documentation, system architecture). What they give of
+# links is the sum over a chip, both directions: 400 GB/s on v5e, 800 on v6e, 1,200 on v5p. Of v4 they give all-reduce's
+# 1.1 PB/s over 4,096 chips, which on v5e and v6e is links x link x chips: 45 GB/s. The host networks of v4 and v6e are
+# not there. Slices of v4 and v5p are tori where their sides are multiples of 4; a side of v5e or v6e closes at the
+# pod's own 16. One v5p has 96 GiB, of which programs get 95.
+TOPOLOGIES = {
+    "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 45e9, 6, wraps=4, chips_a_host=4, network=None),
+    "v5e": Chip("TPU v5e", 16 * GIB, 197e12, 819e9, 50e9, 4, wraps=16, chips_a_host=8, network=200e9 / 8 / 8),
+    "v5p": Chip("TPU v5p", 95 * GIB, 459e12, 2765e9, 100e9, 6, wraps=4, chips_a_host=4, network=50e9 / 8),
+    "v6e": Chip("TPU v6e", 32 * GIB, 918e12, 1638e9, 100e9, 4, wraps=16, chips_a_host=8, network=None),
 }
+
+
+def _gpu(name: str, memory: float, flops: float, bandwidth: float, link: float, links: int) -> Chip:
+    # The network of a GPU's host is its buyer's choice.
+    return Chip(name, int(memory), flops, bandwidth, link, links, wraps=0, chips_a_host=8, network=None)
+
+
+# NVIDIA's data sheets of A100, H100 and H200; their operations "with sparsity" halved. NVLink: 12 links of 25 GB/s each
+# way on A100, 18 on H100 and H200. The PCIe card has NVLink by a bridge to one neighbour alone.
+_KINDS = {
+    "TPU v4": TOPOLOGIES["v4"],
+    "TPU v5 lite": TOPOLOGIES["v5e"],
+    "TPU v5e": TOPOLOGIES["v5e"],
+    "TPU v5": TOPOLOGIES["v5p"],
+    "TPU v5p": TOPOLOGIES["v5p"],
+    "TPU v6 lite": TOPOLOGIES["v6e"],
+    "TPU v6e": TOPOLOGIES["v6e"],
+    "NVIDIA A100-SXM4-40GB": _gpu("A100 40 GB", 40e9, 312e12, 1555e9, 25e9, 12),
+    "NVIDIA A100-SXM4-80GB": _gpu("A100 80 GB", 80e9, 312e12, 2039e9, 25e9, 12),
+    "NVIDIA H100 80GB HBM3": _gpu("H100 SXM", 80e9, 989.4e12, 3350e9, 25e9, 18),
+    "NVIDIA H100 PCIe": _gpu("H100 PCIe", 80e9, 756e12, 2000e9, 25e9, 12)._replace(chips_a_host=2),
+    "NVIDIA H200": _gpu("H200", 141e9, 989.4e12, 4800e9, 25e9, 18),
+}
+
+
+def chip_of(device: Any) -> Chip | None:
+    """The published figures of a device, by its kind; None for what has none here, such as every CPU."""
+    return _KINDS.get(device.device_kind)
 
 
 def peak_flops(devices: list[jax.Device]) -> float:
@@ -25,10 +77,10 @@ def peak_flops(devices: list[jax.Device]) -> float:
     Fake CPU devices share one processor, so that it counts once. Unknown accelerators give infinity: a
     utilisation of 0 shows that their figure is missing, where a guess would mislead.
     """
-    kind = devices[0].device_kind
     if devices[0].platform == "cpu":
         return measured_matmul(devices[0])
-    return PUBLISHED_BFLOAT16.get(kind, float("inf")) * len(devices)
+    chip = chip_of(devices[0])
+    return chip.flops * len(devices) if chip else float("inf")
 
 
 def measured_matmul(device: jax.Device, size: int = 1024, repeats: int = 5) -> float:

@@ -1,0 +1,85 @@
+"""A decoder's training step over made-up tokens, lowered for any devices: what the tests of costs compile."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from transformer.axes import Placement
+from transformer.costs.flops import training_flops
+from transformer.models.contract import Interface, Precision
+from transformer.models.decoder import DecoderConfig, build
+from transformer.tasks.contract import LossAux, Objective, View
+from transformer.tasks.losses import token_loss
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.sharding import ShardingConfig, batch_sharding, make_placement, state_shardings, traced_on
+from transformer.training.state import TrainState
+from transformer.training.step import init_state, make_step
+
+VOCABULARY = 512
+
+
+class NextToken:
+    """Predict each token from those before it."""
+
+    def __init__(self) -> None:
+        self.objectives = (Objective("language", self.loss),)
+
+    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+        return {}
+
+    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+        return batch, view.extra
+
+    def totals(self, batch: Any) -> dict[str, Any]:
+        return {"tokens": jnp.float32(batch["tokens"].size)}
+
+    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        logits, aux = view.model.apply(view.variables, {"tokens": batch["tokens"]}, train=view.train, key=key)
+        loss = token_loss(logits, batch["labels"], batch["labels"] >= 0, 0.0).smoothed / totals["tokens"]
+        return loss, LossAux(aux.state, view.extra, {"loss": loss})
+
+
+class Training(NamedTuple):
+    """A step and all that it takes, as shapes with their shardings."""
+
+    placement: Placement
+    state: TrainState
+    batch: dict[str, jax.ShapeDtypeStruct]
+    make: Any
+    step: Any
+    flops: float
+
+    def lowered(self) -> jax.stages.Lowered:
+        return self.step.lower(self.state, self.batch)
+
+
+def training(
+    config: DecoderConfig, sharding: ShardingConfig, devices: Sequence[Any], *, rows: int, compute: str = "float32"
+) -> Training:
+    """The training step of a decoder by Adam on a mesh over `devices`; nothing is computed."""
+    placement = make_placement(sharding, devices)
+    shape = (rows, config.longest)
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
+    interface = Interface({"tokens": tokens}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    model = build(config, interface, Precision(compute=compute))
+    optimizer = make_optimizer(OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup=0), 10)
+    task, optimisers = NextToken(), {"language": optimizer}
+    make = functools.partial(init_state, model, task, optimisers, {})  # type: ignore[arg-type]
+    abstract = jax.eval_shape(make, jax.random.key(0))
+    shardings = state_shardings(model, abstract, placement)
+    placed = jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, shardings
+    )
+    step = traced_on(placement, make_step(model, task, optimisers, {}))  # type: ignore[arg-type]
+    batch = {"tokens": tokens, "labels": tokens}
+    return Training(
+        placement,
+        placed,
+        batch,
+        jax.jit(traced_on(placement, make), out_shardings=shardings),
+        jax.jit(step, donate_argnums=0, out_shardings=(shardings, None)),
+        training_flops(config, batch, {"tokens": VOCABULARY}),
+    )

@@ -1,0 +1,77 @@
+"""Published figures: which device has which, and that they agree with each other."""
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+
+from transformer.costs import chips
+from transformer.costs.chips import TOPOLOGIES, chip_of, peak_flops
+
+
+class Device(NamedTuple):
+    device_kind: str
+    platform: str = "tpu"
+
+
+@pytest.mark.parametrize(
+    ("kind", "flops"),
+    [
+        ("TPU v4", 275e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5", 459e12),
+        ("TPU v5p", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
+        ("NVIDIA H200", 989.4e12),
+    ],
+)
+def test_devices_by_their_kind(kind: str, flops: float) -> None:
+    device: Any = Device(kind)
+    chip = chip_of(device)
+    assert chip is not None
+    assert chip.flops == flops
+    assert peak_flops([device] * 3) == 3 * flops
+
+
+def test_a_device_without_published_figures_has_none() -> None:
+    device: Any = Device("TPU v99")
+    assert chip_of(device) is None
+    assert peak_flops([device]) == math.inf
+    assert chip_of(jax.devices("cpu")[0]) is None
+
+
+def test_fake_devices_share_one_measured_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chips, "measured_matmul", lambda device: 5e9)
+    assert peak_flops(jax.devices("cpu")[:4]) == 5e9
+
+
+# Bytes a second of a chip's links together, both directions, and of all-reduce over the whole pod, as published.
+@pytest.mark.parametrize(("name", "both_ways"), [("v5e", 400e9), ("v5p", 1200e9), ("v6e", 800e9)])
+def test_links_add_up_to_what_is_published(name: str, both_ways: float) -> None:
+    chip = TOPOLOGIES[name]
+    assert 2 * chip.links * chip.link == both_ways
+
+
+@pytest.mark.parametrize(
+    ("name", "pod", "all_reduce"), [("v4", 4096, 1.1e15), ("v5e", 256, 51.2e12), ("v6e", 256, 102.4e12)]
+)
+def test_a_pods_all_reduce_is_its_links(name: str, pod: int, all_reduce: float) -> None:
+    chip = TOPOLOGIES[name]
+    assert pod * chip.links * chip.link == pytest.approx(all_reduce, rel=0.01)
+
+
+def test_the_table_of_the_docs_is_the_codes(root: Path) -> None:
+    """Memory, TFLOP/s, memory GB/s, link GB/s and links of each TPU, as docs/pods.md lists them."""
+    rows = {}
+    for line in (root / "docs" / "pods.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip().replace(",", "") for cell in line.strip("|").split("|")]
+        if cells[0] in TOPOLOGIES:
+            rows[cells[0]] = [float(cell.split()[0]) for cell in cells[1:6]]
+    assert rows == {
+        name: [chip.memory / 2**30, chip.flops / 1e12, chip.bandwidth / 1e9, chip.link / 1e9, chip.links]
+        for name, chip in TOPOLOGIES.items()
+    }

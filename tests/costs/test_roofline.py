@@ -1,0 +1,146 @@
+"""The roofline against seconds by hand, on made-up slices of a made-up chip."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from transformer.costs.chips import Chip
+from transformer.costs.program import Collective, Program
+from transformer.costs.roofline import estimate, link_seconds
+
+TORUS = Chip("t", 10**9, 1e12, 1e9, link=1e6, links=6, wraps=4, chips_a_host=4, network=1e4)
+FLAT = TORUS._replace(links=4, wraps=16)
+SWITCHED = TORUS._replace(links=10, wraps=0)
+
+
+class Device(NamedTuple):
+    coords: tuple[int, ...]
+    process_index: int = 0
+
+
+def slice_of(*sides: int) -> list[Device]:
+    """Devices in the order of their places, the last side running fastest."""
+    return [Device(place) for place in itertools.product(*map(range, sides))]
+
+
+def collective(kind: str, size: int, group: Sequence[int], *, times: int = 1, beside: bool = False) -> Collective:
+    return Collective(kind, size, len(group), ("data",), tuple(group), times, beside, "")
+
+
+def seconds(kind: str, group: Sequence[int], sides: tuple[int, ...], chip: Chip = TORUS) -> float:
+    return link_seconds(collective(kind, 8_000_000, group), chip, slice_of(*sides))
+
+
+RING = range(0, 64, 16)  # Four in a row along the first side of 4 x 4 x 4.
+PLANE = range(0, 64, 4)  # The first two sides.
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "sides", "expected"),
+    [
+        # 8 MB among 4: three quarters go out, over two links of 1 MB/s.
+        ("all-gather", RING, (4, 4, 4), 3.0),
+        ("reduce-scatter", RING, (4, 4, 4), 3.0),
+        ("all-reduce", RING, (4, 4, 4), 6.0),
+        # Two sides at once: 15 sixteenths over four links.
+        ("all-gather", PLANE, (4, 4, 4), 8 * 15 / 16 / 4),
+        ("all-reduce", range(64), (4, 4, 4), 2 * 8 * 63 / 64 / 6),
+        # 2 x 2 x 1 has no rings: two chips have one link each way.
+        ("all-gather", (0, 2), (2, 2, 1), 8 / 2),
+        ("all-reduce", range(4), (2, 2, 1), 2 * 8 * 3 / 4 / 2),
+        # One short side, and no side closes.
+        ("all-gather", range(0, 32, 8), (4, 4, 2), 6.0),
+        # Half of a ring is a line; every second chip of it shares its links with the others.
+        ("all-gather", (0, 16), (4, 4, 4), 4.0),
+        ("all-gather", (0, 32), (4, 4, 4), 8.0),
+        # Across a square, two links for two pairs of chips: each has one of them.
+        ("all-gather", (0, 3), (2, 2, 1), 4.0),
+        ("collective-permute", RING, (4, 4, 4), 8.0),
+        # A quarter of the way around, on average, over both links: 8 x 4 / 4 / 2; on a line over one.
+        ("all-to-all", RING, (4, 4, 4), 4.0),
+        ("all-to-all", (0, 2), (2, 2, 1), 8 * 2 / 4),
+        # The longest side has the most to carry.
+        ("all-to-all", range(4 * 4 * 8), (4, 4, 8), 8 * 8 / 4 / 2),
+    ],
+)
+def test_seconds_on_a_torus(kind: str, group: Sequence[int], sides: tuple[int, ...], expected: float) -> None:
+    assert seconds(kind, group, sides) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("side", "expected"), [(8, 8 * 7 / 8), (16, 8 * 15 / 16 / 2)])
+def test_a_side_of_a_flat_slice_closes_at_the_pods_own(side: int, expected: float) -> None:
+    group = range(0, side * 4, 4)
+    assert seconds("all-gather", group, (side, 4, 1), FLAT) == pytest.approx(expected)
+
+
+def test_seconds_through_a_switch_and_beyond_the_host() -> None:
+    inside = [Device((), 0)] * 8
+    assert link_seconds(collective("all-gather", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.7)
+    assert link_seconds(collective("all-to-all", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.7)
+    assert link_seconds(collective("collective-permute", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.8)
+    hosts = [Device((), number // 4) for number in range(8)]
+    assert link_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0)
+    with pytest.raises(ValueError, match="no figure is published for the network of t"):
+        link_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED._replace(network=None), hosts)
+
+
+def test_an_unknown_collective_is_refused() -> None:
+    with pytest.raises(ValueError, match="gossip among 4 devices"):
+        seconds("gossip", RING, (4, 4, 4))
+
+
+class FakeMesh(NamedTuple):
+    devices: np.ndarray
+
+
+def mesh_of(devices: Sequence[Any]) -> Any:
+    array = np.empty(len(devices), object)
+    array[:] = devices
+    return FakeMesh(array)
+
+
+def program(*collectives: Collective, moved: int = 0) -> Program:
+    return Program(1, 1, 0, 0, 0, moved, collectives, (), (), "")
+
+
+MESH = mesh_of(slice_of(4, 4, 4))
+GATHER = collective("all-gather", 8_000_000, RING, times=2)  # 6 s
+HIDDEN = collective("all-reduce", 8_000_000, RING, beside=True)  # 6 s
+
+
+@pytest.mark.parametrize(
+    ("collectives", "compute", "memory", "step", "waiting"),
+    [
+        ((), 10, 4, 10, 0.0),
+        ((), 4, 10, 10, 0.0),
+        ((GATHER,), 10, 4, 16, 6 / 16),
+        # What runs beside other work costs nothing while there is other work, and all that it takes longer.
+        ((HIDDEN,), 10, 4, 10, 0.0),
+        ((HIDDEN,), 2, 4, 6, 2 / 6),
+        ((GATHER, HIDDEN), 2, 4, 12, 8 / 12),
+    ],
+)
+def test_the_step(
+    collectives: tuple[Collective, ...], compute: float, memory: float, step: float, waiting: float
+) -> None:
+    found = estimate(program(*collectives, moved=int(memory * 1e9)), compute * 64 * 1e12, TORUS, MESH)
+    links = 6 * len(collectives)
+    assert (found.compute, found.memory, found.links) == pytest.approx((compute, memory, links))
+    assert found.step == pytest.approx(step)
+    assert found.waiting_share == pytest.approx(waiting)
+    assert found.collective_share == pytest.approx(links / step)
+    assert found.utilisation == pytest.approx(compute / step)
+    assert found.hidden == pytest.approx(max(compute, memory, links))
+    assert found.exposed == pytest.approx(max(compute, memory) + links)
+    assert found.hidden <= found.step <= found.exposed
+
+
+def test_seconds_by_kind() -> None:
+    found = estimate(program(GATHER, HIDDEN, GATHER), 1e12, TORUS, MESH)
+    assert found.by_kind == {
+        ("all-gather", ("data",)): pytest.approx(12),
+        ("all-reduce", ("data",)): pytest.approx(6),
+    }

@@ -1,0 +1,236 @@
+"""The text of a compiled program, read: computations, instructions, arrays and groups of devices.
+
+    module       = header, computation, ...
+    computation  = ["ENTRY"] "%"name ... "{" line break, instruction, ... "}"
+    instruction  = ["ROOT"] "%"name " = " arrays " " opcode "(" operands ")" {", " attribute}
+    arrays       = array | "(" arrays {", " arrays} ")"
+    array        = type "[" sizes "]" ["{" minor to major [":" {"T(" tile ")"} ["S(" space ")"]] "}"]
+    groups       = "{{0,1},{2,3}}" | "[2,2]<=[4]" | "[2,2]<=[2,2]T(1,0)" | "mesh['a'=2,'b'=2] {'b'}"
+
+Names are unique in a module. Memory space 0 is the device's main memory; a TPU's fast memories have other numbers.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.$-]+) (?:\(.*)?\{$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.$-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\(([^)]*)\)(.*)")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
+_NAME = re.compile(r"%([\w.$-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.$-]+)")
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}")
+_SWAPPED = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
+_BITS = re.compile(r"\d+")
+
+
+class Array(NamedTuple):
+    """One array of one device: its type, sizes, and where and how it is stored."""
+
+    type: str
+    sizes: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    tile: tuple[int, ...]
+    space: int
+
+    @property
+    def bytes(self) -> int:
+        """What its elements take."""
+        return math.ceil(math.prod(self.sizes) * _item_bits(self.type) / 8)
+
+    @property
+    def stored(self) -> int:
+        """What it takes in memory, where a TPU fills the innermost sizes up to whole tiles."""
+        sizes = [self.sizes[axis] for axis in self.minor_to_major] if self.minor_to_major else list(self.sizes)
+        for place, side in enumerate(reversed(self.tile[-len(sizes) :] if sizes else ())):
+            sizes[place] = math.ceil(sizes[place] / side) * side
+        return math.ceil(math.prod(sizes) * _item_bits(self.type) / 8)
+
+    def __str__(self) -> str:
+        return f"{self.type}[{','.join(map(str, self.sizes))}]"
+
+
+class Instruction(NamedTuple):
+    """One line: what it makes (tuples flattened), from which instructions of its computation, and its attributes."""
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    operands: tuple[str, ...]
+    literal: str
+    attributes: str
+    called: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        """The operation of the traced program that it comes from; empty where the compiler made it up."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1].replace("\\'", "'") if found else ""
+
+    def number(self, name: str) -> int | None:
+        """The attribute `name`, a number."""
+        found = re.search(rf"\b{name}=(\d+)", self.attributes)
+        return int(found[1]) if found else None
+
+    @property
+    def target(self) -> str:
+        """Of a custom call, what is called."""
+        found = re.search(r'custom_call_target="([^"]*)"', self.attributes) if self.opcode == "custom-call" else None
+        return found[1] if found else ""
+
+
+class Computation(NamedTuple):
+    """Its instructions by name in the order in which they run, who takes each as an operand, and the result."""
+
+    name: str
+    instructions: Mapping[str, Instruction]
+    users: Mapping[str, tuple[Instruction, ...]]
+    root: Instruction
+
+    def parameters(self) -> list[Instruction]:
+        """The parameters in their order."""
+        found = [each for each in self.instructions.values() if each.opcode == "parameter"]
+        return sorted(found, key=lambda each: int(each.literal))
+
+
+class Module(NamedTuple):
+    """A program: its computations by name, and the one that runs."""
+
+    computations: Mapping[str, Computation]
+    entry: Computation
+    devices: int
+
+
+def parse(text: str) -> Module:
+    """Read what `jax.stages.Compiled.as_text` writes.
+
+    Errors: ValueError for a text that is no program.
+    """
+    computations: dict[str, Computation] = {}
+    entry, name = "", ""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not name:
+            if head := _COMPUTATION.match(line):
+                name, lines = head[2], []
+                entry = name if head[1] else entry
+        elif line == "}" or line.startswith("}, execution_thread="):
+            computations[name], name = _computation(name, lines), ""
+        elif _INSTRUCTION.match(line):
+            lines.append(line)
+        elif lines:
+            lines[-1] += line  # A kernel's attributes may go on in the next line.
+    if entry not in computations:
+        raise ValueError("the text is no compiled program: it has no computation that begins with ENTRY")
+    header = text.split("\n", 1)[0]
+    counts = [int(n) for n in re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header)]
+    return Module(computations, computations[entry], math.prod(counts))
+
+
+def _computation(name: str, lines: list[str]) -> Computation:
+    read = {each.name: each for each in map(_instruction, lines)}
+    roots = [each for each, line in zip(read.values(), lines, strict=True) if line.lstrip().startswith("ROOT ")]
+    if not roots:
+        raise ValueError(f"computation {name} of the program has no result")
+    users: dict[str, list[Instruction]] = {each: [] for each in read}
+    for each in read.values():
+        for operand in dict.fromkeys(each.operands):
+            users[operand].append(each)
+    return Computation(name, read, {taken: tuple(by) for taken, by in users.items()}, roots[0])
+
+
+def _instruction(line: str) -> Instruction:
+    found = _INSTRUCTION.match(line)
+    assert found is not None
+    name, arrays, opcode, operands, attributes = found.groups()
+    called = _CALLED.findall(attributes)
+    for branches in _BRANCHES.findall(attributes):
+        called += [branch.strip().lstrip("%") for branch in branches.split(",")]
+    names = tuple(_NAME.findall(operands))
+    return Instruction(name, opcode, read_arrays(arrays), names, operands, attributes, tuple(called))
+
+
+def read_arrays(text: str) -> tuple[Array, ...]:
+    """All arrays that a type names, tuples flattened."""
+    return tuple(_array(*found) for found in _ARRAY.findall(text))
+
+
+def _array(name: str, sizes: str, layout: str) -> Array:
+    order, _, rest = layout.partition(":")
+    tile = re.search(r"T\(([\d,*]+)\)", rest)
+    space = re.search(r"S\((\d+)\)", rest)
+    return Array(
+        name,
+        tuple(int(size.lstrip("<=")) for size in sizes.split(",") if size),
+        tuple(int(axis) for axis in order.split(",") if axis.isdigit()),
+        tuple(1 if side == "*" else int(side) for side in tile[1].split(",")) if tile else (),
+        int(space[1]) if space else 0,
+    )
+
+
+def _item_bits(name: str) -> int:
+    """Bits of an element: the first number in the type's name (bf16, s4, f8e4m3fn, c64)."""
+    if name in ("token", "opaque"):
+        return 0
+    bits = _BITS.search(name)
+    return int(bits[0]) if bits else 8
+
+
+def groups(instruction: Instruction, devices: int) -> tuple[tuple[int, ...], ...]:
+    """The groups of devices that each exchange among themselves, as numbers of the program's devices.
+
+    Errors: ValueError for a notation that is not known.
+    """
+    found = re.search(r"\breplica_groups=(mesh\[.*?\}|\{\{.*?\}\}|\{\}|\[[^ ]*)", instruction.attributes)
+    text = found[1] if found else "{}"
+    if text == "{}":
+        return (tuple(range(devices)),)
+    if text.startswith("{{"):
+        return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", text))
+    if mesh := _MESH.match(text):
+        return _mesh_groups(mesh[1], mesh[2], mesh[3])
+    if iota := _IOTA.match(text):
+        return tuple(map(tuple, _iota(iota).tolist()))
+    raise ValueError(f"the groups {text!r} of {instruction.name} are in no notation that is known")
+
+
+def _iota(found: re.Match[str]) -> np.ndarray:
+    shape, sizes, order = ([int(n) for n in (part or "").split(",") if n] for part in found.groups())
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)
+    return (numbers.transpose(order) if order else numbers).reshape(shape)
+
+
+def _mesh_groups(axes: str, order: str | None, along: str) -> tuple[tuple[int, ...], ...]:
+    """Groups along some axes of a mesh, `'b'`, or a part of one: `'b':(2)4`, 4 within each of 2."""
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", axes)}
+    parts: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
+    for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", along):
+        parts[name].append((int(before or 1), int(size or sizes[name])))
+    numbers = np.arange(math.prod(sizes.values()))
+    if order is not None and (swapped := _SWAPPED.fullmatch(order)):
+        shape, places = ([int(n) for n in part.split(",")] for part in swapped.groups())
+        numbers = numbers.reshape(shape).transpose(places).reshape(-1)
+    elif order is not None:
+        numbers = np.array([int(n) for n in order.split(",")])
+    # Every axis is cut where a part begins or ends, and the cuts of the groups' axes are put last.
+    cut_sizes, inside = [], []
+    for name, size in sizes.items():
+        cuts = sorted({1, size, *(cut for before, part in parts[name] for cut in (before, before * part))})
+        for low, high in itertools.pairwise(cuts):
+            cut_sizes.append(high // low)
+            inside.append(any(before <= low and high <= before * part for before, part in parts[name]))
+    last = sorted(range(len(cut_sizes)), key=lambda place: inside[place])
+    width = math.prod(size for size, within in zip(cut_sizes, inside, strict=True) if within)
+    return tuple(map(tuple, numbers.reshape(cut_sizes).transpose(last).reshape(-1, width).tolist()))
+
+
+def pairs(instruction: Instruction) -> tuple[tuple[int, ...], ...]:
+    """Of a collective-permute, which device sends to which."""
+    found = re.search(r"\bsource_target_pairs=\{(\{.*?\})\}", instruction.attributes)
+    return tuple(tuple(map(int, pair)) for pair in re.findall(r"\{(\d+),(\d+)\}", found[1])) if found else ()
