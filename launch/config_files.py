@@ -56,8 +56,16 @@ def recorded_config(workdir: str | None) -> ConfigDict | None:
 
     Errors: UserError for a config.json that cannot be read.
     """
-    path = Path(workdir or "") / "config.json"
-    if not workdir or not path.is_file():
+    if not workdir:
+        return None
+    from transformer.storage import locate, storage_of
+
+    path = locate(workdir) / "config.json"
+    try:
+        storage_of(path).reach(path.parent)
+    except OSError as error:
+        raise UserError(f"--workdir={workdir} cannot be used: {error}") from error
+    if not path.is_file():
         return None
     try:
         return ConfigDict(json.loads(path.read_text(encoding="utf-8"))).lock()

@@ -47,11 +47,12 @@ def main(arguments: Arguments) -> None:
     from transformer.maps.probe import make_plan
     from transformer.maps.report import write_report
     from transformer.maps.store import MapStore
+    from transformer.storage import locate
     from transformer.tasks.answers import answer
     from transformer.tasks.contract import View
     from transformer.training.experiment import config_hash, load
 
-    workdir = Path(arguments.workdir)
+    workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}

@@ -34,7 +34,7 @@ def main(arguments: Arguments) -> None:
     from transformer.maps import report, serve
     from transformer.training.run_directory import RunDirectory
 
-    directory = Path(RunDirectory.open(arguments.workdir).path)
+    directory = RunDirectory.open(arguments.workdir).path
     against = _other_run(arguments.against, directory)
     if arguments.serve:
         serve.serve(
@@ -64,7 +64,9 @@ def parse_size(text: str) -> int:
 def _other_run(against: str | None, directory: Path) -> Path | None:
     if against is None:
         return None
-    other = Path(against)
+    from transformer.storage import locate
+
+    other = locate(against)
     if not (other / "config.json").is_file():
         raise UserError(f"--against={against} is not a run directory: it has no config.json")
     if other.resolve() == directory.resolve():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 # Each imports only itself and what stands before it.
-ORDER = ("axes", "config", "attention", "layers", "models", "decode", "data", "tasks", "maps", "costs")
+ORDER = ("axes", "config", "storage", "attention", "layers", "models", "decode", "data", "tasks", "maps", "costs")
 ORDER += ("training", "interop", "studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
 BARE = {"axes", "config", "attention", "layers", "models"}

@@ -1,5 +1,6 @@
 """The compiled probe: divided over devices, each keeps what it found, and a run's store has it all."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests.training.test_resume import CONFIG
+from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
 from transformer.training import experiment
 from transformer.training.probe import compile_probe
 from transformer.training.sharding import ShardingConfig, make_placement
 
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
+LENGTH = max(CONFIG["task"]["lengths"])
 
 
 @pytest.fixture(scope="module")
@@ -21,34 +24,50 @@ def resolved() -> experiment.Experiment:
     return experiment.resolve(RUN)
 
 
-def probe_on(resolved: experiment.Experiment, folder: Path, devices: int) -> tuple[Any, Any, Any]:
-    placement = make_placement(ShardingConfig(), jax.devices()[:devices])
+ON_ONE = ShardingConfig(data=1)
+MESHES = {
+    "data": ShardingConfig(data=8),
+    "fsdp": ShardingConfig(data=2, fsdp=4, rules="fsdp"),
+    "tensor": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
+    "sequence": ShardingConfig(data=2, sequence=4, rules="sp"),
+}
+
+
+def store_on(
+    resolved: experiment.Experiment, config: ShardingConfig, folder: Path
+) -> tuple[MapStore, Any, tuple[Collective, ...]]:
+    """The maps of one look on a mesh, what was kept, and what the program exchanges between devices."""
+    folder.mkdir()
+    placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
     setting = experiment.assemble(resolved, folder, placement)
     plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, config=resolved.maps, times=1)
-    return plan, probe, setting
+    state = setting.initialise(jax.random.key(3))
+    kept = probe(state)
+    store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+    store.write(0, kept)
+    return store, kept, read_program(jax.jit(probe).lower(state).compile(), placement.mesh).collectives
 
 
-def test_examples_are_divided_over_the_devices_and_nothing_is_gathered(
-    resolved: experiment.Experiment, tmp_path: Path
+@pytest.fixture(scope="module")
+def alone(resolved: experiment.Experiment, tmp_path_factory: pytest.TempPathFactory) -> MapStore:
+    return store_on(resolved, ON_ONE, tmp_path_factory.mktemp("alone") / "run")[0]
+
+
+@pytest.mark.parametrize("mesh", [pytest.param(m, marks=[pytest.mark.slow] * (m == "fsdp")) for m in MESHES])
+def test_maps_lie_where_they_were_found_and_nothing_of_them_is_gathered(
+    resolved: experiment.Experiment, alone: MapStore, mesh: str, tmp_path: Path
 ) -> None:
-    stores = []
-    for devices in (1, 8):
-        folder = tmp_path / str(devices)
-        folder.mkdir()
-        plan, probe, setting = probe_on(resolved, folder, devices)
-        state = setting.initialise(jax.random.key(3))
-        kept = probe(state)
-        for leaf in jax.tree.leaves(kept):
-            assert leaf.addressable_shards[0].data.shape[0] == 8 // devices
-        store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
-        store.write(0, kept)
-        stores.append(store)
-    # The last one's, of eight devices.
-    text = jax.jit(probe).lower(state).compile().as_text()
-    assert not any(word in text for word in ("all-gather", "all-reduce", "all-to-all", "collective-permute"))
-    for site in stores[0].sites:
-        first, second = (store.read(site.name, 0) for store in stores)
-        np.testing.assert_allclose(second, first, atol=0.005)
-        np.testing.assert_allclose(
-            stores[1].statistics(site.name).values, stores[0].statistics(site.name).values, rtol=1e-4, atol=1e-4
-        )
+    config = MESHES[mesh]
+    store, kept, collectives = store_on(resolved, config, tmp_path / "run")
+    for leaf in jax.tree.leaves(kept):
+        examples, _, heads = leaf.addressable_shards[0].data.shape[:3]
+        assert (examples, heads) == (config.tensor, leaf.shape[2] // config.tensor)
+    # Where parameters are divided they come together as in every pass; of activations each device sees its own.
+    if mesh in ("data", "sequence"):
+        assert not collectives
+    bytes_of_a_map = 4 * LENGTH**2 * resolved.model.heads // config.tensor
+    assert all(found.bytes < bytes_of_a_map for found in collectives if found.kind != "all-reduce"), collectives
+    for site in alone.sites:
+        np.testing.assert_allclose(store.read(site.name, 0), alone.read(site.name, 0), atol=0.005)
+        here, there = store.statistics(site.name), alone.statistics(site.name)
+        np.testing.assert_allclose(here.values, there.values, rtol=1e-4, atol=1e-4)

@@ -24,7 +24,7 @@ def load_tokenizer(directory: Path) -> AnyTokenizer:
         roles = json.loads((directory / ROLES_FILE).read_text())
         if "sentencepiece" in roles:
             return MarianTokenizer.open(directory)
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(directory / FILE)), **roles)
+        return Tokenizer(tokenizers.Tokenizer.from_str((directory / FILE).read_text(encoding="utf-8")), **roles)
     except UserError:
         raise
     except Exception as error:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import tokenizers.decoders
 
 from transformer.config import UserError, nearest
 from transformer.data.tokenizer_pieces import WORD_START, Writing, bytes_of, writing_of
+from transformer.storage import storage_of
 
 ROLES = ("pad", "begin", "end", "unknown", "mask")
 """What a token can be for, apart from standing for text."""
@@ -136,7 +136,7 @@ class Tokenizer:
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer into a directory: `tokenizer.json`, and the roles beside it."""
-        self.backend.save(str(directory / FILE))
+        (directory / FILE).write_text(self.backend.to_str(pretty=True), encoding="utf-8")
         save_roles(directory, {role: getattr(self, role) for role in ROLES})
 
 
@@ -166,9 +166,7 @@ def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int
 
 def save_roles(directory: Path, roles: dict) -> None:
     """Write the roles, the last of a tokenizer's files: where they are, all is there."""
-    new = directory / f"{ROLES_FILE}.new"
-    new.write_text(json.dumps(roles, indent=1) + "\n")
-    os.replace(new, directory / ROLES_FILE)
+    storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
 
 
 def saved_in(directory: Path) -> bool:

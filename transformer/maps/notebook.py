@@ -11,6 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.probe import statistic_names
 from transformer.maps.store import MapStore
+from transformer.storage import locate
 
 if TYPE_CHECKING:
     import xarray
@@ -148,7 +149,7 @@ def open_run(run: str | Path) -> RunMaps:
 
     Errors: UserError where there are none, or they were written by an unknown version.
     """
-    return RunMaps(MapStore.existing(Path(run) / "maps"))
+    return RunMaps(MapStore.existing(locate(run) / "maps"))
 
 
 def _cell(text: str) -> str:

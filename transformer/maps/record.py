@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.attention import pooling
 from transformer.config import UserError
+from transformer.storage import storage_of
 
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
@@ -51,10 +52,11 @@ def read_curves(run_directory: Path) -> dict[str, dict[str, Curve]]:
     Errors: UserError if `metrics.jsonl` is missing or holds no number.
     """
     path = run_directory / "metrics.jsonl"
-    if not path.is_file():
+    records = _records(path)
+    if records is None:
         raise UserError(f"{path} is missing: train the run first, it writes its metrics there")
     curves: dict[str, dict[str, dict[int, float]]] = {}
-    for record in _records(path):
+    for record in records:
         step, split = int(record["step"]), str(record["split"])
         for name, value in record.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -85,7 +87,7 @@ def read_samples(run_directory: Path) -> list[dict[str, Any]]:
     """
     path = run_directory / "samples.jsonl"
     groups: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for record in _records(path) if path.is_file() else ():
+    for record in _records(path) or ():
         row = {name: value for name, value in record.items() if isinstance(value, str) and name != "split"}
         groups.setdefault((str(record["split"]), int(record["step"])), []).append(row)
     samples: list[dict[str, Any]] = []
@@ -116,9 +118,13 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
     return leaves
 
 
-def _records(path: Path) -> Iterable[dict[str, Any]]:
-    """The JSON objects of a file, a line each, without a last line that is still being written."""
-    lines = path.read_bytes().splitlines()
+def _records(path: Path) -> list[dict[str, Any]] | None:
+    """The JSON objects of a file, a line each, without a last line that is still being written; None without a file."""
+    try:
+        lines = storage_of(path).read(path).splitlines()
+    except FileNotFoundError:
+        return None
+    records = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -126,8 +132,9 @@ def _records(path: Path) -> Iterable[dict[str, Any]]:
                 raise ValueError
         except (ValueError, AttributeError):
             if number == len(lines):
-                return
+                break
             raise UserError(
                 f"{path}:{number} is no JSON object with step and split: {line[:40]!r}; remove that line"
             ) from None
-        yield record
+        records.append(record)
+    return records

@@ -24,6 +24,7 @@ from transformer.maps.record import (
 )
 from transformer.maps.store import MapStore
 from transformer.maps.template import digest, escaped, fill, read
+from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 STYLES = ("report.css", "figures.css", "timeline.css")
@@ -63,10 +64,8 @@ def write_report(
     Errors: as `render`.
     """
     text = render(run_directory, budget, against=against, maps=maps)
-    path = Path(run_directory) / "report.html" if page is None else page
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    temporary.replace(path)
+    path = locate(run_directory) / "report.html" if page is None else page
+    storage_of(path).replace(path, text.encode())
     return path
 
 
@@ -89,10 +88,10 @@ def render(
     Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
     or if the two runs cannot be compared.
     """
-    run_directory = Path(run_directory)
+    run_directory = locate(run_directory)
     config, curves = read_config(run_directory), read_curves(run_directory)
     store = _complete_store(run_directory / "maps" if maps is None else maps)
-    other = None if against is None else _complete_store(Path(against) / "maps")
+    other = None if against is None else _complete_store(locate(against) / "maps")
     facts = _facts(run_directory, config, curves, store)
     if against is not None and other is not None:
         facts["against"] = _against(against, store, other)

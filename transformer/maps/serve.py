@@ -1,6 +1,5 @@
 """The page of a run that is still training, given to a browser on this machine and renewed while the run goes on."""
 
-import contextlib
 import hashlib
 import http.server
 import socketserver
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.maps.template import digest, escaped, fill, read
+from transformer.storage import Version, locate, storage_of
 
 ADDRESS = "127.0.0.1"  # this machine alone: a page can hold data that is nobody else's
 PORT = 8765
@@ -130,8 +130,8 @@ def serve(
     Errors: UserError where the port cannot be had, or where the page cannot be made for a reason that waiting does
     not mend.
     """
-    run_directory = Path(run_directory)
-    directories = [run_directory, *map(Path, also)]
+    run_directory = locate(run_directory)
+    directories = [run_directory, *map(locate, also)]
     with Server(port, _waiting_page(run_directory, "the first look at the run")) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -171,15 +171,9 @@ def _renewals(
         yield None if missing else time.monotonic() - began
 
 
-def signature(directories: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
-    """When each file that a page is made from was written last, and how long it is: equal ones are of the same page."""
-    found: list[tuple[str, int, int]] = []
-    for path in (path for directory in directories for name in FILES for path in sorted(directory.glob(name))):
-        # One that is gone in the meantime was being replaced.
-        with contextlib.suppress(FileNotFoundError):
-            about = path.stat()
-            found.append((str(path), about.st_mtime_ns, about.st_size))
-    return tuple(found)
+def signature(directories: Iterable[Path]) -> tuple[Version, ...]:
+    """The versions of all files that a page is made from: equal ones are of the same page."""
+    return tuple(each for directory in directories for each in storage_of(directory).versions(directory, FILES))
 
 
 def awaited(run_directory: Path) -> str | None:
@@ -189,11 +183,11 @@ def awaited(run_directory: Path) -> str | None:
     if not (run_directory / "maps" / "zarr.json").exists() or not MapStore.existing(run_directory / "maps").steps:
         return "its first maps"
     metrics = run_directory / "metrics.jsonl"
-    if not metrics.exists():
-        return "its first metrics"
-    with metrics.open("rb") as file:
+    try:
         # A first line without its end is still being written.
-        return None if file.readline().endswith(b"\n") else "its first metrics"
+        return None if b"\n" in storage_of(metrics).read(metrics) else "its first metrics"
+    except FileNotFoundError:
+        return "its first metrics"
 
 
 def _waiting_page(run_directory: Path, awaited: str) -> Shown:

@@ -14,6 +14,7 @@ from transformer.data.datasets.text import open_text
 from transformer.data.tokenizer import saved_in
 from transformer.data.tokenizer_training import byte_tokenizer, characters, train_byte_bpe
 from transformer.data.windows import join
+from transformer.storage import storage_of
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import LOGITS_AT_ONCE
 
@@ -84,7 +85,7 @@ def load_documents(
 
     Errors: UserError for data that is missing, a split that is not there, and a tokenizer that was not given.
     """
-    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=str(directory / "data"))
+    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=str(storage_of(directory).scratch(directory / "data")))
     splits = {name: text.split(name) for name in ("train", *config.evaluated)}
     if saved_in(directory):
         tokenizer = load_tokenizer(directory)

@@ -14,6 +14,7 @@ from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
 from transformer.data.tokenizer import saved_in, word_indices
 from transformer.data.tokenizer_training import train_bpe
+from transformer.storage import storage_of
 from transformer.tasks.labels import Labels, Link
 
 CROSS = "decoder/cross"  # the site whose maps show which source token a target token comes from
@@ -86,7 +87,7 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
     data = open_translation(
         config.dataset,
         data_dir=config.data_dir,
-        prepared_dir=str(directory / "data"),
+        prepared_dir=str(storage_of(directory).scratch(directory / "data")),
         languages=(config.languages[0], config.languages[1]) if config.languages else None,
     )
     names = ("train", config.validation, config.test)

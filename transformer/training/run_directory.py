@@ -3,14 +3,12 @@
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import importlib.metadata
 import json
 import logging
 import os
 import platform
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,23 +19,12 @@ from typing import Any
 import jax
 
 from transformer.config import UserError
+from transformer.storage import Appended, Lost, locate, storage_of
 
 _CONFIG = "config.json"
 _LOCK = "lock"
 _ABSENT = "absent"
 _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-
-# The descriptors of the locks that this process holds: a forked child must not keep them alive.
-_held: set[int] = set()
-
-
-def _let_go_in_child() -> None:
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +90,11 @@ class RunDirectory:
 
         Errors: UserError when the path is missing or holds no run.
         """
-        directory = cls(Path(path))
+        directory = cls(locate(path))
+        with _usable(directory.path):
+            storage_of(directory.path).reach(directory.path)
         if not directory.config_file.is_file():
-            what = "is not a run directory: it has no config.json" if Path(path).is_dir() else "is missing"
+            what = "is not a run directory: it has no config.json" if directory.path.is_dir() else "is missing"
             raise UserError(
                 f"--workdir={path} {what}; make a run with python -m launch.train --config=... --workdir=..."
             )
@@ -119,27 +108,27 @@ class RunDirectory:
         """The directory at `path`, made or resumed, for this process alone while the context lasts.
 
         `config` is the resolved config, ready for JSON. On a resumed run it must equal the recorded one but
-        for `may_change`: dotted keys, each standing for all that is under it too. The kernel lets go of the
-        lock when the process dies, however it dies.
+        for `may_change`: dotted keys, each standing for all that is under it too. A process that dies, however it
+        dies, holds its directory no longer.
 
         Errors: UserError, with the directory as it was, when a live process holds it, when it holds something
-        other than a run, when the config differs (naming the first key), or when it cannot be written.
+        other than a run, when the config differs (naming the first key), or when it cannot be written; in a bucket
+        also in the midst of the context, when the directory is lost to another process.
         """
-        directory = cls(Path(path))
+        directory = cls(locate(path))
+        storage = storage_of(directory.path)
         plain = json.loads(json.dumps(config, allow_nan=False))
         with contextlib.ExitStack() as stack:
-            try:
+            with _usable(directory.path):
+                storage.reach(directory.path)
                 # Before the lock, whose file must not appear in a directory that is then refused.
                 directory._check(plain, may_change)
-                directory.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(directory._lock())
+                stack.enter_context(storage.claim(directory.path, _LOCK))
                 directory._check(plain, may_change)  # another process may have been here in between
                 fresh = not directory.config_file.exists()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
                 write_json(directory.environment_file, [*starts, environment()])
-            except OSError as error:
-                raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
             yield dataclasses.replace(directory, fresh=fresh)
 
     def record(self, **facts: Any) -> None:
@@ -156,7 +145,7 @@ class RunDirectory:
             raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
         for entry in self.path.iterdir():
             if entry.is_dir():
-                shutil.rmtree(entry)
+                storage_of(entry).remove_tree(entry)
             elif entry.name != _LOCK:
                 entry.unlink()
 
@@ -173,7 +162,8 @@ class RunDirectory:
 
         That is INFO and above from `transformer`, WARNING and above from everybody else.
         """
-        handler = logging.FileHandler(self.log_file, encoding="utf-8")
+        lines = _LogLines(storage_of(self.log_file).append_to(self.log_file))
+        handler = logging.StreamHandler(lines)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root, own = logging.getLogger(), logging.getLogger("transformer")
         level = own.level
@@ -185,6 +175,7 @@ class RunDirectory:
             root.removeHandler(handler)
             own.setLevel(level)
             handler.close()
+            lines.close()
 
     def _check(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -211,40 +202,41 @@ class RunDirectory:
                     f"choose another --workdir, or go back to config.{key}={before} to resume it"
                 )
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        file = self.path / _LOCK
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
-        _held.add(descriptor)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
-                raise UserError(
-                    f"--workdir={self.path} is in use by {holder}; wait for it or choose another --workdir"
-                ) from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
-            yield
-        finally:
-            # The file stays: removing it could take the lock from a process that has just opened it.
-            _held.discard(descriptor)
-            os.close(descriptor)
-
     def _starts(self) -> list[Any]:
         return _read_json(self.environment_file, list) if self.environment_file.exists() else []
 
 
+class _LogLines:
+    """What a log writes its lines to: a file that grows."""
+
+    def __init__(self, file: Appended):
+        self._file = file
+
+    def write(self, text: str) -> None:
+        # That a directory is lost is told by what trains in it, once.
+        with contextlib.suppress(Lost):
+            self._file.append(text.encode())
+
+    def flush(self) -> None:
+        """Nothing: a log asks for it at every line, and the file says itself when it is written."""
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """A place that cannot be asked or written to is a mistake of whoever named it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON so that a kill at any moment leaves the old content or the new one, whole."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    storage_of(path).replace(path, f"{text}\n".encode())
 
 
 def environment() -> dict[str, Any]:

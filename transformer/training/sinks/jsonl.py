@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer.config import UserError
+from transformer.storage import locate, storage_of
 from transformer.training.sinks.contract import NullSink, Number
 
 
@@ -48,10 +48,12 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 
     Errors: UserError when the file is missing or when another line is no JSON object.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path} is missing: this run has reported no metrics yet")
-    return _parse(_whole_lines(path.read_bytes()), path)
+    path = locate(path)
+    try:
+        content = storage_of(path).read(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: this run has reported no metrics yet") from None
+    return _parse(_whole_lines(content), path)
 
 
 class JsonLines:
@@ -61,42 +63,33 @@ class JsonLines:
     """
 
     def __init__(self, path: str | Path):
-        self._path = Path(path)
-        content = self._path.read_bytes() if self._path.exists() else b""
-        whole = _whole_lines(content)
-        if whole != content:
-            self._replace(whole)
-        self._file = self._path.open("ab", buffering=0)
+        self._path = locate(path)
+        self._file = storage_of(self._path).append_to(self._path)
+        self._file.rewrite(_whole_lines)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
-        self._file.write(json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+        self._file.append(json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
     def truncate(self, after_step: int) -> None:
         """Drop the lines of steps beyond `after_step`: a resumed run will write them again.
 
         Errors: UserError, with the file as it was, when a line is no JSON object.
         """
-        content = self._path.read_bytes()
-        lines = content.splitlines(keepends=True)
-        records = _parse(content, self._path)
-        kept = b"".join(line for line, record in zip(lines, records, strict=True) if record["step"] <= after_step)
-        if kept != content:
-            self._file.close()
-            self._replace(kept)
-            self._file = self._path.open("ab", buffering=0)
 
-    def _replace(self, content: bytes) -> None:
-        temporary = self._path.with_name(self._path.name + ".new")
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
+        def kept(content: bytes) -> bytes:
+            lines = content.splitlines(keepends=True)
+            records = _parse(content, self._path)
+            return b"".join(line for line, record in zip(lines, records, strict=True) if record["step"] <= after_step)
+
+        self._file.rewrite(kept)
+
+    def flush(self) -> None:
+        """Hand the lines so far to where a reader finds them."""
+        self._file.flush()
 
     def close(self) -> None:
         """Hand the file to the disk."""
-        os.fsync(self._file.fileno())
         self._file.close()
 
 

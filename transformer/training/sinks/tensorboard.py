@@ -1,5 +1,6 @@
 """TensorBoard events without TensorFlow or PyTorch."""
 
+import contextlib
 import importlib
 import struct
 import sys
@@ -8,12 +9,15 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 
 from transformer.maps.quantise import Quantised
 from transformer.maps.tiers import Kept
+from transformer.storage import locate, storage_of
 from transformer.training.sinks.contract import NullSink, Number, Sample
 
 _EXAMPLES = 2
@@ -57,6 +61,16 @@ def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
+def _held(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
+    """What this process holds of an array, zero elsewhere, and which examples it holds whole."""
+    if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array), np.ones(len(array), bool)
+    values, there = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
+    for shard in array.addressable_shards:
+        values[shard.index], there[shard.index] = np.asarray(shard.data), True
+    return values, there.reshape(len(there), -1).all(axis=1)
+
+
 class TensorBoard(NullSink):
     """The sink that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
 
@@ -66,7 +80,10 @@ class TensorBoard(NullSink):
     def __init__(self, directory: str | Path, resumed_step: int | None = None):
         tensorboardx = _tensorboardx()
         purge_step = None if resumed_step is None else resumed_step + 1
-        self._writer = tensorboardx.SummaryWriter(str(directory), purge_step=purge_step)
+        directory = locate(directory)
+        self._stack = contextlib.ExitStack()
+        folder = self._stack.enter_context(storage_of(directory).stage(directory))
+        self._writer = tensorboardx.SummaryWriter(str(folder), purge_step=purge_step)
         self._summary = importlib.import_module("tensorboardX.proto.summary_pb2")
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
@@ -80,7 +97,10 @@ class TensorBoard(NullSink):
         self._writer.add_text(f"{split}/samples", "\n".join(lines), step)
 
     def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
-        """A picture for each site and each of the first examples; a curve for each statistic of each head."""
+        """A picture for each site and each of the first examples; a curve for each statistic of each head.
+
+        Of several processes only the first has this sink: what lies elsewhere of these examples it leaves out.
+        """
         for site, kept in maps.items():
             for name, values_BxLxH in kept.statistics.items():
                 with warnings.catch_warnings():
@@ -89,9 +109,10 @@ class TensorBoard(NullSink):
                 for (layer, head), value in np.ndenumerate(mean_LxH):
                     if np.isfinite(value):
                         self._writer.add_scalar(f"heads/{site}/{name}/{layer}.{head}", float(value), step)
-            coarsest = Quantised(*map(np.asarray, next(iter(kept.levels.values())))).weights()
-            for example in range(min(_EXAMPLES, len(coarsest))):
-                picture = wall(np.asarray(coarsest[example]))
+            coarsest, held = zip(*map(_held, next(iter(kept.levels.values()))), strict=True)
+            weights = Quantised(*coarsest).weights()
+            for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
+                picture = wall(np.asarray(weights[example]))
                 # Past add_image, which needs Pillow to encode what is already encoded here.
                 image = self._summary.Summary.Image(
                     height=picture.shape[0],
@@ -104,4 +125,5 @@ class TensorBoard(NullSink):
 
     def close(self) -> None:
         """Write what is still queued."""
-        self._writer.close()
+        with self._stack:
+            self._writer.close()

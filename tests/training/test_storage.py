@@ -1,0 +1,449 @@
+"""Run directories in a bucket: files that grow, a lease for a lock, and a whole run, against a bucket on loopback."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.bucket_server import BucketServer, Object, running
+from transformer import storage
+from transformer.config import UserError
+from transformer.storage import InUse, Lost, bucket, lease, locate, parts, storage_of
+from transformer.storage.lease import Lease, leased
+from transformer.training.run_directory import RunDirectory
+from transformer.training.sinks import MetricsFile, TensorBoard, read_metrics
+
+# Not imported here: what it is depends on an environment variable that is set below.
+pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
+
+CONFIG = {"seed": 0, "steps": 100}
+SECONDS = 1.2  # of a lease that is to end here
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BucketServer]:
+    """A bucket that all clients find: the Python ones and tensorstore."""
+    with running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        patch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
+        patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # asks a service that is not here
+        yield server
+
+
+@pytest.fixture
+def run(server: BucketServer, request: pytest.FixtureRequest) -> Path:
+    """A folder of the test's own."""
+    return locate(f"gs://bucket/{request.node.name.partition('[')[0]}/run")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases that end while a test waits."""
+    monkeypatch.setattr(lease, "SECONDS", SECONDS)
+
+
+# Names
+
+
+def test_a_name_says_where_it_lies(tmp_path: Path):
+    assert locate(tmp_path) == tmp_path
+    assert type(locate("runs/a")) is type(Path("runs/a"))
+    assert str(locate("gs://bucket/runs/a")) == "gs://bucket/runs/a"
+    # pathlib folds the slashes of a URL; what went through it is still that URL.
+    assert str(locate(Path("gs://bucket/runs/a"))) == "gs://bucket/runs/a"
+    path = locate("gs://bucket/runs/a")
+    assert str(path.resolve() / "b" / "c.json") == str(path.absolute() / "b/c.json") == "gs://bucket/runs/a/b/c.json"
+    assert (path.name, str(path.parent), str(path.with_name("b"))) == ("a", "gs://bucket/runs", "gs://bucket/runs/b")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("s3://bucket/runs", "s3://bucket/runs cannot be used"),
+        ("gs://bucket", "is a whole bucket: name a folder in it, as gs://bucket/runs/one"),
+        ("gs://bucket/", "is a whole bucket"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(name: str, says: str):
+    with pytest.raises(UserError, match=says):
+        locate(name)
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(storage, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install headwise\[gcs\]$"), RunDirectory.claim("gs://b/run", CONFIG):
+        pass
+
+
+# Files that grow
+
+
+def test_lines_are_there_after_a_flush_and_by_themselves_a_little_later(
+    run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+):
+    file = storage_of(run).append_to(run / "m")
+    file.append(b"one\n")
+    file.flush()
+    assert storage_of(run).read(run / "m") == b"one\n"
+    monkeypatch.setattr(parts, "PERIOD", 0.05)
+    other = storage_of(run).append_to(run / "n")
+    other.append(b"two\n")
+    _wait(lambda: server.names(f"{_key(run)}/n"))
+    file.close()
+    other.close()
+
+
+def test_parts_grow_until_they_are_full_and_are_joined_on_reading(
+    run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(parts, "FULL", 20)
+    lines = [f"line {number}\n".encode() for number in range(25)]
+    for started in range(0, 25, 5):  # five processes, one after the other
+        file = storage_of(run).append_to(run / "m")
+        for number in range(started, started + 5):
+            file.append(lines[number])
+            if number % 2:
+                file.flush()
+        file.close()
+        assert storage_of(run).read(run / "m") == b"".join(lines[: started + 5])
+    found = [server.objects["bucket", name].content for name in server.names(f"{_key(run)}/m/")]
+    assert len(found) > 5
+    assert all(part.endswith(b"\n") for part in found)
+    assert max(map(len, found)) < 40
+
+
+def test_what_is_appended_while_a_part_is_written_is_neither_lost_nor_doubled(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(parts, "PERIOD", 0.001)
+    monkeypatch.setattr(parts, "FULL", 100)
+    file = storage_of(run).append_to(run / "m")
+    lines = [f"line {number}\n".encode() for number in range(400)]
+    for number, line in enumerate(lines):
+        file.append(line)
+        time.sleep(0.001)
+        if number % 100 == 99:
+            file.flush()
+    file.close()
+    assert storage_of(run).read(run / "m") == b"".join(lines)
+
+
+@pytest.mark.parametrize("allowed", range(5))
+def test_a_kill_while_dropping_steps_leaves_what_a_second_try_makes_the_same_of(
+    run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch, allowed: int
+):
+    monkeypatch.setattr(parts, "FULL", 1)  # a part a flush
+    run = run / str(allowed)
+    file = MetricsFile(run / "m")
+    for step in range(1, 9):
+        file.scalars(step, "train", {"loss": 1 / step})
+        if step % 2 == 0:
+            file.flush()
+    file.close()
+    before = read_metrics(run / "m")
+    stopped = MetricsFile(run / "m")
+    real, made = parts.check_lease, iter(range(allowed))
+
+    def killed(path: Path) -> None:
+        if next(made, None) is None:
+            raise Lost("killed")
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "check_lease", killed)
+        try:
+            stopped.truncate(after_step=3)
+        except Lost:
+            assert allowed < 3
+    left = read_metrics(run / "m")
+    assert left == before[: len(left)]
+    assert len(left) >= 3
+    resumed = MetricsFile(run / "m")
+    resumed.truncate(after_step=3)
+    assert read_metrics(run / "m") == before[:3]
+    resumed.scalars(4, "train", {"loss": 1 / 4})
+    resumed.close()
+    assert read_metrics(run / "m") == before[:4]
+
+
+def test_a_spoilt_part_is_named_and_nothing_is_lost(run: Path, server: BucketServer):
+    for number, content in enumerate((b'{"step": 1, "split": "a"}\n', b'rubbish\n{"step": 3, "split": "a"}\n'), 1):
+        server.put("bucket", f"{_key(run)}/m/{number:06d}", content)
+    file = MetricsFile(run / "m")
+    with pytest.raises(UserError, match="no JSON object"):
+        file.truncate(0)
+    with pytest.raises(UserError, match="m:2 is no JSON object"):
+        read_metrics(run / "m")
+    file.close()
+    assert len(server.names(f"{_key(run)}/m/")) == 2
+
+
+def test_a_file_that_was_copied_here_whole_goes_on(run: Path, server: BucketServer):
+    server.put("bucket", f"{_key(run)}/m", b'{"step": 1, "split": "a"}\n{"step": 2, "split": "a"}\n')
+    file = MetricsFile(run / "m")
+    file.truncate(1)
+    file.scalars(2, "b", {})
+    file.close()
+    assert [(record["step"], record["split"]) for record in read_metrics(run / "m")] == [(1, "a"), (2, "b")]
+
+
+def test_a_part_that_is_dropped_while_it_is_read_is_looked_up_again(run: Path, server: BucketServer):
+    server.put("bucket", f"{_key(run)}/m/000001", b"a\n")
+    with server.failing("GET .*/m/000001", 404, times=1):
+        assert storage_of(run).read(run / "m") == b"a\n"
+    with pytest.raises(FileNotFoundError):
+        storage_of(run).read(run / "none")
+    with pytest.raises(UserError, match="missing"):
+        read_metrics(run / "none")
+
+
+def test_what_cannot_be_written_for_a_while_is_kept(run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(parts, "PERIOD", 0.02)
+    file = storage_of(run).append_to(run / "m")
+    with server.failing("POST"):
+        file.append(b"a\n")
+        _wait(lambda: any(request.startswith("POST") and _key(run) in request for request in server.requests))
+        file.append(b"b\n")
+        with pytest.raises(OSError, match="planted"):
+            file.flush()
+    file.close()
+    assert storage_of(run).read(run / "m") == b"a\nb\n"
+
+
+# The lease
+
+
+@pytest.mark.usefixtures("short")
+def test_a_second_claimant_goes_away_and_comes_in_when_the_first_has_left(
+    run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]
+):
+    with leased(run, "lock"):
+        about = json.loads(server.objects["bucket", f"{_key(run)}/lock"].content)
+        assert set(about) == {"holder", "token", "seconds", "expires"}
+        for _ in range(2):
+            with pytest.raises(InUse, match=r"in use by process \d+ on host .*; wait for it"), leased(run, "lock"):
+                pass
+            assert "is watched whether that process is alive" in capsys.readouterr().err
+    assert server.names(_key(run)) == []
+    capsys.readouterr()
+    with leased(run, "lock"):
+        assert "is watched" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("short")
+def test_a_holder_that_died_is_followed_once_its_time_is_over(run: Path, server: BucketServer):
+    dead = _dead(run)
+    before = server.objects["bucket", f"{_key(run)}/lock"].generation
+    with leased(run, "lock"):
+        assert server.objects["bucket", f"{_key(run)}/lock"].generation > before
+        assert lease.now() - dead._renewed >= SECONDS
+        dead.release()  # what is another's is left alone
+        assert server.names(_key(run))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_lease_of_long_ago_is_taken_over_at_once(run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]):
+    key = "bucket", f"{_key(run)}/lock"
+    _dead(run)
+    server.objects[key] = server.objects[key]._replace(updated="2020-01-01T00:00:00Z")
+    with leased(run, "lock"):
+        assert "is watched" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("short")
+def test_of_many_claimants_one_follows_a_dead_holder(run: Path):
+    _dead(run)
+    held, refused = [], []
+
+    def claim() -> None:
+        mine = Lease(run, "lock", SECONDS)
+        try:
+            mine.acquire()
+            held.append(mine)
+        except InUse:
+            refused.append(mine)
+
+    threads = [threading.Thread(target=claim) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in held:
+        each.check()
+        each.release()
+    assert (len(held), len(refused)) == (1, 4)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_run_that_lost_its_lease_stops_with_one_line_and_writes_nothing_more(run: Path, server: BucketServer):
+    """Also in the midst of something that asks for nothing."""
+    key = "bucket", f"{_key(run)}/lock"
+    opened: list[MetricsFile] = []
+
+    def train() -> None:
+        with RunDirectory.claim(run, CONFIG) as directory:
+            opened.append(MetricsFile(directory.metrics_file))
+            opened[0].scalars(1, "train", {"loss": 1.0})
+            theirs = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
+            server.put(*key, json.dumps(theirs).encode())
+            try:
+                time.sleep(20)
+            finally:
+                opened[0].flush()
+
+    with pytest.raises(Lost, match="its lease was taken over by process 1 on host other") as caught:
+        train()
+    assert isinstance(caught.value, UserError)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(Lost):
+        opened[0].close()
+    assert server.names(f"{_key(run)}/metrics") == []
+    assert json.loads(server.objects[key].content)["token"] == "x"  # theirs stays
+
+
+@pytest.mark.usefixtures("short")
+def test_a_lease_that_cannot_be_renewed_in_time_is_lost(run: Path, server: BucketServer):
+    with pytest.raises(Lost, match="could not be renewed in time"), leased(run, "lock"), server.failing("POST .*lock"):
+        time.sleep(20)
+
+
+def test_a_process_that_was_stopped_for_too_long_writes_nothing(run: Path, server: BucketServer):
+    mine = Lease(run, "lock", SECONDS)
+    mine.acquire()
+    mine._renewed -= 2 * SECONDS  # as if the whole machine had slept
+    with pytest.raises(Lost):
+        mine.check()
+    mine._released.set()
+
+
+@pytest.mark.usefixtures("short")
+def test_a_renewal_whose_answer_was_lost_has_succeeded(run: Path, server: BucketServer):
+    key = "bucket", f"{_key(run)}/lock"
+    with leased(run, "lock"):
+        first = server.objects[key].generation
+        with server.failing("POST .*lock", 503, done=True, times=1):
+            _wait(lambda: server.objects[key].generation != first)
+        second = server.objects[key].generation
+        _wait(lambda: server.objects[key].generation != second)
+
+
+# Run directories
+
+
+def test_a_run_directory_in_a_bucket_is_claimed_refused_and_read_as_on_a_disk(run: Path, server: BucketServer):
+    with pytest.raises(UserError, match=r"is missing; make a run with python -m launch\.train"):
+        RunDirectory.open(run)
+    with RunDirectory.claim(str(run), CONFIG) as directory:
+        assert directory.fresh
+        assert RunDirectory.open(run).config() == CONFIG
+        directory.record(parameters=3)
+    before = _contents(server, run)
+    assert set(before) == {"config.json", "environment.json"}
+    with pytest.raises(UserError, match=r"config\.seed=0, not 1"), RunDirectory.claim(run, {**CONFIG, "seed": 1}):
+        pass
+    assert _contents(server, run) == before
+    with RunDirectory.claim(run, {**CONFIG, "steps": 200}, may_change=("steps",)) as directory:
+        assert not directory.fresh
+        assert directory.config()["steps"] == 200
+    starts = json.loads(directory.environment_file.read_text())
+    assert [start.get("parameters") for start in starts] == [3, None]
+    server.put("bucket", f"{_key(run)}-other/letter.txt", b"dear")
+    with (
+        pytest.raises(UserError, match=r"holds 'letter.txt' but no config.json"),
+        RunDirectory.claim(f"{run}-other", CONFIG),
+    ):
+        pass
+
+
+def test_a_start_that_fails_leaves_nothing(run: Path, server: BucketServer):
+    with RunDirectory.claim(run, CONFIG) as directory:
+        server.put("bucket", f"{_key(run)}/data/deep/file", b"x")
+        directory.abandon()
+    assert server.names(_key(run)) == []
+
+
+def test_a_bucket_that_cannot_be_asked_is_told_in_one_line(run: Path, server: BucketServer):
+    with server.failing("GET"), pytest.raises(UserError, match=r"cannot be used: .*planted") as caught:
+        RunDirectory.open(run)
+    assert "\n" not in str(caught.value)
+    with server.failing("GET"), pytest.raises(UserError, match="cannot be used"), RunDirectory.claim(run, CONFIG):
+        pass
+
+
+def test_what_orbax_needs_to_remove_a_checkpoint_is_asked_for_before_the_run_begins(run: Path, server: BucketServer):
+    with (
+        server.failing(r"^GET $"),  # the bucket itself
+        pytest.raises(UserError, match=r"cannot be used: .*planted"),
+        RunDirectory.claim(run, CONFIG),
+    ):
+        pass
+    assert server.names(_key(run)) == []
+
+
+def test_the_log_and_the_events_arrive(run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bucket, "PERIOD", 0.05)
+    ours = logging.getLogger("transformer.training")
+    with RunDirectory.claim(run, CONFIG) as directory:
+        for note in ("a note", "again"):
+            with directory.log_to_file():
+                ours.info(note)
+        board = TensorBoard(directory.tensorboard)
+        board.scalars(1, "train", {"loss": 2.5})
+        _wait(lambda: server.names(f"{_key(run)}/tensorboard/"))
+        (early,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]
+        board.scalars(2, "train", {"loss": 1.5})
+        board.close()
+        (late,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]
+    lines = storage_of(run).read(run / "log.txt").decode().splitlines()
+    assert [line.split(": ", 1)[1] for line in lines] == ["a note", "again"]
+    assert b"train/loss" in late.content
+    assert late.content.startswith(early.content)
+    assert len(late.content) > len(early.content)
+
+
+def test_versions_change_with_what_they_are_of(run: Path, server: BucketServer):
+    place, patterns = storage_of(run), ("*.json", "*.jsonl", "maps/*.json")
+    seen = [place.versions(run, patterns)]
+    for name in ("config.json", "metrics.jsonl/000001", "metrics.jsonl/000001", "maps/zarr.json"):
+        server.put("bucket", f"{_key(run)}/{name}", b"{}")
+        seen.append(place.versions(run, patterns))
+    for name in ("maps/site/codes/c/0", "log.txt/000001", "maps/site/zarr.json"):  # no page is made from these
+        server.put("bucket", f"{_key(run)}/{name}", b"{}")
+        assert place.versions(run, patterns) == seen[-1]
+    assert len(set(seen)) == len(seen)
+
+
+def _dead(run: Path, seconds: float = SECONDS) -> Lease:
+    """A lease whose holder renews it no more."""
+    gone = Lease(run, "lock", seconds)
+    gone.acquire()
+    gone._released.set()
+    gone._thread.join()
+    return gone
+
+
+def _key(run: Path) -> str:
+    return str(run).removeprefix("gs://bucket/")
+
+
+def _contents(server: BucketServer, run: Path) -> dict[str, bytes]:
+    there: dict[str, Object] = {
+        name.removeprefix(f"{_key(run)}/"): each
+        for (_, name), each in server.objects.items()
+        if name.startswith(f"{_key(run)}/")
+    }
+    return {name: each.content for name, each in there.items()}
+
+
+def _wait(until: Any, seconds: float = 20) -> None:
+    began = time.monotonic()
+    while not until():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.01)

@@ -1,0 +1,189 @@
+"""A whole run in a bucket on loopback: stopped and resumed it equals one on a disk, and what reads runs reads it."""
+
+import json
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from launch.config_files import recorded_config
+from tests.training.bucket_server import BucketServer, running
+from transformer.maps import report, serve
+from transformer.maps.store import MapStore
+from transformer.storage import Lost, lease, locate, storage_of
+from transformer.tasks.contract import Report
+from transformer.training import experiment, sharding
+from transformer.training.sinks import Console, read_metrics
+from transformer.training.state import TrainState, by_path
+
+pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
+
+STEPS, SAVED, STOPPED = 4, 2, 4
+CONFIG: dict[str, Any] = {
+    "name": "bucket",
+    "steps": STEPS,
+    "seed": 3,
+    "log_every": 1,
+    "eval_every": 2,
+    "maps_every": 1,
+    "heads_every": 1,
+    "checkpoint_every": SAVED,
+    "task": {
+        "name": "language_modelling",
+        "dataset": "repeated/symbols=8,shortest=2,longest=4,length=16,train=32,validation=8,test=8",
+        "tokenizer": "bytes",
+        "context": 16,
+        "rows": 4,
+        "probed": 2,
+        "probed_length": 12,
+        "repeated": 0,
+    },
+    "model": {
+        "family": "decoder",
+        "layers": 1,
+        "width": 8,
+        "heads": 2,
+        "feed_forward": 16,
+        "dropout": 0.1,  # so that the keys matter
+        "longest": 16,
+    },
+    "optimizer": {"learning_rate": 0.01, "warmup": 4},
+}
+
+
+class Killed(BaseException):
+    """What ends a run between two steps."""
+
+
+class KilledConsole(Console):
+    """The console of a run that does not live to see the end of step STOPPED."""
+
+    def progress(self, step: int, total: int) -> None:
+        if step == STOPPED:
+            raise Killed
+        super().progress(step, total)
+
+
+def evaluated(model: Any, evaluations: Any, *more: Any) -> list[Any]:
+    """Evaluations that have something to say and nothing to compile."""
+
+    def evaluate(state: TrainState) -> Report:
+        return Report({"width": 8.0}, ({"source": "one", "output": "eins", "target": "eins"},))
+
+    return [evaluate for _ in evaluations]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[BucketServer]:
+    """A bucket that all clients find, and one device: sharding has its tests."""
+    with running() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        patch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
+        patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        patch.setattr(experiment, "make_placement", lambda config: sharding.one_device())
+        patch.setattr(experiment, "peak_flops", lambda devices: 1e9)
+        patch.setattr(experiment, "compile_evaluations", evaluated)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run on a disk."""
+    folder = tmp_path_factory.mktemp("runs") / "disk"
+    experiment.train(experiment.resolve(CONFIG), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(server: BucketServer) -> Path:
+    """A run in the bucket that was stopped behind its checkpoint, and resumed."""
+    run = locate("gs://bucket/runs/one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "Console", KilledConsole)
+        with pytest.raises(Killed):
+            experiment.train(experiment.resolve(CONFIG), run)
+    assert read_metrics(run / "metrics.jsonl")[-1]["step"] > SAVED
+    assert MapStore.existing(run / "maps").steps == (0, 1, 2, 3)
+    experiment.train(experiment.resolve(CONFIG), run)
+    return run
+
+
+def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Path, run: Path) -> None:
+    clocked = re.compile(r".*_per_second|utilisation")
+    here, there = (
+        [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in read_metrics(at / "metrics.jsonl")]
+        for at in (disk, run)
+    )
+    assert [record["step"] for record in here if record["split"] == "train"] == [1, 2, 3, 4]
+    assert here == there
+    for name in ("samples.jsonl", "heads.jsonl"):
+        assert (disk / name).read_bytes() == storage_of(run).read(run / name)
+    for name in ("tokenizer.json", "tokenizer_roles.json", "config.json"):
+        assert (disk / name).read_bytes() == (run / name).read_bytes()
+    one, other = MapStore.existing(disk / "maps"), MapStore.existing(run / "maps")
+    assert one.steps == other.steps == (0, 1, 2, 3, 4)
+    for site in one.sites:
+        np.testing.assert_array_equal(one.read(site.name, 4), other.read(site.name, 4))
+        np.testing.assert_array_equal(one.statistics(site.name).values, other.statistics(site.name).values)
+
+
+def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
+    leaves = []
+    for at in (disk, run):
+        _, _, state = experiment.load(at)
+        assert int(state.step) == STEPS
+        state = state._replace(key=jax.random.key_data(state.key))
+        leaves.append({path: np.asarray(leaf).tobytes() for path, leaf in by_path(state).items()})
+    assert leaves[0] == leaves[1]
+
+
+def test_a_finished_run_trains_nothing_and_holds_no_lease(
+    run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lasting = {name for name in server.names() if "/log.txt" not in name and "environment" not in name}
+    before = {name: server.objects["bucket", name].content for name in lasting}
+    experiment.train(experiment.resolve(CONFIG), run)
+    assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
+    assert {name: server.objects["bucket", name].content for name in lasting} == before
+    assert not [name for name in server.names() if name.endswith("/lock")]
+
+
+def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) -> None:
+    recorded = recorded_config(str(run))
+    assert recorded is not None
+    assert recorded.name == "bucket"
+    assert serve.awaited(run) is None
+    seen = serve.signature([run])
+    assert seen == serve.signature([run])
+    page = report.write_report(run)
+    assert (str(page), page.stat().length) == ("gs://bucket/runs/one/report.html", len(page.read_bytes()))
+    assert "cross_entropy" in page.read_text()
+    assert serve.signature([run]) == seen  # the page is not made from itself
+    server.put("bucket", "runs/one/metrics.jsonl/000009", json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
+    assert serve.signature([run]) != seen
+
+
+@pytest.mark.slow
+def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Robbed(Console):
+        def progress(self, step: int, total: int) -> None:
+            if step == SAVED:
+                key = "bucket", "runs/robbed/lock"
+                about = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
+                server.put(*key, json.dumps(about).encode())
+                # What the thread would find out some seconds later.
+                (held,) = [each for name, each in lease._held.items() if name == "runs/robbed"]
+                held._lost = "was taken over by process 1 on host other"
+
+    monkeypatch.setattr(experiment, "Console", Robbed)
+    with pytest.raises(Lost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"):
+        experiment.train(experiment.resolve(CONFIG), "gs://bucket/runs/robbed")
+    assert not [name for name in server.names("runs/robbed/checkpoints") if "commit_success" in name]

@@ -1,0 +1,52 @@
+"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme."""
+
+import re
+from importlib.util import find_spec
+from os import PathLike, fspath
+from pathlib import Path
+from typing import cast
+
+from transformer.config import UserError
+from transformer.storage.contract import Appended, InUse, Lost, Storage, Version
+
+__all__ = ["Appended", "InUse", "Lost", "Storage", "Version", "locate", "storage_of"]
+
+# One slash or two: pathlib has folded those of a URL that went through it.
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.+)")
+
+
+def locate(name: str | PathLike[str]) -> Path:
+    """The path that a name stands for: of "gs://bucket/folder" one in that bucket, of anything else one on the disk.
+
+    A path in a bucket is read, listed and joined like any other; it is written through `storage_of` alone.
+
+    Errors: UserError for another scheme, and for a bucket where the extra `gcs` is not installed.
+    """
+    url = _URL.fullmatch(fspath(name))
+    if url is None:
+        return Path(name)
+    scheme, rest = url.groups()
+    if scheme != "gs":
+        raise UserError(f"{scheme}://{rest} cannot be used: name a directory of a disk, or gs://BUCKET/FOLDER")
+    if "/" not in rest.strip("/"):
+        raise UserError(f"gs://{rest} is a whole bucket: name a folder in it, as gs://{rest.strip('/')}/runs/one")
+    if find_spec("gcsfs") is None:
+        raise UserError(f"gs://{rest} lies in a bucket, for which an extra is missing: pip install headwise[gcs]")
+    from transformer.storage.bucket import BucketPath
+
+    # Not a pathlib.Path by class, but by everything that is asked of it here.
+    return cast(Path, BucketPath(f"gs://{rest}"))
+
+
+def storage_of(path: str | PathLike[str]) -> Storage:
+    """What keeps the files under `path`.
+
+    Errors: as `locate`.
+    """
+    if fspath(locate(path)).startswith("gs://"):
+        from transformer.storage.bucket import Bucket
+
+        return Bucket()
+    from transformer.storage.disk import Disk
+
+    return Disk()

@@ -1,0 +1,97 @@
+"""What a run needs of the place that its directory lies in, where a disk and a bucket differ."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformer.config import UserError
+
+# What changes whenever a file's content does: its name and two numbers.
+Version = tuple[str, int, int]
+
+
+class InUse(UserError):
+    """A directory that a live process holds."""
+
+    def __init__(self, path: Path, holder: str):
+        super().__init__(f"--workdir={path} is in use by {holder}; wait for it or choose another --workdir")
+
+
+class Lost(UserError):
+    """A directory that was this process's and may by now be another's: the run must stop and write nothing more."""
+
+
+class Appended(Protocol):
+    """A file that grows, written by this process alone."""
+
+    def append(self, content: bytes) -> None:
+        """Add whole lines at the end: at once on a disk, within seconds in a bucket.
+
+        Errors: Lost.
+        """
+
+    def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
+        """Replace the content by what `keep` leaves of it; `keep` may see it in parts, each of whole lines.
+
+        A kill at any moment leaves content that `keep` makes the same of.
+        """
+
+    def flush(self) -> None:
+        """Return once all that was appended is where a reader finds it.
+
+        Errors: OSError where it cannot be written; Lost.
+        """
+
+    def close(self) -> None:
+        """Flush, and let go of the file."""
+
+
+class Storage(Protocol):
+    """A disk or a bucket."""
+
+    def reach(self, path: Path) -> None:
+        """Return if the place can be asked about `path`; whether something is there does not matter.
+
+        Errors: OSError that says why it cannot: no such bucket, no credentials, no permission.
+        """
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Write a file so that a reader, or a kill at any moment, finds the old content or the new one, whole."""
+
+    def append_to(self, path: Path) -> Appended:
+        """A file that grows, from what is there already."""
+
+    def read(self, path: Path) -> bytes:
+        """The content of a file that grows.
+
+        Errors: FileNotFoundError.
+        """
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a folder and all that is in it."""
+
+    def claim(self, path: Path, name: str) -> AbstractContextManager[None]:
+        """Hold the directory at `path`, made if it is missing, by the file `name` in it while the context lasts.
+
+        A holder that dies, however it dies, holds it no longer.
+
+        Errors: InUse when a live process holds it; Lost in the midst of the context, or when it is left.
+        """
+
+    def stage(self, path: Path) -> AbstractContextManager[Path]:
+        """A folder on a disk, for a library that writes nowhere else: its files arrive under `path`.
+
+        Once a minute while the context lasts, and when it is left.
+
+        Errors: OSError; Lost.
+        """
+
+    def scratch(self, path: Path) -> Path:
+        """A folder on a disk for files of a run that can be made again, which other machines need not see."""
+
+    def versions(self, path: Path, patterns: Sequence[str]) -> tuple[Version, ...]:
+        """The files under `path` that match one of the patterns, as "*.json" or "maps/*.json": equal ones are equal."""
+
+    def key_value_store(self, path: Path) -> dict[str, Any]:
+        """The tensorstore specification of the folder `path`."""

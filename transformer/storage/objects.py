@@ -1,0 +1,75 @@
+"""Objects of a Google Cloud Storage bucket: whole contents under names, each write a generation of its own.
+
+An object can neither grow nor be renamed, and a folder is no more than a common beginning of names. What can be had
+is a write that succeeds only where the object still has the generation that the writer knows.
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ABSENT = 0  # the generation of an object that does not exist
+
+
+def bucket_of(path: Path) -> Any:
+    """The bucket that a path lies in; asks nothing of the network."""
+    return _client(os.environ.get("STORAGE_EMULATOR_HOST", "")).bucket(os.fspath(path).split("/")[2])
+
+
+def key_of(path: Path) -> str:
+    """The name of a path's object in its bucket."""
+    return "/".join(os.fspath(path).split("/")[3:])
+
+
+def object_at(path: Path) -> Any:
+    """The object of a path, whether it exists or not."""
+    return bucket_of(path).blob(key_of(path))
+
+
+def check_bucket(path: Path) -> None:
+    """Ask for the bucket itself, by a client that wants a project, as orbax does before it removes a checkpoint.
+
+    What is lacking for that would else end the run hours from now.
+
+    Errors: OSError.
+    """
+    from google.cloud import storage
+
+    with told(path):
+        storage.Client().get_bucket(bucket_of(path).name)
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Errors of the client's libraries as an OSError that says what is wrong with `path`.
+
+    Errors: FileNotFoundError for an object that is not there; OSError.
+    """
+    import requests
+    from google.api_core.exceptions import GoogleAPIError, NotFound, PreconditionFailed
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        yield
+    except PreconditionFailed:
+        raise  # no fault, but an answer to whoever stated the condition
+    except NotFound as error:
+        raise FileNotFoundError(f"{path} is not there ({_line(error)})") from error
+    except (GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
+        raise OSError(f"{path} cannot be reached: {_line(error)}") from error
+
+
+@functools.cache
+def _client(emulator: str) -> Any:
+    """The client, one for each server: `emulator` is what it reads from the environment itself."""
+    from google.cloud import storage
+
+    # Objects need no project, which a machine outside the cloud may not have.
+    return storage.Client(project=None)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
