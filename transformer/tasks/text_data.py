@@ -85,7 +85,8 @@ def load_documents(
 
     Errors: UserError for data that is missing, a split that is not there, and a tokenizer that was not given.
     """
-    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=str(storage_of(directory).scratch(directory / "data")))
+    prepared_dir = str(storage_of(directory).scratch(directory / "data"))
+    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir)
     splits = {name: text.split(name) for name in ("train", *config.evaluated)}
     if saved_in(directory):
         tokenizer = load_tokenizer(directory)
