@@ -1,6 +1,5 @@
-"""Compiles attention on splash for a TPU that is not there, one line of JSON a program; run by test_tpu_compile.py."""
+"""Compiles attention for TPUs that are not there, one line of JSON a program; run by test_tpu_compile.py."""
 
-import functools
 import json
 import re
 import sys
@@ -12,27 +11,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding
 
 from transformer.attention import masks
 from transformer.attention.attend import attend
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
+from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, placed
 
 TOPOLOGY = "v5e:2x2"
 BATCH, HEADS, GROUPS, DEPTH = 2, 4, 2, 64
 KERNEL = re.compile(r"%?(\w+?)(?:\.\d+)* = .*custom_call_target=\"tpu_custom_call\"")
+COLLECTIVE = re.compile(r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
 
 
 class Case(NamedTuple):
-    """One attention: the inputs' type, the static facts of its mask, the names of the traced ones, and the rest."""
+    """One attention: the inputs' type, the static facts of its mask, the names of the traced ones, and the rest.
+
+    `mesh`: the sizes of its axes; `rules` and `how` are then those of the placement.
+    """
 
     dtype: str
     static: dict[str, Any]
     traced: tuple[str, ...] = ()
     backend: Backend = Backend.SPLASH
     length: int = 512
+    mesh: tuple[int, int, int, int] = (1, 1, 1, 1)
+    rules: str = "dp"
+    how: DividedAttention = DividedAttention.RING
 
 
 CASES = {
@@ -42,6 +49,19 @@ CASES = {
     # What auto would take on that TPU.
     "segments": Case("bfloat16", {}, ("segments",), Backend.AUTO),
     "float32_causal_lengths": Case("float32", {"causal": True}, ("query_lengths", "key_lengths")),
+    # What auto takes on each of four devices that divide examples and heads.
+    "divided": Case("bfloat16", {"causal": True}, ("key_lengths",), Backend.AUTO, mesh=(2, 1, 2, 1), rules="fsdp+tp"),
+    "gathered": Case(
+        "bfloat16",
+        {"causal": True},
+        ("segments",),
+        Backend.AUTO,
+        length=1024,
+        mesh=(1, 1, 1, 4),
+        rules="sp",
+        how=DividedAttention.GATHER,
+    ),
+    "ring": Case("bfloat16", {"causal": True}, (), Backend.AUTO, length=4096, mesh=(1, 1, 1, 4), rules="sp"),
 }
 
 
@@ -73,23 +93,30 @@ def program(case: Case, name: str) -> Callable[..., Any]:
             return step
 
 
-def compiled_for(mesh: Mesh, case: Case, name: str) -> dict[str, Any]:
-    """The kernels of one compiled program, those that always run and the others, and its memory in bytes."""
-    array = functools.partial(jax.ShapeDtypeStruct, sharding=NamedSharding(mesh, PartitionSpec()))
-    q = array((BATCH, case.length, HEADS, DEPTH), case.dtype)
-    k = v = array((BATCH, case.length, GROUPS, DEPTH), case.dtype)
-    labels = array((BATCH, case.length), jnp.int32)
-    lengths = array((BATCH,), jnp.int32)
+def compiled_for(devices: Any, case: Case, name: str) -> dict[str, Any]:
+    """Of one compiled program: kernels that always run and others, collectives that do, a device's memory in bytes."""
+    count = int(np.prod(case.mesh))
+    mesh = jax.make_mesh(case.mesh, MESH_AXES, axis_types=(AxisType.Auto,) * 4, devices=devices[:count])
+    placement = Placement(mesh, RULES[case.rules], case.how)
+
+    def array(shape: tuple[int, ...], dtype: Any, *names: str | None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, placement.even_spec(names, shape)))
+
+    q = array((BATCH, case.length, HEADS, DEPTH), case.dtype, "batch", "length", "heads", None)
+    k = v = array((BATCH, case.length, GROUPS, DEPTH), case.dtype, "batch", "length", "groups", None)
+    labels = array((BATCH, case.length), jnp.int32, "batch", "length")
+    lengths = array((BATCH,), jnp.int32, "batch")
     facts = {fact: (labels, labels) if fact == "segments" else lengths for fact in case.traced}
     begin = time.monotonic()
     # The target is said by the mesh in context: attend() asks it, and jax keeps one trace for each.
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    with placed(placement) if count > 1 else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         compiled = jax.jit(program(case, name)).lower(q, k, v, facts, array((), jnp.bool_)).compile()
-    always, sometimes = kernels(compiled.as_text())
+    always, sometimes = found_in(KERNEL, compiled.as_text())
     memory = compiled.memory_analysis()
     return {
         "always": always,
         "sometimes": sometimes,
+        "collectives": sorted({name for names in found_in(COLLECTIVE, compiled.as_text()) for name in names}),
         "temporary": memory.temp_size_in_bytes,
         "arguments": memory.argument_size_in_bytes,
         "outputs": memory.output_size_in_bytes,
@@ -97,8 +124,8 @@ def compiled_for(mesh: Mesh, case: Case, name: str) -> dict[str, Any]:
     }
 
 
-def kernels(program_text: str) -> tuple[list[str], list[str]]:
-    """The names of the Mosaic kernels of a compiled program: those of its entry, and those of branches."""
+def found_in(what: re.Pattern[str], program_text: str) -> tuple[list[str], list[str]]:
+    """What a pattern finds in a compiled program: in its entry, and in loops and branches."""
     always: list[str] = []
     sometimes: list[str] = []
     found = sometimes
@@ -106,17 +133,16 @@ def kernels(program_text: str) -> tuple[list[str], list[str]]:
         # Each computation begins at the margin with its name and arguments, and ends with an opened brace.
         if re.match(r"(ENTRY )?%?[\w.-]+ \(.*\{$", line):
             found = always if line.startswith("ENTRY") else sometimes
-        found += KERNEL.findall(line)
+        found += what.findall(line)
     return sorted(always), sorted(sometimes)
 
 
 def main(programs: list[str]) -> None:
-    """Compile each program, given as case/name, for one device of the topology."""
+    """Compile each program, given as case/name, for the first devices of the topology."""
     devices = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGY).devices
-    mesh = Mesh(np.array(devices[:1]), ("one",), axis_types=(AxisType.Auto,))
     for path in programs:
         case, name = path.split("/")
-        print(json.dumps({"program": path, **compiled_for(mesh, CASES[case], name)}), flush=True)
+        print(json.dumps({"program": path, **compiled_for(devices, CASES[case], name)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Splash attention compiles for a real TPU topology, ahead of time, on a machine that has none."""
+"""Attention compiles for a real TPU topology, ahead of time, on a machine that has none."""
 
 import functools
 import importlib.util
@@ -22,6 +22,22 @@ KERNELS = {
     # Capturing runs the forward kernel once more, and only in the branch of a step that is observed.
     "capture": ([*BACKWARD, FORWARD_AND_SUMS], [FORWARD_AND_SUMS]),
 }
+# A ring runs in blocks, and where positions are divided so does what finds the log-sum-exp once more.
+OTHERS = {"gathered/capture": (KERNELS["gradient"][0], []), **{f"ring/{name}": ([], []) for name in PROGRAMS}}
+# What the devices say to each other: sums of the loss, and of statistics; keys only where positions are divided.
+COLLECTIVES = {
+    "divided": {"forward": [], "gradient": ["all-reduce"], "capture": ["all-reduce"]},
+    "gathered": {
+        "forward": ["all-gather"],
+        "gradient": ["all-gather", "all-reduce", "reduce-scatter"],
+        "capture": ["all-gather", "all-reduce", "reduce-scatter"],
+    },
+    "ring": {
+        "forward": ["collective-permute"],
+        "gradient": ["all-reduce", "collective-permute"],
+        "capture": ["all-gather", "all-reduce", "collective-permute"],
+    },
+}
 # The compiler of TPUs without a TPU: no search for one, no fight with another process over it.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -34,6 +50,7 @@ ENVIRONMENT = {
 
 # The capturing step holds the kernels of the other two programs; one case is quickly compiled to all three.
 QUICK = (*(f"causal_window/{name}" for name in PROGRAMS), "causal_lengths/capture", "segments/capture")
+QUICK += ("divided/gradient", "gathered/gradient")
 PATHS = tuple(f"{case}/{name}" for case in CASES for name in PROGRAMS)
 
 
@@ -57,7 +74,9 @@ def compiled(root: Path, *, quick: bool) -> dict[str, dict[str, Any]]:
 def test_it_runs_on_the_tpus_own_kernels(root: Path, path: str) -> None:
     program = compiled(root, quick=path in QUICK)[path]
     print({key: value for key, value in program.items() if key not in ("always", "sometimes")})
-    assert (program["always"], program["sometimes"]) == KERNELS[path.split("/")[1]]
+    case, name = path.split("/")
+    assert (program["always"], program["sometimes"]) == OTHERS.get(path, KERNELS[name])
+    assert program["collectives"] == COLLECTIVES.get(case, {}).get(name, [])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

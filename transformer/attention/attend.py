@@ -1,5 +1,6 @@
 """The public stages of attention, and attend(), which composes them."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,14 +10,16 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention import positions as relative
 from transformer.attention.backends import Combination, choose, circumstances, interpreted, log_choice
-from transformer.attention.blockwise import Form, Terms, attend_blockwise
+from transformer.attention.blockwise import Form, Terms
 from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
 from transformer.attention.checks import check_call
+from transformer.attention.divided import Program, attend_divided
+from transformer.attention.division import Division, division_of
 from transformer.attention.dropout import dropout
-from transformer.attention.library import dot_product_attention, splash_attention, splash_log_sum
 from transformer.attention.masks import Mask, dense, query_positions
 from transformer.attention.normalise import Reweighting, gaussian, normalise
 from transformer.attention.positions import Position, Shaw
+from transformer.attention.products import attend_products, log_sum_products
 from transformer.attention.scores import (
     Parameters,
     prepare_keys,
@@ -66,56 +69,70 @@ def attend(
     `train` matter to the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone
     and behind whatever is captured.
 
+    Traced for a placement (`transformer.axes`), it is divided over the mesh as `division_of` says, and gives what one
+    device would.
+
     Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
-    backend does not take, and for dropout in training without a key; TypeError for parameters that are not the
-    score's own.
+    backend, or a ring, does not take, for lengths that the devices do not divide, and for dropout in training without
+    a key; TypeError for parameters that are not the score's own.
     """
     params = params or Parameters()
     check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
     if train and spec.dropout > 0 and key is None:
         raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
     combination = Combination.of(spec, mask, bias=bias is not None, train=train)
-    at = circumstances(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv)
+    division = division_of(q_BxQxHxD, k_BxKxGxC)
+    at = circumstances(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, division)
     backend = choose(spec, combination, at)
     log_choice(backend, combination, at)
     if backend is Backend.EINSUM:
-        return _dense(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params, key, train, capture)
+        run = functools.partial(_dense, spec=spec, mask=mask, bias=bias, params=params, key=key, train=train)
+        return _laid_out(run, q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, division, capture)
     q = product_queries(q_BxQxHxD, spec.score, spec.position, params, query_positions(mask, q_BxQxHxD.shape[1]))
     k = product_keys(k_BxKxGxC, spec.score, spec.position, params)
     in_blocks = spec.position if spec.position in relative.BIASES else Position.NONE
     terms = Terms(mask, bias, None if in_blocks is Position.NONE else params.position)
     form = Form(in_blocks, scaling(spec.score, q_BxQxHxD.shape[-1], spec.scale), spec.temperature)
-    log_sum: Array | Callable[[], Array] | None = None
-    match backend:
-        case Backend.BLOCKWISE:
-            output, log_sum = attend_blockwise(q, k, v_BxKxGxDv, terms, form)
-        case Backend.SPLASH:
-            interpret = interpreted(backend, at)
-            factor = form.scale / form.temperature
-            output = splash_attention(q, k, v_BxKxGxDv, mask, factor, interpret=interpret)
+    interpret = interpreted(backend, at)
+    if division is not None:
+        program = Program(division, form, backend, interpret, q.shape[2])
+        output, captured = attend_divided(q, k, v_BxKxGxDv, terms, program, capture)
+        return output, Attended(captured)
+    output, kept = attend_products(q, k, v_BxKxGxDv, terms, form, backend, interpret=interpret)
+    inputs = jax.lax.stop_gradient((q, k, v_BxKxGxDv, terms))
+    again = functools.partial(log_sum_products, *inputs, form, backend, interpret=interpret)
+    log_sum = again if kept is None else kept
+    return output, Attended(capture_products(q, k, capture, terms=terms, form=form, log_sum=log_sum))
 
-            def log_sum_of_splash() -> Array:
-                # One more pass of the kernel, which only a step that captures should pay.
-                return splash_log_sum(q, k, v_BxKxGxDv, mask, factor, interpret=interpret)
 
-            log_sum = log_sum_of_splash
-        case _:
-            output = dot_product_attention(q, k, v_BxKxGxDv, terms, form, backend)
-    captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=log_sum)
-    return output, Attended(captured)
+def _laid_out(
+    run: Callable[..., tuple[Array, Attended]],
+    q: Array,
+    k: Array,
+    v: Array,
+    division: Division | None,
+    capture: Capture | None,
+) -> tuple[Array, Attended]:
+    """The dense program, which the compiler divides by where its inputs lie: each query with all keys."""
+    if division is None:
+        return run(q, k, v, capture)
+    k, v = (division.lay(x, "batch", None, "groups", None) for x in (k, v))
+    output, attended = run(division.lay(q, "batch", "length", "heads", None), k, v, capture)
+    return division.lay(output, "batch", "length", "heads", None), attended
 
 
 def _dense(
     q: Array,
     k: Array,
     v: Array,
+    capture: Capture | None,
+    *,
     spec: AttentionSpec,
     mask: Mask,
     bias: Array | None,
     params: Parameters,
     key: Array | None,
     train: bool,
-    capture: Capture | None,
 ) -> tuple[Array, Attended]:
     """The reference: every logit, every weight."""
     positions = query_positions(mask, q.shape[1])

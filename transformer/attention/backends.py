@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.division import Division
 from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
 from transformer.attention.normalise import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.positions import BIASES, ROTARIES, Position
 from transformer.attention.scores import PRODUCTS, Score
 from transformer.attention.spec import AttentionSpec, Backend
+from transformer.axes import DividedAttention
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +53,11 @@ class Combination:
 
 @dataclasses.dataclass(frozen=True)
 class Circumstances:
-    """What a backend's limits depend on beside the combination. `devices`: those that the program may span."""
+    """What a backend's limits depend on beside the combination: the sizes are those that one device computes.
+
+    `devices`: those that the program may span without a placement that says how. `crosses`: how the keys of other
+    devices are reached, where positions are divided.
+    """
 
     platform: str
     dtype: str
@@ -62,6 +68,7 @@ class Circumstances:
     depth: int
     value_depth: int
     devices: int = 1
+    crosses: DividedAttention | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +174,10 @@ def interpreted(backend: Backend, at: Circumstances) -> bool:
 
 def unfit(backend: Backend, at: Circumstances) -> str | None:
     """Which limit of the backend the arrays or the machine exceed; None when it runs there."""
+    if at.crosses is DividedAttention.RING and backend is not Backend.BLOCKWISE:
+        return f"backend={backend.value} does not take positions divided with attention=ring"
+    if at.crosses is not None and backend is Backend.CUDNN:
+        return "backend=cudnn does not take divided positions"
     match backend:
         case Backend.EINSUM | Backend.BLOCKWISE:
             return None
@@ -193,14 +204,21 @@ def unfit(backend: Backend, at: Circumstances) -> str | None:
 def choose(spec: AttentionSpec, combination: Combination, at: Circumstances) -> Backend:
     """The backend that the spec names, or for auto the fastest that is exact for the request.
 
-    Auto takes the platform's own kernel where it runs (splash only for a program on one device: it does not divide
-    itself over a mesh), else the dense map where that is small, else blocks.
+    Auto takes the platform's own kernel where it runs (splash only where each device is known to run its own: it does
+    not divide itself over a mesh), else the dense map where that is small, else blocks. A ring runs in blocks.
 
     Errors: ValueError that names what the backend does not take and the nearest request that it would.
     """
     nonsense = meaningless(combination)
     if nonsense is not None:
         raise ValueError(f"{combination} has no meaning: {nonsense}; nearest: {nearest_meaning(combination)}")
+    if at.crosses is DividedAttention.RING:
+        why = unsupported(Backend.BLOCKWISE, combination)
+        if why is not None:
+            raise ValueError(
+                f"{combination}: positions are divided with attention=ring, which runs in blocks, and {why}; "
+                "attention=gather computes it as it stands"
+            )
     if spec.backend is not Backend.AUTO:
         why = unsupported(spec.backend, combination) or unfit(spec.backend, at)
         if why is not None:
@@ -242,21 +260,24 @@ def nearest(backend: Backend, combination: Combination) -> Combination | None:
     return changed if unsupported(backend, changed) is None else None
 
 
-def circumstances(q: jax.Array, k: jax.Array, v: jax.Array) -> Circumstances:
+def circumstances(q: jax.Array, k: jax.Array, v: jax.Array, division: Division | None = None) -> Circumstances:
     """Those of a call: the platform that is compiled for, which a mesh in context may name, else the one here."""
+    batch, heads, length = (1 if division is None else division.parts(name) for name in ("batch", "heads", "length"))
+    crosses = None if division is None else division.crosses
     dtype = jnp.result_type(q, k, v)
     mesh = jax.sharding.get_abstract_mesh()
     target = mesh.abstract_device
     return Circumstances(
         platform=jax.default_backend() if target is None else target.platform,
         dtype=dtype.name,
-        batch=q.shape[0],
-        heads=q.shape[2],
-        queries=q.shape[1],
-        keys=k.shape[1],
+        batch=q.shape[0] // batch,
+        heads=q.shape[2] // heads,
+        queries=q.shape[1] // length,
+        keys=k.shape[1] // (length if crosses is DividedAttention.RING else 1),
         depth=q.shape[3],
         value_depth=v.shape[3],
-        devices=jax.device_count() if mesh.empty else mesh.size,
+        devices=1 if division is not None else jax.device_count() if mesh.empty else mesh.size,
+        crosses=crosses,
     )
 
 

@@ -111,10 +111,13 @@ def attend_blockwise(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
 def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, block: int) -> tuple:
-    return _forward(q, k, v, tree.unflatten(leaves), form, block)
+    return forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
 
 
-def _forward(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int) -> tuple:
+def forward(
+    q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int, dtype: jnp.dtype
+) -> tuple[Array, Array]:
+    """The output, in this type, and the log-sum-exp of each row."""
     wide = jnp.promote_types(q.dtype, jnp.float32)
     depth = v.shape[-1]
 
@@ -138,7 +141,7 @@ def _forward(q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int)
         some = total > 0
         output = output / jnp.where(some, total, 1)[..., None]
         log_sum = jnp.where(some, jnp.log(jnp.where(some, total, 1)) + jnp.where(some, largest, 0), -jnp.inf)
-        return jnp.moveaxis(output, 1, 2).astype(v.dtype), log_sum
+        return jnp.moveaxis(output, 1, 2).astype(dtype), log_sum
 
     output, log_sum = over_queries(rows, q, block)
     return join(output, 1, q.shape[1]), join(log_sum, 2, q.shape[1])
@@ -174,7 +177,7 @@ def over_keys(
             found = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
             return fold(carry, found, v_block)
 
-        reach = _reachable(terms.mask, query, key)
+        reach = reachable(terms.mask, query, key)
         return (compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)), None
 
     blocks = (k_blocks, None if v is None else _blocks(v, block), index)
@@ -187,10 +190,48 @@ def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any
     q, k, v, leaves, output, log_sum = kept
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
+    centre = centre_of(output, log_sum, d_output, d_log_sum)
+    found = backward(q, k, v, terms, d_output, centre, log_sum, form, block, q.dtype)
+    return in_types_of(q, k, v, terms, found)
+
+
+def centre_of(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
+    """What each row's gradient has in common: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum)."""
+    wide = log_sum.dtype
+    return jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
+
+
+class Gradients(NamedTuple):
+    """Of queries in a type of choice; of all else, `terms` being bias and position parameters, as wide as they sum."""
+
+    q: Array
+    k: Array
+    v: Array
+    terms: Any
+
+
+def in_types_of(q: Array, k: Array, v: Array, terms: Terms, found: Gradients) -> tuple:
+    """The cotangents that a rule for (q, k, v, leaves of terms) returns; facts of the mask have none."""
+    d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), found.terms, (terms.bias, terms.position))
+    leaves = [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves(d_terms)
+    return found.q.astype(q.dtype), found.k.astype(k.dtype), found.v.astype(v.dtype), leaves
+
+
+def backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: Terms,
+    d_output: Array,
+    centre: Array,
+    log_sum: Array,
+    form: Form,
+    block: int,
+    dtype: jnp.dtype,
+) -> Gradients:
+    """What these keys give to the gradients, from the log-sum-exp over all keys and `centre_of` each row."""
     wide = log_sum.dtype
     queries, keys = q.shape[1], k.shape[1]
-    # Of one row: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum).
-    centre = jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
     (k_blocks, key_index), v_blocks = _indexed_blocks(k, block), _blocks(v, block)
     given = (terms.bias, terms.position)
     traced = jax.tree.map(lambda x: x.astype(wide), given)
@@ -232,12 +273,12 @@ def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any
             def skip(carry: Any) -> tuple[Any, Any]:
                 return carry, (jnp.zeros(k_block.shape, wide), jnp.zeros(v_block.shape, wide))
 
-            reach = _reachable(terms.mask, query, key)
+            reach = reachable(terms.mask, query, key)
             return compute(carry) if reach is None else jax.lax.cond(reach, compute, skip, carry)
 
         start = (jnp.zeros(q_block.shape, wide), d_traced)
         (d_q, d_traced), (d_k_new, d_v_new) = jax.lax.scan(columns, start, (k_blocks, v_blocks, key_index))
-        return (d_k + d_k_new, d_v + d_v_new, d_traced), d_q.astype(q.dtype)
+        return (d_k + d_k_new, d_v + d_v_new, d_traced), d_q.astype(dtype)
 
     q_blocks, query_index = _indexed_blocks(q, block)
     parts = (
@@ -253,17 +294,11 @@ def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any
         jax.tree.map(jnp.zeros_like, traced),
     )
     (d_k, d_v, d_traced), d_q = jax.lax.scan(rows, empty, parts)
-    d_bias, d_position = jax.tree.map(lambda found, x: found.astype(x.dtype), d_traced, given)
-    return (
-        join(d_q, 1, queries),
-        join(d_k, 1, keys).astype(k.dtype),
-        join(d_v, 1, keys).astype(v.dtype),
-        [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves((d_bias, d_position)),
-    )
+    return Gradients(join(d_q, 1, queries), join(d_k, 1, keys), join(d_v, 1, keys), d_traced)
 
 
 def _forward_rule(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, block: int) -> tuple:
-    output, log_sum = _forward(q, k, v, tree.unflatten(leaves), form, block)
+    output, log_sum = forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
     return (output, log_sum), (q, k, v, leaves, output, log_sum)
 
 
@@ -289,15 +324,18 @@ def _read_back(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -
     return jnp.einsum("bgrqk,bqgrd->bkgd", grouped, d_out, preferred_element_type=weights_BxHxQxK.dtype)
 
 
-def _reachable(mask: Mask, query: Array, key: Array) -> Array | None:
-    """Whether any of these queries may see any of these keys by the static facts alone; None: certainly."""
-    if mask.query_offset is not None or mask.centre is not None:
+def reachable(mask: Mask, query: Array, key: Array) -> Array | None:
+    """Whether any of these queries may see any of these keys by their positions alone; None: certainly."""
+    if mask.centre is not None:
         return None
+    first, last = query[0], query[-1]
+    if mask.query_offset is not None:
+        first, last = first + jnp.min(mask.query_offset), last + jnp.max(mask.query_offset)
     rules = []
     if mask.causal and mask.prefix is None:
-        rules.append(key[0] <= query[-1])
+        rules.append(key[0] <= last)
     if mask.window is not None:
-        rules += [key[-1] >= query[0] - mask.window[0], key[0] <= query[-1] + mask.window[1]]
+        rules += [key[-1] >= first - mask.window[0], key[0] <= last + mask.window[1]]
     return functools.reduce(jnp.logical_and, rules) if rules else None
 
 

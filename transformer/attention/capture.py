@@ -144,7 +144,7 @@ def capture_weights(
         seen = visible(mask, query_Q, key_K[None, None])
         allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
         scores = jnp.log(weights) if given is None else given
-        rows = Rows(query_Q, query_positions(mask, queries), mask, keys)
+        rows = Rows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
         cells = Cells(weights, scores, allowed, rows.position_BxQ, key_K)
         folded = _fold_cells(_initial(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics)
         masses = {}
@@ -157,14 +157,14 @@ def capture_weights(
         sums, counts = _totals(_finished(folded, capture.statistics) | masses, some, capture)
         if not capture.maps:
             return Captured(None, sums, counts)
-        of_heads = _of_heads(weights, capture)
+        of_heads = of_chosen_heads(weights, capture)
         blocks = capture.blocks(queries, keys)
         if blocks == (1, 1):
             return Captured(of_heads if capture.cells else _of_rows(of_heads, 2, capture.rows), sums, counts)
         top = _largest(of_heads, capture.top) if capture.top else None
         return Captured(_of_rows(of_heads, 2, capture.rows), sums, counts, pool(of_heads, *blocks), top)
 
-    return _switched(capture, find)
+    return switched(capture, find)
 
 
 def capture_products(
@@ -191,35 +191,43 @@ def capture_products(
         lse = given() if callable(given) else given
         if lse is None:
             lse = log_sum_blockwise(q, k, terms, form, block)
-        products = _Products(q, k, terms, form, lse, block)
-        sums, counts = _statistics(products, capture)
-        if not capture.maps:
-            return Captured(None, sums, counts)
-        blocks = capture.blocks(q.shape[1], k.shape[1])
-        if blocks == (1, 1):
-            return Captured(_rows(products, None if capture.cells else capture.rows, capture), sums, counts)
-        rows = _rows(products, capture.rows, capture)
-        return Captured(rows, sums, counts, *_pooled_rows(products, blocks, capture))
+        products = Products(q, k, terms, form, lse, block)
+        sums, counts = statistics_of(products, capture)
+        weights, pooled, top = maps_of(products, capture)
+        return Captured(weights, sums, counts, pooled, top)
 
-    return _switched(capture, find)
+    return switched(capture, find)
 
 
-class _Products(NamedTuple):
+class Products(NamedTuple):
+    """All that weights are computed again from; `first_example`: which of all examples is the first of these."""
+
     q: Array
     k: Array
     terms: Terms
     form: Form
     log_sum: Array
-    block: int
+    block: int = BLOCK
+    first_example: Array | int = 0
 
 
-def _rows(products: _Products, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
+def maps_of(products: Products, capture: Capture) -> tuple[Array | None, Array | None, Top | None]:
+    """The rows, the pooled map and the largest weights of each row; None for what was not asked for."""
+    if not capture.maps:
+        return None, None, None
+    blocks = capture.blocks(products.q.shape[1], products.k.shape[1])
+    if blocks == (1, 1):
+        return _rows(products, None if capture.cells else capture.rows, capture), None, None
+    return _rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
+
+
+def _rows(products: Products, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
     query_Q = jnp.arange(products.q.shape[1], dtype=jnp.int32)
     chosen = (_of_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
-    return _of_heads(_whole_rows(products, *chosen), capture)
+    return of_chosen_heads(_whole_rows(products, *chosen), capture)
 
 
-def _whole_rows(products: _Products, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
+def _whole_rows(products: Products, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
     """The weights of some rows on every key."""
     queries, keys = products.q.shape[1], products.k.shape[1]
     found = logits_of_block(
@@ -235,7 +243,7 @@ def _whole_rows(products: _Products, q_BxRxHxD: Array, query_R: Array, log_sum_B
     return weights_again(found.logits_BxHxQxK, found.allowed, log_sum_BxHxR)
 
 
-def _pooled_rows(products: _Products, blocks: tuple[int, int], capture: Capture) -> tuple[Array, Top | None]:
+def _pooled_rows(products: Products, blocks: tuple[int, int], capture: Capture) -> tuple[Array, Top | None]:
     """The pooled map and the largest weights of each row; whole rows exist for a few blocks of queries at a time."""
     queries = products.q.shape[1]
     together = blocks[0] * -(-ROWS_AT_ONCE // blocks[0])
@@ -243,7 +251,7 @@ def _pooled_rows(products: _Products, blocks: tuple[int, int], capture: Capture)
     def of_rows(q_block: Array, query: Array) -> tuple[Array, Top | None]:
         inside = jnp.minimum(query, queries - 1)
         log_sum = jnp.where(query < queries, jnp.take(products.log_sum, inside, axis=2), -jnp.inf)
-        weights = _of_heads(_whole_rows(products, q_block, inside, log_sum), capture)
+        weights = of_chosen_heads(_whole_rows(products, q_block, inside, log_sum), capture)
         return pool(weights, *blocks), _largest(weights, capture.top) if capture.top else None
 
     pooled, top = over_queries(of_rows, products.q, together)
@@ -257,8 +265,9 @@ def _largest(weights_BxHxQxK: Array, count: int) -> Top:
     return Top(keys, weights)
 
 
-def _statistics(products: _Products, capture: Capture) -> tuple[dict, dict]:
-    q, k, terms, form, log_sum, block = products
+def statistics_of(products: Products, capture: Capture) -> tuple[dict, dict]:
+    """The sums of each statistic, and how many rows counted."""
+    q, k, terms, form, log_sum, block, first_example = products
     statistics = capture.statistics
     queries, keys = q.shape[1], k.shape[1]
     wide = log_sum.dtype
@@ -270,7 +279,9 @@ def _statistics(products: _Products, capture: Capture) -> tuple[dict, dict]:
     def of_rows(q_block: Array, query: Array) -> tuple[dict, dict]:
         inside = jnp.minimum(query, queries - 1)
         lse = jnp.where(query < queries, jnp.take(log_sum, inside, axis=2), -jnp.inf)
-        rows = Rows(inside, jnp.take(query_positions(terms.mask, queries), inside, axis=1), terms.mask, keys)
+        position_BxQ = jnp.take(query_positions(terms.mask, queries), inside, axis=1)
+        example_B = first_example + jnp.arange(len(q), dtype=jnp.int32)
+        rows = Rows(inside, position_BxQ, terms.mask, keys, example_B)
 
         def fold(state: Any, part: Block, _: Any) -> Any:
             weights = weights_again(part.logits_BxHxQxK, part.allowed, lse)
@@ -291,7 +302,7 @@ def _statistics(products: _Products, capture: Capture) -> tuple[dict, dict]:
     return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
 
 
-def _logits_of_pairs(q_BxQxHxD: Array, products: _Products, rows: Rows, key_BxQ: Array) -> Array:
+def _logits_of_pairs(q_BxQxHxD: Array, products: Products, rows: Rows, key_BxQ: Array) -> Array:
     """The logit of one key for each query, without any other: [B, H, Q]."""
     batch, queries, heads, _ = q_BxQxHxD.shape
     key_BxQx1 = jnp.broadcast_to(key_BxQ, (batch, queries))[..., None]
@@ -374,7 +385,11 @@ def _totals(values: dict[str, tuple[Array, Array]], some: Array, capture: Captur
     return sums, counts
 
 
-def _of_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
+def of_chosen_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
+    """The heads that were asked for, of an array whose second axis they are.
+
+    Errors: ValueError for a head that is not there.
+    """
     if capture.heads is None:
         return weights_BxHxQxK
     heads = weights_BxHxQxK.shape[1]
@@ -395,7 +410,8 @@ def _of_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Array:
     return jnp.take(x, jnp.asarray(chosen, jnp.int32), axis=axis)
 
 
-def _switched(capture: Capture, find: Callable[[], Captured]) -> Captured:
+def switched(capture: Capture, find: Callable[[], Captured]) -> Captured:
+    """What `find` finds, or zeros where `observe` is False: then `find` does not run."""
     if capture.observe is None:
         return find()
     shapes = jax.eval_shape(find)

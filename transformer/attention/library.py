@@ -70,13 +70,18 @@ def splash_attention(
     scale: float,
     *,
     interpret: bool,
+    kernel: Any = None,
 ) -> Float[Array, "B Q H Dv"]:
     """JAX's splash attention for TPUs: blocks that causal and window hide are never visited.
 
     Lengths and segments go in as segment numbers. Depths are filled up to 128 lanes. `interpret` runs the kernel
-    without a TPU, for tests.
+    without a TPU, for tests. `kernel` is this device's part of `splash_kernel` where positions are divided: causal and
+    window are then its own to know, and the mask's offset says where the queries stand.
     """
-    output_BxHxQxD = _splash(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, mask, scale, interpret=interpret, residuals=False)
+    if kernel is None:
+        lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
+        kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret)
+    output_BxHxQxD = _splash(kernel, q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, mask, scale)
     output = jnp.moveaxis(output_BxHxQxD, 1, 2)[..., : v_BxKxGxDv.shape[-1]].astype(v_BxKxGxDv.dtype)
     return _where_seen(output, mask, k_BxKxGxD.shape[1])
 
@@ -98,14 +103,15 @@ def splash_log_sum(
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
         return log_sum_blockwise(q, k, Terms(mask), Form(scale=scale))
-    _, (log_sum_BxHxQ,) = _splash(q, k, v, mask, scale, interpret=interpret, residuals=True)
-    seen = rows_that_see(mask, q_BxQxHxD.shape[1], k_BxKxGxD.shape[1])
+    lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
+    kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret, residuals=True)
+    _, (log_sum_BxHxQ,) = _splash(kernel, q, k, v, mask, scale)
+    seen = rows_that_see(mask, *lengths)
     return log_sum_BxHxQ if seen is None else jnp.where(seen, log_sum_BxHxQ, -jnp.inf)
 
 
-def _splash(q: Array, k: Array, v: Array, mask: Mask, scale: float, *, interpret: bool, residuals: bool) -> Any:
-    """The kernel's output, heads in front and depths filled up; with `residuals` also the log-sum-exp."""
-    kernel = _kernel(mask, q.shape, k.shape, interpret=interpret, residuals=residuals)
+def _splash(kernel: Any, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Any:
+    """The kernel's output, heads in front and depths filled up; if it keeps residuals also the log-sum-exp."""
     segments = _segments(mask, q.shape, k.shape)
     return jax.vmap(kernel)(*_laid_out(q, k, v, scale), segments)
 
@@ -172,11 +178,15 @@ def _segments(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...]) ->
     return SegmentIds(of_query, of_key)
 
 
-def _kernel(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...], *, interpret: bool, residuals: bool) -> Any:
-    """The kernel of the static facts. Its tables of blocks are made on the host, where jax keeps them for each mask."""
+def splash_kernel(
+    mask: Mask, queries: int, keys: int, heads: int, *, interpret: bool, residuals: bool = False, parts: int = 1
+) -> Any:
+    """The kernel of the static facts. Its tables of blocks are made on the host, where jax keeps them for each mask.
+
+    Queries may be divided into `parts`: of the arrays that it then holds each device takes its own.
+    """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    queries, heads, keys = q_shape[1], q_shape[2], k_shape[1]
     one: Any
     if mask.window is not None:
         # One mask that the kernel computes by itself; of two, joined, it would have to load the blocks.
@@ -184,7 +194,7 @@ def _kernel(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...], *, i
         one = splash.LocalMask((queries, keys), (before, 0 if mask.causal else after), 0)
     else:
         one = (splash.CausalMask if mask.causal else splash.FullMask)((queries, keys))
-    block_q, block_k = _largest_block(queries), _largest_block(keys)
+    block_q, block_k = _largest_block(queries // parts), _largest_block(keys)
     sizes = splash.BlockSizes(
         block_q=block_q,
         block_kv=block_k,
@@ -195,8 +205,13 @@ def _kernel(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...], *, i
         block_q_dq=block_q,
         block_kv_dq=block_k,
     )
-    return splash.make_splash_mha_single_device(
-        splash.MultiHeadMask([one] * heads), block_sizes=sizes, save_residuals=residuals, interpret=interpret
+    return splash.make_splash_mha(
+        splash.MultiHeadMask([one] * heads),
+        block_sizes=sizes,
+        save_residuals=residuals,
+        head_shards=1,
+        q_seq_shards=parts,
+        interpret=interpret,
     )
 
 

@@ -134,6 +134,26 @@ def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -
     return seen
 
 
+def of_part(mask: Mask, batch: int, query_start: Array | int, key_start: Array | int) -> Mask:
+    """The mask of a part of the map, whose first query and key are those of these indices.
+
+    Facts of each query and key must be those of the part; what the others say is made relative to its beginning.
+    """
+    offset_B = jnp.zeros(batch, jnp.int32) if mask.query_offset is None else mask.query_offset
+
+    def moved(value: Array | None, by: Array | int) -> Array | None:
+        return None if value is None else value - by
+
+    return dataclasses.replace(
+        mask,
+        query_offset=offset_B + query_start - key_start,
+        query_lengths=moved(mask.query_lengths, query_start),
+        key_lengths=moved(mask.key_lengths, key_start),
+        prefix=moved(mask.prefix, key_start),
+        centre=moved(mask.centre, key_start),
+    )
+
+
 def look_up(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
     """The values at keys of these indices, [B, Q, K] or [B, 1, K]; `values` may have a last axis more."""
     if key.shape[:2] == (1, 1):

@@ -47,6 +47,14 @@ class Rotary:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Alibi:
+    """The slopes of some of the heads, where a device has no more; `alibi_slopes` are those of all."""
+
+    slopes_H: Float[Array, " H"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class T5:
     """A bias for each bucket of distance and each head; `longest`: distances from here on share the last bucket."""
 
@@ -74,7 +82,7 @@ class TransformerXL:
     position_HxD: Float[Array, "H D"]
 
 
-PositionParameters = Rotary | T5 | Shaw | TransformerXL
+PositionParameters = Rotary | Alibi | T5 | Shaw | TransformerXL
 
 # Which parameters a scheme takes; ALiBi has none, and rotary has a default.
 PARAMETERS: dict[Position, type] = {
@@ -200,7 +208,7 @@ def relative_bias(
     distance_BxQxK = key_positions - query_positions[:, :, None]
     match position:
         case Position.ALIBI:
-            slopes_H = jnp.asarray(alibi_slopes(heads), dtype)
+            slopes_H = jnp.asarray(params.slopes_H if isinstance(params, Alibi) else alibi_slopes(heads), dtype)
             return -slopes_H[:, None, None] * jnp.abs(distance_BxQxK).astype(dtype)[:, None]
         case Position.T5:
             assert isinstance(params, T5)

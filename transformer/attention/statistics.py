@@ -18,12 +18,16 @@ State = tuple[Array, ...]
 
 
 class Rows(NamedTuple):
-    """Some rows of a map: the positions of their queries, the mask, and the number of keys."""
+    """Some rows of a map: the positions of their queries, the mask, the number of keys, and which examples they are of.
+
+    A device that has some examples alone sees those; what a statistic says of each is looked up by `example_B`.
+    """
 
     query_Q: Int[Array, " Q"]
     position_BxQ: Int[Array, "#B Q"]
     mask: Mask
     keys: int
+    example_B: Int[Array, " B"]
 
 
 class Cells(NamedTuple):
@@ -216,6 +220,8 @@ def induction(*periods: int | None) -> Mass:
 
     def key(rows: Rows) -> Array:
         period_Bx1 = jnp.array([period or 0 for period in periods], jnp.int32)[:, None]
+        if len(periods) > 1:
+            period_Bx1 = period_Bx1[rows.example_B]
         again = (period_Bx1 > 0) & (rows.position_BxQ >= period_Bx1)
         return jnp.where(again, rows.position_BxQ - period_Bx1 + 1, -1)
 

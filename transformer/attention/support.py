@@ -21,6 +21,7 @@ from transformer.attention.normalise import Normaliser, Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
+from transformer.axes import DividedAttention
 
 HEAD = """# What each attention backend takes
 
@@ -52,9 +53,9 @@ tests alone. float64 needs the 64-bit mode of JAX.
 
 CHOICE = """## What auto chooses
 
-The first backend that takes the request, with two exceptions: splash only on TPUs and for a program on one device, and
-einsum only up to {dense:,} logits (batch x heads x queries x keys) where blockwise would do. For a batch of 8, and 8
-heads of depth 64:
+The first backend that takes the request, with two exceptions: splash only on TPUs and not for a program on several
+devices without a placement, and einsum only up to {dense:,} logits (batch x heads x queries x keys) where blockwise
+would do. Under a placement the sizes are those that one device has. For a batch of 8, and 8 heads of depth 64:
 """
 
 # How the programs are built, which no declaration says.
@@ -97,6 +98,7 @@ def _limits() -> dict[str, list[str]]:
         "head depth": {size: {"depth": size, "value_depth": size} for size in range(1, 513)},
         "value depth": {"that of the keys": {}, "any other": {"value_depth": 32}},
         "lengths": {size: {"queries": size, "keys": size} for size in range(1, 1025)},
+        "positions divided": {how.value: {"crosses": how} for how in DividedAttention},
     }
 
     def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
@@ -128,7 +130,7 @@ def _choices() -> str:
     for platform, dtype, devices in (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4)):
         for length in (512, 4096):
             at = Circumstances(platform, dtype, 8, 8, length, length, 64, 64, devices)
-            name = f"{devices} {platform}, {dtype}, length {length:,}"
+            name = f"{devices} {platform}, {dtype}, length {length:,}" + ", no placement" * (devices > 1)
             rows[name] = [choose(AttentionSpec(), request, at).value for request in requests.values()]
     return _markdown(["", *requests], rows)
 
