@@ -1,9 +1,12 @@
-"""What a process must settle before jax is imported: the platform, and how much the libraries say."""
+"""What a process must settle before jax is imported, and how it ends: the platform, and how much the libraries say."""
 
 import logging as stdlib_logging
 import os
+import sys
+import time
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import NoReturn
 
 # Device files of TPUs (direct and by VFIO group), of NVIDIA cards (bare and under WSL) and of AMD cards.
 ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
@@ -31,3 +34,19 @@ def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
     logging.set_verbosity(logging.ERROR)
     # A root logger with a handler is left alone by whichever library calls logging.basicConfig.
     stdlib_logging.getLogger().addHandler(stdlib_logging.NullHandler())
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with an exit code; one of several that has failed does not wait for the others."""
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        sys.exit(code)
+    if code:
+        if jax.process_index() == 0:
+            # The others are connected to the first and end when it is gone: those that fail too may say so before.
+            time.sleep(1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    jax.distributed.shutdown()
+    sys.exit(0)

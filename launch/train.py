@@ -1,21 +1,27 @@
 """Train a model, or go on with a run that was stopped."""
 
-import sys
 from pathlib import Path
 
 from launch.cli import Arguments, Command, Flag, run
+from launch.platform import leave
 
 COMMAND = Command(
     name="train",
     description=(
         "Train the model of a config file in a run directory, logging metrics and the attention maps of every "
-        "head. The same command on the same directory goes on where it stopped; there --config may be left out."
+        "head. The same command on the same directory goes on where it stopped; there --config may be left out. On "
+        "several processes or machines start it on each: TPU pods, Slurm and Open MPI are recognised; elsewhere give "
+        "--coordinator, --processes and --process, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
     ),
     example="python -m launch.train --config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("data_dir", "where the data lies, for data sets that are not made here"),
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
+        Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
+        Flag("processes", "how many processes there are", kind=int),
+        Flag("process", "which of them this is, from 0", kind=int),
+        Flag("heartbeat", "seconds of silence after which a process counts as lost", default=60, kind=int),
     ),
     takes_config=True,
     resumes=True,
@@ -27,10 +33,13 @@ def main(arguments: Arguments) -> None:
     values = arguments.config.to_dict()
     if arguments.data_dir is not None:
         values["task"]["data_dir"] = arguments.data_dir
+    from transformer.training.processes import start
+
+    start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
     from transformer.training.experiment import resolve, train
 
     train(resolve(values), Path(arguments.workdir), profile=arguments.profile)
 
 
 if __name__ == "__main__":
-    sys.exit(run(COMMAND, main))
+    leave(run(COMMAND, main))

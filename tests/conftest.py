@@ -35,11 +35,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The files that take longest, longest first: each is one worker's, and begun last it would keep the others waiting.
 LONGEST = (
+    "tests/training/test_processes.py",
+    "tests/contracts/test_meshes.py",
     "tests/attention/test_support.py",
     "tests/contracts/test_contracts.py",
     "tests/attention/test_properties.py",
     "tests/training/test_resume.py",
     "tests/models/test_encoder_decoder.py",
+    "tests/attention/test_divided.py",
+    "tests/costs/test_program.py",
+    "tests/training/test_probe.py",
+    "tests/training/test_storage_run.py",
     "tests/models/test_decoder.py",
     "tests/attention/test_statistics.py",
     "tests/attention/test_tpu_compile.py",

@@ -1,8 +1,11 @@
 """The store against what it was given, in float64, and against zarr-python's reading of it."""
 
+import concurrent.futures
 import dataclasses
 import json
 import shutil
+import threading
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,9 +16,8 @@ from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.maps import store as store_module
-from transformer.maps import zarr_files
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Kept, Tiers, keep
+from transformer.maps.tiers import Kept, Tiers, keep, levels_of
 from transformer.tasks.labels import Labels, Link
 
 LABELS = Labels(
@@ -155,7 +157,7 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
             case "before the list":
                 patch.setattr(MapStore, "_commit", die)
             case "amid the list":
-                patch.setattr(zarr_files.os, "replace", die)
+                patch.setattr(Path, "replace", die)
         with pytest.raises(Killed):
             store.write(20, some_maps(20, store))
     reader = MapStore.existing(tmp_path / "maps")
@@ -382,8 +384,76 @@ def test_two_writers_make_one_store_whichever_is_ahead(tmp_path):
         np.testing.assert_array_equal(reader.read("decoder/self", step), plain.read("decoder/self", 1))
     entropy = reader.statistics("decoder/self").values[..., 0]
     np.testing.assert_array_equal(entropy, np.ones((2, 2, 2, 3)))
-    with pytest.raises(UserError, match="other writers"):
-        long_store(tmp_path / "maps", 40, (64,))
+
+
+def test_a_run_goes_on_with_another_number_of_writers(tmp_path):
+    """Each start holds what was complete, whoever wrote it, and no list of an earlier start is believed again."""
+    kept = keep(long_maps(40), (levels := levels_of(40, 40, (64,))), {"entropy": np.ones((2, 2, 3), np.float32)})
+    assert levels[-1].name == "full"
+
+    def write(stores: list[MapStore], step: int, *of: int) -> None:
+        for writer in of:
+            with pytest.MonkeyPatch.context() as patch:
+                if len(stores) > 1:
+                    patch.setattr(store_module, "own_pieces", lambda array, own=writer: iter([half(array, own)]))
+                stores[writer].write(step, {"decoder/self": kept})
+
+    def start(count: int) -> list[MapStore]:
+        return [long_store(tmp_path / "maps", 40, (64,), writers=(writer, count)) for writer in range(count)]
+
+    steps = lambda: MapStore.existing(tmp_path / "maps").steps  # noqa: E731
+    two = start(2)
+    write(two, 1, 0, 1)
+    write(two, 2, 1)  # the first was killed before
+    write(start(1), 2, 0)
+    assert steps() == (1, 2)
+    two = start(2)
+    assert steps() == (1, 2)
+    write(two, 3, 0, 1)
+    write(two, 4, 0)  # the second was killed before
+    assert steps() == (1, 2, 3)
+    one = start(1)
+    assert one[0].steps == (1, 2, 3)
+    write(one, 4, 0)
+    one[0].truncate(after_step=3)
+    write(one, 4, 0)
+    assert steps() == (1, 2, 3, 4)
+    first = long_store(tmp_path / "maps", 40, (64,), writers=(0, 2))
+    assert first.steps == steps() == (1, 2, 3, 4)  # also while the second has not come yet
+    plain = long_store(tmp_path / "plain", 40, (64,))
+    plain.write(1, {"decoder/self": kept})
+    for step in steps():
+        np.testing.assert_array_equal(first.read("decoder/self", step), plain.read("decoder/self", 1))
+
+
+def test_writers_of_one_file_do_not_undo_each_other(tmp_path):
+    """As after a start with another number of processes, or with heads divided over processes."""
+    long_store(tmp_path / "maps", 40, (64,))  # whose files hold all examples
+    stores = [long_store(tmp_path / "maps", 40, (64,), writers=(writer, 2)) for writer in range(2)]
+    kept = keep(long_maps(40), stores[0].levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
+    names = {threading.current_thread().name: 0}
+
+    def piece(array):
+        return iter([half(array, names[threading.current_thread().name])])
+
+    def write(writer: int) -> None:
+        names[threading.current_thread().name] = writer
+        for step in range(1, 6):
+            stores[writer].write(step, {"decoder/self": kept})
+
+    with pytest.MonkeyPatch.context() as patch, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        patch.setattr(store_module, "own_pieces", piece)
+        list(pool.map(write, range(2)))
+    plain, both = long_store(tmp_path / "plain", 40, (64,)), MapStore.existing(tmp_path / "maps")
+    plain.write(1, {"decoder/self": kept})
+    assert both.steps == (1, 2, 3, 4, 5)
+    for step in both.steps:
+        np.testing.assert_array_equal(both.read("decoder/self", step), plain.read("decoder/self", 1))
+
+
+def test_tiers_are_asked_for_before_the_store_is_opened(tmp_path):
+    assert MapStore.tiers_at(tmp_path / "maps") is None
+    assert long_store(tmp_path / "maps", 40, (64,)).tiers == MapStore.tiers_at(tmp_path / "maps")
 
 
 def half(array, writer: int):

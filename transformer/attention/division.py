@@ -94,10 +94,8 @@ class Division(NamedTuple):
 def division_of(q: Array, k: Array) -> Division | None:
     """How the placement in context divides a call; None where all is on one device.
 
-    Examples, heads and key heads that are too few to be divided evenly lie whole on every device, and so does a
-    single query, as in a step of decoding, with its keys.
-
-    Errors: ValueError for queries, or keys, that the devices between which positions are divided do not divide.
+    What cannot be divided evenly lies whole on every device: examples, heads or key heads that are too few, and
+    positions unless both the queries and the keys can be, such as those of a prompt or of a step of decoding.
     """
     here = placement()
     if here is None or here.mesh.size == 1:
@@ -109,12 +107,5 @@ def division_of(q: Array, k: Array) -> Division | None:
     (batch, queries, heads), (keys, groups) = q.shape[:3], k.shape[1:3]
     of_heads = even("heads", heads)
     of_groups = even("groups", groups) if here.axes("groups") == of_heads else ()
-    length = here.axes("length") if queries > 1 else ()
-    for role, size in (("queries", queries), ("keys", keys)):
-        if length and size % here.parts("length"):
-            axes = " x ".join(f"{axis}={here.mesh.shape[axis]}" for axis in length)
-            raise ValueError(
-                f"the mesh's {axes} does not divide the {size} {role} of this attention evenly: choose a length that "
-                f"is a multiple of {here.parts('length')}, or rules that leave positions whole"
-            )
+    length = even("length", queries, keys)
     return Division(here.mesh, even("batch", batch), of_heads, of_groups, length, here.attention)

@@ -78,7 +78,7 @@ def peak_flops(devices: list[jax.Device]) -> float:
     utilisation of 0 shows that their figure is missing, where a guess would mislead.
     """
     if devices[0].platform == "cpu":
-        return measured_matmul(devices[0])
+        return measured_matmul(jax.local_devices()[0])  # the first of all may be another process's
     chip = chip_of(devices[0])
     return chip.flops * len(devices) if chip else float("inf")
 

@@ -14,7 +14,8 @@ weight = scale (code / 255)^root. Beyond an example's own tokens the levels hold
 its data is complete, and the list is replaced in one atomic rename: after a kill at any moment the store holds whole
 steps only. The arrays may then be longer than the list; what lies beyond it means nothing and the next write replaces
 it. Several processes write one store, each the shards that it holds: the first keeps the list in the root group, each
-other one a list of its own, and a step counts once it is in all of them.
+other one a list of its own, and a step counts once it is in all of them. The first opens the store before the others,
+and their number may differ from one start of a run to the next.
 """
 
 import functools
@@ -42,6 +43,7 @@ from transformer.maps.zarr_files import (
     write_group,
     write_whole,
 )
+from transformer.storage import locate
 from transformer.tasks.labels import Labels
 
 FORMAT = "headwise-maps"
@@ -97,11 +99,11 @@ class MapStore:
         """Create the store at `path`, or continue the one that is there.
 
         `sizes` are queries and keys of the sites whose maps are padded beyond the longest example; `writers` says
-        which process this is, and of how many.
+        which process this is, and of how many: the first must have opened the store when the others do.
 
         Errors: UserError if the store there has other sites, labels, sizes or tiers, or an unknown version.
         """
-        path = Path(path).resolve()
+        path = locate(path).resolve()
         found = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
         store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), found, writers)
         if (path / "zarr.json").exists():
@@ -112,14 +114,24 @@ class MapStore:
                         f"the map store {path} was written with other {part}: take a new run directory, "
                         "or move that store away"
                     )
-            store._steps = _listed(path, there, writers[0])
+            store._steps = _complete(path, there)
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
             store._arrays[array] = open_array(path / array, metadata)
         for array, values in shown(labels).items() if writers[0] == 0 else ():
             write_whole(path / "labels" / array, values)
-        store._commit(store._steps)
+        if not writers[0]:
+            # What the writers of another start listed is theirs no longer: all go on from the steps that are complete.
+            for writer in range(1, writers[1]):
+                store._list(writer, store._steps)
+            store._commit(store._steps)
         return store
+
+    @classmethod
+    def tiers_at(cls, path: Path) -> Tiers | None:
+        """What the store at `path` keeps of its maps; None where there is none."""
+        path = locate(path).resolve()
+        return _tiers(_read_attributes(path)) if (path / "zarr.json").exists() else None
 
     @classmethod
     def existing(cls, path: Path) -> "MapStore":
@@ -127,17 +139,15 @@ class MapStore:
 
         Errors: UserError if there is none, or if it was written by an unknown version.
         """
-        path = Path(path).resolve()
+        path = locate(path).resolve()
         if not (path / "zarr.json").exists():
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
         there = _read_attributes(path)
         sites = tuple(site_of(entry) for entry in there["sites"])
         labels = labels_of(there["labels"], lambda name: np.asarray(open_array(path / "labels" / name).read().result()))
-        tiers = Tiers(**{**there["tiers"], "cells": tuple(there["tiers"]["cells"])})
         sizes = {name: (queries, keys) for name, (queries, keys) in there["sizes"].items()}
-        store = cls(path, sites, labels, there["config_hash"], tiers, sizes, (0, there["writers"]))
-        lists = [set(_listed(path, there, writer)) for writer in range(1, there["writers"])]
-        store._steps = [step for step in there["steps"] if all(step in others for others in lists)]
+        store = cls(path, sites, labels, there["config_hash"], _tiers(there), sizes, (0, there["writers"]))
+        store._steps = _complete(path, there)
         return store
 
     @property
@@ -341,7 +351,7 @@ class MapStore:
 
     @functools.cached_property
     def _described(self) -> dict[str, Any]:
-        return {**describe(self.sites, self.labels, self.tiers, self._sizes), "writers": self._writers}
+        return describe(self.sites, self.labels, self.tiers, self._sizes)
 
     def _write_site_groups(self) -> None:
         if self._writer:
@@ -366,25 +376,32 @@ class MapStore:
 
     def _commit(self, steps: list[int]) -> None:
         if self._writer:
-            replace_file(self.path / f"written-{self._writer}.json", json.dumps({"steps": steps}))
+            self._list(self._writer, steps)
         else:
             attributes = {
                 "format": FORMAT,
                 "version": VERSION,
                 "config_hash": self.config_hash,
                 "steps": steps,
+                "writers": self._writers,
                 **self._described,
             }
             write_group(self.path, attributes)
         self._steps = list(steps)
 
+    def _list(self, writer: int, steps: list[int]) -> None:
+        replace_file(self.path / f"written-{writer}.json", json.dumps({"steps": steps}))
 
-def _listed(path: Path, attributes: Mapping[str, Any], writer: int) -> list[int]:
-    """The steps that one of the writers has written whole."""
-    if writer == 0:
-        return list(attributes["steps"])
-    file = path / f"written-{writer}.json"
-    return json.loads(file.read_text())["steps"] if file.exists() else []
+
+def _complete(path: Path, attributes: Mapping[str, Any]) -> list[int]:
+    """The steps of which every writer has written its part."""
+    files = [path / f"written-{writer}.json" for writer in range(1, attributes["writers"])]
+    lists = [set(json.loads(file.read_text())["steps"]) if file.exists() else set() for file in files]
+    return [step for step in attributes["steps"] if all(step in others for others in lists)]
+
+
+def _tiers(attributes: Mapping[str, Any]) -> Tiers:
+    return Tiers(**{**attributes["tiers"], "cells": tuple(attributes["tiers"]["cells"])})
 
 
 def _read_attributes(path: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Arrays and groups of zarr v3 on disk: arrays by tensorstore, and the group files that it does not write."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 import tensorstore
+
+from transformer.storage import storage_of
 
 # Where in an array, and what to write there.
 Piece = tuple[tuple[slice, ...], np.ndarray]
@@ -32,7 +33,7 @@ def array_metadata(
 
 def open_array(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
     """The array at `path`; made there if its metadata is given and it is missing."""
-    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
+    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": storage_of(path).key_value_store(path)}
     if metadata is not None and not (path / "zarr.json").exists():
         spec |= {"open": True, "create": True, "metadata": dict(metadata)}
     return tensorstore.open(spec).result()
@@ -65,11 +66,6 @@ def write_group(path: Path, attributes: Mapping[str, Any]) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file in one rename: a reader sees the old one or the new one, never a part."""
+    """Replace a file at once: a reader sees the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    storage_of(path).replace(path, text.encode())

@@ -1,10 +1,11 @@
 """Checkpoints of a whole training state: written by orbax, verified leaf by leaf when they come back.
 
 Orbax restores flipped bits and casts types without a word, so every checkpoint carries a manifest beside
-its arrays: the shape, type and SHA-256 of every leaf, and one digest over the manifest itself.
+its arrays: the shape, type and digest of every leaf (transformer.training.digest), and the SHA-256 of the manifest
+itself. Of several processes each writes, reads and verifies what it holds; a checkpoint can be restored on any number
+of processes and devices, in any sharding.
 """
 
-import concurrent.futures
 import dataclasses
 import hashlib
 import json
@@ -18,6 +19,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
+from transformer.storage import locate
+from transformer.training.digest import differing, digests
+from transformer.training.processes import decided
 
 PyTree = Any
 
@@ -72,41 +76,38 @@ def _storable(name: str, leaf: Any) -> Any:
         if not leaf.size:
             raise ValueError(f"leaf {name!r} is an empty array of keys: leave it out of the state")
         return jax.random.key_data(leaf)
-    if isinstance(leaf, jax.Array):
-        if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-            raise ValueError(f"leaf {name!r} has shards on other processes; one process must hold the whole state")
-        return leaf
-    return np.asarray(leaf)
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
 
 
-def _sha256(array: Any) -> str:
-    # Bytes in C order of the whole array, so that the digest does not depend on how it was sharded.
-    return hashlib.sha256(np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8)).hexdigest()
-
-
-def _digest(leaves: Any, metadata: Any) -> str:
+def _sha256(leaves: Any, metadata: Any) -> str:
     return hashlib.sha256(json.dumps([leaves, metadata], sort_keys=True).encode()).hexdigest()
 
 
 def _manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    with concurrent.futures.ThreadPoolExecutor() as pool:  # hashlib lets go of the interpreter lock
-        digests = dict(zip(stored, pool.map(_sha256, stored.values()), strict=True))
+    found = digests(stored)
     leaves: dict[str, Any] = {}
     for name, leaf in state.items():
-        leaves[name] = {**dataclasses.asdict(_describe(leaf)), "sha256": digests[name]}
+        leaves[name] = {**dataclasses.asdict(_describe(leaf)), "digest": found[name]}
         if _is_key(leaf):
             leaves[name]["implementation"] = str(jax.random.key_impl(leaf))
     # One trip through JSON first: a tuple or an integer key must not change the digest on the way back.
     plain = json.loads(json.dumps({"leaves": leaves, "metadata": dict(metadata)}))
-    return {**plain, "sha256": _digest(plain["leaves"], plain["metadata"])}
+    return {**plain, "sha256": _sha256(plain["leaves"], plain["metadata"])}
 
 
 def _restore_arguments(leaf: Any) -> ocp.RestoreArgs:
-    if not _on_device(leaf) or _is_key(leaf):
+    if not _on_device(leaf):
         return ocp.RestoreArgs(restore_type=np.ndarray)
-    sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = _sharding(leaf)
+    if _is_key(leaf):
+        # Of the shape of the keys' bits, whose last axis no sharding of keys speaks of.
+        return ocp.ArrayRestoreArgs(sharding=sharding)
     # The shapes are known to be equal; strict makes orbax refuse instead of padding should they ever differ.
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype, strict=True)
+
+
+def _sharding(leaf: Any) -> jax.sharding.Sharding:
+    return leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
 def _as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
@@ -123,7 +124,8 @@ class Checkpoints:
     """The checkpoints of one run: `<directory>/<step>/`, the newest `keep` of them.
 
     A save returns once the state is safe to donate and goes on in the background; the next save, any
-    question about what is there, and `close` wait for it and raise what it raised.
+    question about what is there, and `close` wait for it and raise what it raised. Several processes do all of
+    this together, and the first says what is there.
     """
 
     def __init__(self, directory: str | Path, keep: int):
@@ -137,17 +139,17 @@ class Checkpoints:
 
         Errors: UserError when the directory is absent.
         """
-        if not Path(directory).is_dir():
+        if not locate(directory).is_dir():
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
         reader = cls.__new__(cls)
         reader._open(directory, ocp.CheckpointManagerOptions(read_only=True, create=False))
         return reader
 
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
-        self._directory = Path(directory)
+        self._directory = locate(directory)
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
         # Orbax refuses relative paths.
-        self._manager = ocp.CheckpointManager(self._directory.absolute(), options=options, item_handlers=handlers)
+        self._manager = ocp.CheckpointManager(self._directory.resolve(), options=options, item_handlers=handlers)
 
     def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
         """Save the whole state and a JSON-able mapping beside it as the checkpoint of `step`.
@@ -176,7 +178,7 @@ class Checkpoints:
         finally:
             # The manager's own list keeps a save that failed and misses those of another process.
             self._manager.reload()
-        return sorted(self._manager.all_steps())
+        return decided(self._listed)
 
     def latest(self) -> int | None:
         """The newest complete step, or None."""
@@ -208,9 +210,12 @@ class Checkpoints:
         finally:
             self._manager.close()
 
+    def _listed(self) -> list[int]:
+        return sorted(self._manager.all_steps())
+
     def _damaged(self, step: int, what: str) -> DamagedCheckpoint:
         # Never "delete it": the others are not known to be sound either.
-        others = [other for other in self.steps() if other != step]
+        others = [other for other in self._listed() if other != step]
         back = f"step {others[-1]}" if others else "the start"
         advice = f"move it away to go back to {back}"
         return DamagedCheckpoint(f"{self._directory / str(step)} is damaged: {what}; {advice}")
@@ -221,7 +226,7 @@ class Checkpoints:
             raise UserError(f"no checkpoint of step {step} in {self._directory}: there are {steps or 'none'}")
         try:
             manifest = self._manager.restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
-            sound = manifest["sha256"] == _digest(manifest["leaves"], manifest["metadata"])
+            sound = manifest["sha256"] == _sha256(manifest["leaves"], manifest["metadata"])
         except Exception as error:  # a flipped byte can surface as any error of any parser
             raise self._damaged(step, "manifest/metadata cannot be read") from error
         if not sound:
@@ -235,14 +240,12 @@ class Checkpoints:
         empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
         stored = self._read(step, filled)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            digests = dict(zip(stored, pool.map(_sha256, stored.values()), strict=True))
-        for name, digest in digests.items():
-            if digest != entries[name]["sha256"]:
-                raise self._damaged(step, f"leaf {name!r} in state/ is not what was saved (SHA-256 differs)")
+        for name in differing(stored, {name: entries[name]["digest"] for name in stored}):
+            raise self._damaged(step, f"leaf {name!r} in state/ is not what was saved (its digest differs)")
         for name, array in empty.items():
-            sharding = getattr(expected[name], "sharding", None)
-            stored[name] = jax.device_put(array, sharding) if _on_device(expected[name]) else array
+            stored[name] = array
+            if _on_device(expected[name]):
+                stored[name] = jax.make_array_from_callback(array.shape, _sharding(expected[name]), array.__getitem__)
         restored = [_as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()]
         return jax.tree.unflatten(jax.tree.structure(abstract), restored)
 
@@ -266,7 +269,9 @@ class Checkpoints:
         """The stored arrays by name, unverified; on an unreadable file, finds the leaf that it spoils."""
         try:
             return self._read_together(step, leaves)
-        except Exception:
+        except Exception as error:
+            if jax.process_count() > 1:  # the others do not read again with this one
+                raise self._damaged(step, f"process {jax.process_index()} cannot read state/") from error
             for name, leaf in leaves.items():
                 try:
                     self._read_together(step, {name: leaf})

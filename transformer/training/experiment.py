@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
-from transformer.axes import Placement
+from transformer.axes import DividedAttention, Placement
 from transformer.config import RunConfig, UserError, from_config, to_config
 from transformer.costs.chips import peak_flops
 from transformer.costs.flops import training_flops
 from transformer.layers.block_config import BlockConfig
+from transformer.maps.probe import Plan
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
-from transformer.models.contract import Model, Precision, count_parameters
+from transformer.models.contract import Interface, Model, Precision, count_parameters
+from transformer.storage import storage_of
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task
 from transformer.training.averages import Average
@@ -31,6 +34,7 @@ from transformer.training.evaluate import compile_evaluations
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, make_optimizer
 from transformer.training.probe import compile_probe
+from transformer.training.processes import claimed, in_turn, primary
 from transformer.training.profile import Profiled
 from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import (
@@ -43,6 +47,7 @@ from transformer.training.sharding import (
 )
 from transformer.training.sinks import Console, HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
+from transformer.training.sinks.contract import Sink
 from transformer.training.sinks.maps import Maps
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step, init_state, make_step
@@ -129,6 +134,7 @@ def assemble(
         task = tasks.rehearse(experiment.task, parts)
     else:
         task = tasks.build(experiment.task, directory, parts)
+    _check_lengths(experiment, task.interface, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimizer = make_optimizer(experiment.optimizer, experiment.run.steps)
     optimisers = {objective.name: optimizer for objective in task.objectives}
@@ -141,6 +147,25 @@ def assemble(
         shardings,
     )
     return Setting(task, model, optimisers, placement, compile_once(make, placement, shardings), placed)
+
+
+def _check_lengths(experiment: Experiment, interface: Interface, placement: Placement) -> None:
+    """Refuse positions that are meant to be divided over devices and cannot be."""
+    parts = placement.parts("length")
+    if parts == 1:
+        return
+    for name, shape in interface.inputs.items():
+        if len(shape.shape) > 1 and shape.shape[1] % parts:
+            raise UserError(
+                f"config.sharding.sequence={parts} does not divide the {shape.shape[1]} positions of the task's "
+                f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
+            )
+    dropout = getattr(experiment.model, "attention_dropout", 0.0)
+    if placement.attention is DividedAttention.RING and dropout:
+        raise UserError(
+            f"config.model.attention_dropout={dropout} drops weights, which a ring never "
+            "has: say config.sharding.attention=gather, or 0"
+        )
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
@@ -163,32 +188,34 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> Ru
     Errors: UserError for whatever the person can put right, before anything compiles.
     """
     config = experiment.to_config()
-    with RunDirectory.claim(workdir, config, may_change=changeable(experiment)) as directory:
+    with claimed(workdir, config, may_change=changeable(experiment)) as directory:
         try:
-            setting = assemble(experiment, directory.path)
+            # What the first process prepares (a tokenizer, a data set) the others find.
+            setting = in_turn(lambda: assemble(experiment, directory.path))
         except UserError:
-            if directory.fresh:
+            if directory.fresh and primary():
                 directory.abandon()
             raise
         with (
-            directory.log_to_file(),
+            directory.log_to_file() if primary() else contextlib.nullcontext(),
             contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints,
         ):
-            directory.record(parameters=count_parameters(setting.abstract.variables.params))
             latest = checkpoints.latest()
             if latest is None:
                 state = setting.initialise(jax.random.key(experiment.run.seed))
             else:
                 state, _ = checkpoints.restore(latest, setting.abstract)
-            _greet(experiment, setting, directory, latest)
+            if primary():
+                directory.record(parameters=count_parameters(setting.abstract.variables.params))
+                _greet(experiment, setting, directory, latest)
             if latest != experiment.run.steps:
                 _train(experiment, setting, directory, checkpoints, state, profile)
     return directory
 
 
 def changeable(experiment: Experiment) -> tuple[str, ...]:
-    """The keys that may differ when a run is resumed: they change what is looked at, not what is computed."""
-    keys = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir")
+    """The keys that may differ when a run is resumed: where it is computed and what is looked at, not what it is."""
+    keys = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir", "sharding", "pod")
     lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
 
@@ -238,8 +265,8 @@ def compile_step(experiment: Experiment, setting: Setting, capture: Capture | No
     )
     # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
-    traced = traced_on(setting.placement, step)
-    return jax.jit(traced, donate_argnums=0, out_shardings=(placed, None))
+    whole = NamedSharding(setting.placement.mesh, PartitionSpec())  # every process reads what was seen
+    return jax.jit(traced_on(setting.placement, step), donate_argnums=0, out_shardings=(placed, whole))
 
 
 def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], float] | None:
@@ -258,9 +285,7 @@ def _train(
     state: TrainState,
     profile: bool,
 ) -> None:
-    config, start = experiment.run, int(state.step)
-    metrics, samples = MetricsFile(directory.metrics_file), SamplesFile(directory.samples_file)
-    heads = HeadsFile(directory.heads_file)
+    config = experiment.run
     plan, probe = compile_probe(
         setting.model,
         setting.task,
@@ -269,34 +294,20 @@ def _train(
         config=experiment.maps,
         times=config.looks,
         # A run goes on as it began, also where it now looks more often or trains for longer.
-        tiers=MapStore.existing(directory.maps).tiers if (directory.maps / "zarr.json").exists() else None,
+        tiers=MapStore.tiers_at(directory.maps),
     )
-    maps = MapStore.open(
-        directory.maps,
-        setting.model.sites,
-        plan.labels,
-        config_hash(experiment),
-        plan.tiers,
-        plan.sizes,
-        writers=(jax.process_index(), jax.process_count()),
-    )
-    for kept in (metrics, samples, heads, maps):
-        # What a run that was cut off saw after its last checkpoint will be seen again.
-        kept.truncate(after_step=start or -1)
-    sink = Sinks(
-        metrics,
-        samples,
-        heads,
-        BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
-        Log(config.steps),
-        Console(config.steps, sys.stdout),
-    )
+    sink = _open_sinks(experiment, setting, directory, plan, start=int(state.step))
     compiled = compile_step(experiment, setting)
 
     def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
         return compiled(state, shard_batch(batch, setting.placement), observe)
 
-    step: Step = Profiled(sharded, directory.path / "profile") if profile else sharded
+    stack = contextlib.ExitStack()
+    step: Step = sharded
+    if profile:
+        # Traces are written to a disk alone.
+        folder = directory.path / "profile"
+        step = Profiled(sharded, stack.enter_context(storage_of(folder).stage(folder)))
     try:
         run(
             state,
@@ -326,10 +337,45 @@ def _train(
         )
     except BaseException:
         # What stopped the run is what is told, not what of its maps could then no longer be written.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), stack:
             sink.close()
         raise
-    sink.close()
+    with stack:
+        sink.close()
+
+
+def _open_sinks(experiment: Experiment, setting: Setting, directory: RunDirectory, plan: Plan, start: int) -> Sink:
+    """All that a run feeds, cut to the step that it goes on from: what it saw after that it will see again.
+
+    Every process writes the maps that it holds; all else the first writes alone.
+    """
+    maps = in_turn(
+        lambda: MapStore.open(
+            directory.maps,
+            setting.model.sites,
+            plan.labels,
+            config_hash(experiment),
+            plan.tiers,
+            plan.sizes,
+            writers=(jax.process_index(), jax.process_count()),
+        )
+    )
+    maps.truncate(after_step=start or -1)
+    if not primary():
+        return BackgroundMaps(Maps(maps))
+    files = (
+        MetricsFile(directory.metrics_file),
+        SamplesFile(directory.samples_file),
+        HeadsFile(directory.heads_file),
+    )
+    for file in files:
+        file.truncate(after_step=start or -1)
+    return Sinks(
+        *files,
+        BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
+        Log(experiment.run.steps),
+        Console(experiment.run.steps, sys.stdout),
+    )
 
 
 def config_hash(experiment: Experiment) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture, Captured
 from transformer.axes import Placement
@@ -47,8 +47,8 @@ def compile_probe(
 
     abstract = abstract._replace(optimisers={})
     labels = task.labels()
-    whole = Capture(tuple(site.name for site in model.sites))
-    traced = jax.eval_shape(lambda state: look(state, whole), abstract)
+    everything = Capture(tuple(site.name for site in model.sites))
+    traced = jax.eval_shape(lambda state: look(state, everything), abstract)
     plan = make_plan(traced, model.sites, labels, config, times, tiers)
     here = by_examples(placement)
 
@@ -58,5 +58,10 @@ def compile_probe(
     def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
         return NamedSharding(here.mesh, here.even_spec(("batch", None, "heads"), kept.shape[:3]))
 
-    probe = jax.jit(traced_on(here, seen), out_shardings=jax.tree.map(lies, jax.eval_shape(seen, abstract)))
+    lying = jax.tree.map(lies, jax.eval_shape(seen, abstract))
+    if len({device.process_index for device in here.mesh.devices.flat}) > 1:
+        # The first process shows statistics as curves, for which it needs those of all examples.
+        whole = NamedSharding(here.mesh, PartitionSpec())
+        lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
+    probe = jax.jit(traced_on(here, seen), out_shardings=lying)
     return Probe(plan, lambda state: probe(state._replace(optimisers={})))

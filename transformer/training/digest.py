@@ -1,0 +1,166 @@
+"""Digests of arrays, found where their shards lie: they depend on neither the sharding nor the number of processes.
+
+An array is a sequence of 32-bit words w_p, p = 0, 1, ... in C order: an element of one or two bytes is one word, one of
+eight is two. With z_p = p G + w_p mod 2^64, its digest is the pair of sums over p, mod 2^64, of two scramblings of z_p
+(the finaliser of SplitMix64, Steele et al. 2014, and the same with another last factor). G is the odd number nearest to
+2^64 over the golden ratio, whose multiples lie so evenly that no two of a billion words can have the same z whatever
+they are: an array whose words were changed, exchanged, zeroed or shifted has other z, and the same two sums by a chance
+of about 2^-128. Sums of integers are exact in any order, so that each process adds up what it holds.
+
+It is made against accidents, not against forgers.
+"""
+
+import concurrent.futures
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import UInt32, UInt64
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_LAST = (0x94D049BB133111EB, 0xD6E8FEB86659FD93)
+_BLOCK = 1 << 15  # words at a time, so that the passes over them stay in a core's cache
+
+
+class _Part(NamedTuple):
+    """A part of an array that lies on this process: where, what, and which copies of the array it is a part of."""
+
+    where: tuple[slice, ...]
+    values: Any
+    copies: tuple[int, ...] = (0,)
+
+
+def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of every array, by name; all processes call it together and get the same.
+
+    Of an array that has several copies the first one counts.
+    """
+    found = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
+    return {name: _text(sums) for name, sums in zip(arrays, _over_processes(list(found.values())), strict=True)}
+
+
+def differing(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
+    """The names of the arrays of which a copy, on any process, has another digest than expected.
+
+    All processes call it together and get the same.
+    """
+    found = _summed({name: _copies(array) for name, array in arrays.items()}, arrays)
+    # What a process holds whole it judges alone; copies whose parts lie on several processes are added up.
+    here = [name for name, array in arrays.items() if _is_whole_here(array)]
+    scattered = [name for name in arrays if name not in set(here)]
+    judged = [np.array([[_text(found[name][0]) != expected[name]] * 2], np.uint64) for name in here]
+    together = _over_processes([*judged, *(found[name] for name in scattered)])
+    wrong = {name for name, count in zip(here, together, strict=False) if count.any()}
+    owners = [name for name in scattered for _ in found[name]]
+    wrong |= {name for name, sums in zip(owners, together[len(here) :], strict=True) if _text(sums) != expected[name]}
+    return [name for name in arrays if name in wrong]
+
+
+def _is_whole_here(array: Any) -> bool:
+    if not isinstance(array, jax.Array) or not array.size:
+        return True
+    return array.is_fully_addressable or array.is_fully_replicated
+
+
+def _first_copy(array: Any) -> list[_Part]:
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return [_Part(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
+    # Every process has it, and the first says so.
+    return _copies(array)[1] if jax.process_index() == 0 else []
+
+
+def _copies(array: Any) -> tuple[int, list[_Part]]:
+    """How many copies are told apart, and the distinct parts that lie here; one that is whole here is one copy."""
+    if not isinstance(array, jax.Array):
+        return 1, [_Part((slice(None),) * array.ndim, array)]
+    parts: dict[tuple[slice, ...], _Part] = {}
+    for shard in array.addressable_shards:
+        before = parts.get(shard.index, _Part(shard.index, shard.data, ()))
+        parts[shard.index] = before._replace(copies=(*before.copies, shard.replica_id))
+    if _is_whole_here(array):
+        return 1, [part._replace(copies=(0,)) for part in parts.values()]
+    cut = array.size // math.prod(array.sharding.shard_shape(array.shape))
+    return len(array.sharding.device_set) // cut, list(parts.values())
+
+
+def _summed(
+    copies: Mapping[str, tuple[int, Sequence[_Part]]], arrays: Mapping[str, Any]
+) -> dict[str, UInt64[np.ndarray, "copies 2"]]:
+    """The two sums of every copy of every array, over the parts of it that lie here."""
+    found = {name: np.zeros((count, 2), np.uint64) for name, (count, _) in copies.items()}
+    work = [(name, part) for name, (_, parts) in copies.items() for part in parts]
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # NumPy lets go of the interpreter lock
+        sums = pool.map(lambda each: _sums(each[1], arrays[each[0]].shape), work)
+        for (name, part), of_part in zip(work, sums, strict=True):
+            found[name][list(part.copies)] += of_part
+    return found
+
+
+def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
+    """The two sums over the words of a part of an array of this shape."""
+    values = np.ascontiguousarray(np.asarray(part.values))
+    total = np.zeros(2, np.uint64)
+    if not values.size:
+        return total
+    words = values.reshape(-1).view({1: np.uint8, 2: np.uint16}.get(values.itemsize, np.uint32))
+    starts = _starts(part.where, shape) * np.uint64(words.size // values.size)
+    shifted, scrambled = np.empty((2, _BLOCK), np.uint64)
+    for z in _blocks(starts, words.reshape(len(starts), -1)):
+        # In place all along: new arrays would take longer than what is done with them.
+        t, y = shifted[: z.size], scrambled[: z.size]
+        np.bitwise_xor(z, np.right_shift(z, 30, out=t), out=z)
+        np.multiply(z, _FIRST, out=z)
+        np.bitwise_xor(z, np.right_shift(z, 27, out=t), out=z)
+        for number, factor in enumerate(_LAST):
+            np.multiply(z, factor, out=y)
+            np.bitwise_xor(y, np.right_shift(y, 31, out=t), out=y)
+            total[number : number + 1] += y.sum()
+    return total
+
+
+def _starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarray, " runs"]:
+    """The places in the whole array at which the part's runs of neighbouring elements begin, in C order."""
+    bounds = [place.indices(size)[:2] for place, size in zip(where, shape, strict=True)]
+    last = len(shape)
+    while last and bounds[last - 1] == (0, shape[last - 1]):
+        last -= 1
+    starts = np.zeros(1, np.uint64)
+    for axis, (first, end) in enumerate(bounds[:last]):
+        # Of the last axis that is divided the elements are neighbours: one run.
+        here = np.arange(first, first + 1 if axis == last - 1 else end, dtype=np.uint64)
+        starts = (starts[:, None] + here * np.uint64(math.prod(shape[axis + 1 :]))).reshape(-1)
+    return starts
+
+
+def _blocks(
+    starts: UInt64[np.ndarray, " runs"], words: UInt32[np.ndarray, "runs length"]
+) -> Iterator[UInt64[np.ndarray, " words"]]:
+    """The z of all words, at most a block at a time."""
+    runs, length = words.shape
+    ramp = np.arange(min(length, _BLOCK), dtype=np.uint64) * _GOLDEN
+    some = max(1, _BLOCK // length)
+    for run in range(0, runs, some):
+        for place in range(0, length, _BLOCK):
+            block = words[run : run + some, place : place + _BLOCK]
+            z = block.astype(np.uint64)
+            z += ramp[: block.shape[1]]
+            z += (starts[run : run + some, None] + np.uint64(place)) * _GOLDEN
+            yield z.reshape(-1)
+
+
+def _over_processes(sums: Sequence[UInt64[np.ndarray, "some 2"]]) -> UInt64[np.ndarray, "all 2"]:
+    """The sums of all processes added up, in one exchange."""
+    here = np.concatenate([np.zeros((0, 2), np.uint64), *sums])
+    if jax.process_count() == 1 or not here.size:
+        return here
+    # As 32-bit words: jax has no wider integers unless it is told so.
+    everywhere = np.asarray(multihost_utils.process_allgather(here.view(np.uint32)))
+    return np.ascontiguousarray(everywhere).view(np.uint64).sum(axis=0)
+
+
+def _text(sums: UInt64[np.ndarray, "2"]) -> str:
+    return "".join(f"{int(each):016x}" for each in sums)
