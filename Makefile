@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow bench pages docs lock clean
+.PHONY: help demo test install lint format slow bench pods pages docs lock clean
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -39,6 +39,10 @@ slow: ## run the tests that `make test` leaves out
 bench: ## measure the loop against the bare compiled step, and what maps cost
 	@.ci/install run
 	$(PYTHON) -m launch.bench --config=experiments/demo.py
+
+pods: ## compile every experiment for the pod that it names, and record what it needs there (hours on two cores)
+	@.ci/install dev
+	$(PYTHON) -m launch.pods
 
 pages: ## measure how large pages of maps are, and how quick in a browser
 	@.ci/install dev

@@ -70,6 +70,7 @@ def get_config() -> ConfigDict:
             "averages": {},
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
+            "pod": "cpu:1",
             "sharding": {
                 "data": -1,
                 "fsdp": 1,

@@ -21,4 +21,5 @@ def get_config() -> ConfigDict:
     config.model.update({"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "longest": 256})
     config.model.update({"dropout": 0.2, "attention_dropout": 0.2, "unroll": 1})
     config.optimizer.update({"learning_rate": 1e-3, "final": 0.1})
+    config.pod = "v5e:1x1"
     return config

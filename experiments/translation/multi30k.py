@@ -74,6 +74,7 @@ def get_config() -> ConfigDict:
             "averages": {"last": {"kind": "mean", "start": 7400, "every": 60}},
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
+            "pod": "v5e:1x1",
             "sharding": {
                 "data": -1,
                 "fsdp": 1,

@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
     config.optimizer.schedule = "linear"
     config.optimizer.warmup = 300
     config.averages = {}
+    config.pod = "cpu:1"
     # Post-norm learns too slowly in an hour: see experiments/results/multi30k_cpu.md.
     config.model.norm_placement = "pre"
     return config

@@ -87,6 +87,7 @@ def get_config(size: str = "base") -> ConfigDict:
             },
             "precision": {"parameters": "float32", "compute": "bfloat16"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
+            "pod": "v5e:4x4",
             "sharding": {
                 "data": -1,
                 "fsdp": 1,

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.axes import placement
+
 # As many logits are held at once, unless a caller says otherwise: half a GiB of float32.
 LOGITS_AT_ONCE = 2**27
 
@@ -54,19 +56,23 @@ def hidden_token_loss(
     *,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> TokenLoss:
-    """`token_loss` of the logits score(hidden), of which only about `logits_at_once` ever exist.
+    """`token_loss` of the logits score(hidden), of which only about `logits_at_once` ever exist on one device.
 
     Positions are taken in chunks, one after another; the backward pass computes each chunk's logits again.
     """
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]
-    chunk = max(logits_at_once // (batch * vocabulary), 1)
+    here = placement()
+    divided, along = (1, 1) if here is None else (here.parts("batch") * here.parts("vocabulary"), here.parts("length"))
+    # Of as many positions on every device between which positions are divided.
+    chunk = max(logits_at_once * divided // (batch * vocabulary), 1) * along
     if chunk >= length:
         return token_loss(score(hidden_BxTxE), labels_BxT, counts_BxT, label_smoothing)
 
     def cut(x: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), (0, -length % chunk), *((0, 0),) * (x.ndim - 2)))
-        return jnp.moveaxis(padded.reshape(batch, -1, chunk, *x.shape[2:]), 1, 0)
+        # Strided, so that each chunk takes positions of every device's share.
+        return jnp.moveaxis(padded.reshape(batch, chunk, -1, *x.shape[2:]), 2, 0)
 
     @jax.checkpoint
     def add(sums: TokenLoss, part: tuple[Array, Array, Array]) -> tuple[TokenLoss, None]:

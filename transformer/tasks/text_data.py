@@ -40,7 +40,7 @@ class TextConfig:
     folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here.
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
     sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
-    holds `logits_at_once` numbers at a time.
+    holds `logits_at_once` logits at a time on one device.
     """
 
     dataset: str = "python_docs"

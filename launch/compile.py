@@ -1,0 +1,250 @@
+"""Prove that a config fits the pod that it is meant for, before the pod is booked."""
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from launch.cli import Arguments, Command, Flag, run
+from transformer.config import UserError
+
+if TYPE_CHECKING:
+    from transformer.training.pod_search import Suggestion, Tried
+    from transformer.training.pods import Proof
+
+COMMAND = Command(
+    name="compile",
+    description=(
+        "Compile the training step of a config for a topology whose devices need not exist, reading no data and making "
+        "no array: bytes of every device against its memory, collectives, and the time of a step by our own roofline. "
+        "Exit code 0: it fits; 1: it does not, with what is largest and what would help; 2: the config or the topology "
+        "cannot be."
+    ),
+    example="python -m launch.compile --config=experiments/pods/gpt3.py --topology=v5p:8x8x16",
+    flags=(
+        Flag("topology", "v4:, v5e:, v5p:, v6e: with the sides of a slice, cpu:N or gpu:N (default: the config's pod)"),
+        Flag("search", "try meshes and rematerialisation, and print those that fit best", default=False, kind=bool),
+        Flag("tries", "of a search: compile so many programs at most", default=6, kind=int),
+        Flag("json", "print one JSON object", default=False, kind=bool),
+    ),
+    takes_config=True,
+)
+GB = 1e9
+SHOWN = 6
+
+
+def main(arguments: Arguments) -> None:
+    """Compile, print, and leave with 1 where it does not fit."""
+    values = arguments.config.to_dict()
+    topology = arguments.topology or values.get("pod")
+    if topology:
+        from transformer.costs.compiler import environment
+
+        # The command line has settled a platform for a run on this machine; compiling for another needs its own.
+        os.environ.update(environment(topology))
+    if arguments.tries < 1:
+        raise UserError(f"--tries={arguments.tries} must be at least 1")
+    from transformer.training.experiment import resolve
+    from transformer.training.pods import prove, topology_of
+
+    experiment = resolve(values)
+    topology = topology_of(experiment, arguments.topology)
+    if arguments.search:
+        found = _search(experiment, topology, arguments.tries)
+        print(json.dumps([entry(each.proof) for each in found], indent=1) if arguments.json else searched(found))
+        fits = any(each.proof.fits for each in found)
+    else:
+        proof = prove(experiment, topology)
+        print(json.dumps(entry(proof), indent=1) if arguments.json else page(proof))
+        fits = proof.fits
+    if not fits:
+        sys.exit(1)
+
+
+def _search(experiment: Any, topology: str, tries: int) -> list["Tried"]:
+    from transformer.training.pod_search import search
+
+    found = []
+    for tried in search(experiment, topology, tries):
+        print(f"compiled {' '.join(tried.candidate.flags)}: {_verdict(tried.proof)}", file=sys.stderr, flush=True)
+        found.append(tried)
+    return found
+
+
+def entry(proof: "Proof") -> dict[str, Any]:
+    """Everything that was found, as plain values: bytes of one device, seconds, operations of all devices."""
+    import jax
+
+    from transformer.costs.program import totals
+    from transformer.training.pod_search import advise
+
+    program, expected, experiment = proof.program, proof.estimate, proof.experiment
+    return {
+        "name": experiment.run.name,
+        "topology": proof.topology,
+        "device": proof.device,
+        "mesh": dict(proof.mesh),
+        "rules": experiment.sharding.rules,
+        "accumulate": experiment.run.accumulate,
+        "remat": getattr(getattr(experiment.model, "remat", None), "value", None),
+        "rows": proof.rows,
+        "parameters": proof.parameters,
+        "fits": proof.fits,
+        "memory": proof.memory,
+        "needed": proof.needed,
+        "held": dict(proof.held),
+        "temporaries": None if program is None else program.temporaries,
+        "code": None if program is None else program.code,
+        "flops": proof.flops,
+        "collectives": []
+        if program is None
+        else [
+            {"kind": kind, "axes": list(axes), "times": total.times, "bytes": total.bytes}
+            for (kind, axes), total in totals(program.collectives).items()
+        ],
+        "loops_without_count": [] if program is None else list(program.endless),
+        "step_seconds": None if expected is None else expected.step,
+        "compute_seconds": None if expected is None else expected.compute,
+        "memory_seconds": None if expected is None else expected.memory,
+        "link_seconds": None if expected is None else expected.links,
+        "utilisation": None if expected is None else expected.utilisation,
+        "collective_share": None if expected is None else expected.collective_share,
+        "waiting_share": None if expected is None else expected.waiting_share,
+        "compile_seconds": None if program is None else round(proof.seconds, 1),
+        "fingerprint": None if program is None else program.fingerprint,
+        "largest": [each._asdict() for each in proof.buffers[:SHOWN]],
+        "suggestions": [{"flags": list(each.flags), "reason": each.reason} for each in advise(proof)],
+        "versions": {"jax": jax.__version__, "libtpu": _libtpu() if proof.topology[0] == "v" else None},
+    }
+
+
+def _libtpu() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("libtpu")
+    except PackageNotFoundError:
+        return None
+
+
+def page(proof: "Proof") -> str:
+    """What a person reads of one proof."""
+    from transformer.training.pod_search import advise
+
+    mesh = " x ".join(f"{axis}={size}" for axis, size in proof.mesh.items() if size > 1) or "one device"
+    experiment = proof.experiment
+    remat = getattr(getattr(experiment.model, "remat", None), "value", None)
+    lines = [
+        f"{experiment.run.name} on {proof.topology} ({proof.device}): {_verdict(proof)}",
+        f"  parameters    {proof.parameters:,}",
+        f"  mesh          {mesh}, rules {experiment.sharding.rules}",
+        f"  batch         {proof.rows:,} rows in {experiment.run.accumulate} micro-batches, remat {remat}",
+        *_bytes(proof),
+        *_speed(proof),
+    ]
+    if proof.program is not None:
+        lines += [f"  compiled in   {proof.seconds:.1f} s, program {proof.program.fingerprint}"]
+    if not proof.fits:
+        lines += ["largest arrays, bytes a device:"]
+        lines += [f"  {each.bytes / GB:9.3f} GB  {each.shape}  {each.source}" for each in proof.buffers[:SHOWN]]
+        lines += ["what would help:", *_advice(advise(proof))]
+    return "\n".join(lines)
+
+
+def _verdict(proof: "Proof") -> str:
+    if proof.memory is None:
+        return f"needs {(proof.needed or 0) / GB:,.2f} GB a device, whose memory is not known"
+    of = f"of {proof.memory / GB:,.2f} GB a device"
+    if proof.needed is None:
+        return f"does not fit: the compiler refused it, {of}"
+    return f"{'fits' if proof.fits else 'does not fit'}: {proof.needed / GB:,.2f} {of}"
+
+
+def _bytes(proof: "Proof") -> list[str]:
+    kinds = {kind: size for kind, size in proof.held.items() if size}
+    program = proof.program
+    if program is not None:
+        # What a device stores beyond the arrays' own bytes: innermost sizes filled up to whole tiles.
+        kinds["filling of tiles"] = max(program.arguments - sum(proof.held.values()), 0)
+        kinds["activations and temporaries"] = program.temporaries
+        kinds["outputs, program"] = program.outputs - program.aliased + program.code
+    elif proof.needed is not None:
+        kinds["activations and temporaries"] = proof.needed - sum(proof.held.values())
+    lines = ["  bytes a device:"]
+    for kind, size in kinds.items():
+        share = "" if proof.memory is None else f"{100 * size / proof.memory:6.1f} %"
+        lines.append(f"    {kind:<28}{size / GB:10.4f} GB {share}")
+    return lines
+
+
+def _speed(proof: "Proof") -> list[str]:
+    from transformer.costs.program import totals
+
+    lines = [] if proof.flops is None else [f"  operations    {proof.flops:.3e} a step by formula"]
+    if proof.program is None:
+        return lines
+    lines += ["  collectives of a step, bytes a device:"]
+    expected = proof.estimate
+    for key, total in totals(proof.program.collectives).items():
+        kind, axes = key
+        seconds = "" if expected is None else f"  {expected.by_kind.get(key, 0.0):.4f} s"
+        lines.append(
+            f"    {kind:<20}{'+'.join(axes) or '-':<16}{total.times:8,} times {total.bytes / GB:10.4f} GB{seconds}"
+        )
+    if proof.program.endless:
+        lines.append(f"    loops without a known count, taken once: {', '.join(proof.program.endless)}")
+    if expected is not None:
+        lines += [
+            f"  a step        {expected.step:.4f} s by the roofline: compute {expected.compute:.4f}, "
+            f"memory {expected.memory:.4f}, links {expected.links:.4f}",
+            f"  utilisation   {100 * expected.utilisation:.1f} % of the operations that the chips could do",
+            f"  collectives   {100 * expected.collective_share:.1f} % of the step, of it waited for "
+            f"{100 * expected.waiting_share:.1f} %",
+        ]
+    return lines
+
+
+def _advice(suggestions: Sequence["Suggestion"]) -> list[str]:
+    lines = []
+    for each in suggestions:
+        if each.flags:
+            lines.append(f"  {' '.join(each.flags)}")
+        lines += textwrap.wrap(each.reason, 110, initial_indent="    ", subsequent_indent="    ")
+    return lines or ["  nothing that is known here"]
+
+
+def searched(found: Sequence["Tried"]) -> str:
+    """The table of a search, the quickest that fits first, and the flags that select it."""
+    unlimited = float("inf")
+
+    def order(tried: "Tried") -> tuple[bool, float]:
+        expected = tried.proof.estimate
+        return not tried.proof.fits, unlimited if expected is None else expected.step
+
+    rows = [("mesh", "remat", "GB a device", "step", "utilisation", "collectives", "")]
+    for tried in sorted(found, key=order):
+        proof, expected = tried.proof, tried.proof.estimate
+        mesh = " x ".join(f"{axis}={size}" for axis, size in proof.mesh.items() if size > 1) or "one device"
+        speed = ("-", "-", "-")
+        if expected is not None:
+            speed = (
+                f"{expected.step:.4f} s",
+                f"{100 * expected.utilisation:.1f} %",
+                f"{100 * expected.collective_share:.1f} %",
+            )
+        needed = "-" if proof.needed is None else f"{proof.needed / GB:.2f}"
+        rows.append((mesh, tried.candidate.remat.value, needed, *speed, "fits" if proof.fits else "does not fit"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    best = min(found, key=order, default=None)
+    if best is not None and best.proof.fits:
+        lines += ["", "the best: " + " ".join(best.candidate.flags)]
+    else:
+        lines += ["", "none of them fits: allow more --tries, raise config.accumulate, or take a larger topology"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

@@ -1,0 +1,241 @@
+"""The gate: every experiment's step, compiled for the pod that its config names, and recorded."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.cli import Arguments, Command, Flag, run
+from launch.config_files import CHECKOUT, load_config
+from transformer.config import UserError
+
+COMMAND = Command(
+    name="pods",
+    description=(
+        "Compile the training step of every config in experiments/ for the pod that it names, one after the other, "
+        "each in a process of its own; write what was found as JSON and, beside it, as a page of tables. Exit code 1 "
+        "where one does not fit or cannot be compiled. What differs from the record before is printed."
+    ),
+    example="python -m launch.pods --only=gpt2",
+    flags=(
+        Flag("results", "the record", default="experiments/results/pods.json"),
+        Flag("only", "those configs alone whose name has this in it; the others' records stay"),
+    ),
+)
+GB = 1e9
+WEAK = "experiments/pods/weak_scaling.py"
+# Configs whose get_config takes an argument, and those that are compiled.
+ARGUMENTS: Mapping[str, Sequence[str]] = {
+    "experiments/translation/wmt14.py": ("base", "big"),
+    WEAK: ("v5p:2x2x1", "v5p:2x2x2", "v5p:2x2x4", "v5p:2x4x4", "v5p:4x4x4", "v5p:4x4x8", "v5p:8x8x4"),
+}
+# What a record keeps of a proof: nothing that a second run on the same machine would find otherwise, but the seconds.
+KEPT = (
+    "name",
+    "topology",
+    "mesh",
+    "rules",
+    "accumulate",
+    "remat",
+    "rows",
+    "parameters",
+    "fits",
+    "memory",
+    "needed",
+    "held",
+    "temporaries",
+    "flops",
+    "collectives",
+    "step_seconds",
+    "compute_seconds",
+    "memory_seconds",
+    "link_seconds",
+    "utilisation",
+    "collective_share",
+    "waiting_share",
+    "compile_seconds",
+    "fingerprint",
+    "versions",
+)
+WEAK_SCALING = """
+## Weak scaling
+
+The 1.3 billion parameters of GPT-3 XL on TPU v5p, eight rows of 2,048 tokens a chip, every parameter and its moments
+divided over all chips ([weak_scaling.py](../pods/weak_scaling.py)). In collectives: the share of the step in which
+links are busy; waited: in which chips do nothing else.
+
+"""
+WATCHED = ("mesh", "fits", "needed", "collectives", "fingerprint")
+
+
+def main(arguments: Arguments) -> None:
+    """Compile them all, record, and leave with 1 where one does not fit."""
+    chosen = [name for name in configs() if not arguments.only or arguments.only in name]
+    if not chosen:
+        raise UserError(f"--only={arguments.only} is in no config's name; there are {', '.join(configs())}")
+    path = Path(arguments.results)
+    records: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    failed = []
+    for name in chosen:
+        found = proven(name)
+        if isinstance(found, str):
+            failed.append(name)
+            print(f"{name}: {found}", flush=True)
+            continue
+        if not found["fits"]:
+            failed.append(name)
+        changed = changes(records.get(name), found)
+        print(f"{name}: {_line(found)}" + "".join(f"\n  {change}" for change in changed), flush=True)
+        records[name] = found
+        # At once, so that what took minutes is kept whatever happens to the next.
+        record(path, records)
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} fit" + (f"; not {', '.join(failed)}" if failed else ""))
+    if failed:
+        sys.exit(1)
+
+
+def configs(folder: Path = CHECKOUT / "experiments") -> list[str]:
+    """Every config file with its arguments, as `--config` takes them, by their path from the root."""
+    files = [path for path in sorted(folder.rglob("*.py")) if "def get_config(" in path.read_text(encoding="utf-8")]
+    names = [path.relative_to(folder.parent).as_posix() for path in files]
+    return [f"{name}{argument}" for name in names for argument in _arguments(name)]
+
+
+def _arguments(name: str) -> Sequence[str]:
+    return tuple(f":{argument}" for argument in ARGUMENTS[name]) if name in ARGUMENTS else ("",)
+
+
+def proven(name: str) -> dict[str, Any] | str:
+    """What `launch.compile` finds of a config; a line that says why where it finds nothing."""
+    if not load_config(str(CHECKOUT / name)).get("pod"):
+        return "its config names no pod: give it a key pod, such as pod='v5e:2x2'"
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.compile", f"--config={name}", "--json"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not done.stdout.startswith("{"):
+        return (done.stderr.strip() or f"launch.compile ended with {done.returncode}").splitlines()[-1]
+    found = json.loads(done.stdout)
+    return {key: found[key] for key in KEPT}
+
+
+def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
+    """What differs from the record before, of what should stay as it is under the same versions."""
+    if before is None:
+        return []
+    versions = "" if before["versions"] == after["versions"] else f" (versions {before['versions']} before)"
+    return [f"{key} was {before[key]}, is {after[key]}{versions}" for key in WATCHED if before[key] != after[key]]
+
+
+def record(path: Path, records: Mapping[str, Any]) -> None:
+    """Write the record, and its tables beside it."""
+    ordered = {name: records[name] for name in sorted(records, key=_order)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(tables(ordered), encoding="utf-8")
+
+
+def _order(name: str) -> tuple[str, int]:
+    """By file, and the arguments of one in their own order."""
+    file, _, argument = name.partition(":")
+    return file, list(ARGUMENTS.get(file, ("",))).index(argument) if argument in ARGUMENTS.get(file, ("",)) else 0
+
+
+def tables(records: Mapping[str, Any]) -> str:
+    """The page: every config on its pod, and weak scaling."""
+    weak = {name: entry for name, entry in records.items() if name.startswith(WEAK)}
+    versions = {json.dumps(entry["versions"], sort_keys=True): entry["versions"] for entry in records.values()}
+    said = "; ".join(f"jax {each['jax']}, libtpu {each['libtpu'] or 'not used'}" for each in versions.values())
+    page = f"""# Experiments on their pods
+
+Written by `make pods` ([launch/pods.py](../../launch/pods.py)): every training step, compiled for the topology that its
+config names, without its devices. Bytes are those of one device at their peak, as its compiler gives them. Seconds are
+those of our own roofline ([roofline.py](../../transformer/costs/roofline.py)): a bound from counted operations, bytes
+and links at their published rates, and no measurement; nothing here has run on a TPU.
+
+Compiled with {said}.
+
+"""
+    page += _table(
+        "config, pod, parameters, mesh, micro-batches, remat, GB of, a device, step, utilisation, in collectives, "
+        "compiled in",
+        ((_short(name), *_cells(entry)) for name, entry in records.items() if name not in weak),
+    )
+    if weak:
+        page += WEAK_SCALING + _table(
+            "pod, chips, rows, GB a device, compute, memory, links, step, in collectives, waited, utilisation",
+            (_scaled(entry) for entry in weak.values()),
+        )
+    return page
+
+
+def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    memory = "-" if entry["memory"] is None else f"{entry['memory'] / GB:,.1f}"
+    return (
+        entry["topology"],
+        f"{entry['parameters']:,}",
+        _mesh(entry),
+        str(entry["accumulate"]),
+        entry["remat"] or "-",
+        "-" if entry["needed"] is None else f"{entry['needed'] / GB:,.2f}",
+        memory + ("" if entry["fits"] else ": does not fit"),
+        _seconds(entry["step_seconds"]),
+        _percent(entry["utilisation"]),
+        _percent(entry["collective_share"]),
+        "-" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:,.0f} s",
+    )
+
+
+def _scaled(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    seconds = (entry[f"{kind}_seconds"] for kind in ("compute", "memory", "link", "step"))
+    return (
+        entry["topology"],
+        str(math.prod(entry["mesh"].values())),
+        f"{entry['rows']:,}",
+        "-" if entry["needed"] is None else f"{entry['needed'] / GB:,.2f}",
+        *map(_seconds, seconds),
+        _percent(entry["collective_share"]),
+        _percent(entry["waiting_share"]),
+        _percent(entry["utilisation"]),
+    )
+
+
+def _short(name: str) -> str:
+    file, colon, argument = name.partition(":")
+    inside = file.removeprefix("experiments/")
+    return f"[{inside.removesuffix('.py')}](../{inside}){colon}{argument}"
+
+
+def _mesh(entry: Mapping[str, Any]) -> str:
+    sides = " x ".join(f"{axis}={size}" for axis, size in entry["mesh"].items() if size > 1)
+    return sides or "one device"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g} s"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    needed = "" if entry["needed"] is None else f" {entry['needed'] / GB:,.2f} GB a device"
+    verdict = "fits" if entry["fits"] else "DOES NOT FIT"
+    return f"{verdict} {entry['topology']}:{needed}, step {_seconds(entry['step_seconds'])}"
+
+
+def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
+    columns = head.split(", ")
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

@@ -1,0 +1,168 @@
+"""The command that compiles a config for its pod, and the one that does so for all of them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import cli, compile, pods
+from launch.config_files import CHECKOUT, load_config
+from transformer.costs.compiler import parse_topology
+from transformer.training import pod_search
+from transformer.training import pods as proving
+from transformer.training.experiment import resolve
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config(pod="cpu:2"):
+    return ConfigDict(dict(
+        name="small", steps=10, accumulate=1, pod=pod,
+        task=dict(name="language_modelling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16, rows=8,
+                  test="", probed_length=8),
+        model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, longest=16, remat="none"),
+        optimizer=dict(algorithm="adam", warmup=2),
+        sharding=dict(data=-1, fsdp=1, tensor=1, sequence=1, rules="dp"),
+    ))
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the command says to jax of a topology is for its own process; here it must not outlive a test.
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    (tmp_path / "small.py").write_text(CONFIG, encoding="utf-8")
+    return f"--config={tmp_path / 'small.py'}"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.run(compile.COMMAND, compile.main, words) == 2
+    return capsys.readouterr().err
+
+
+def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(compile.COMMAND, compile.main, [config]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("small on cpu:2 (cpu): needs ")
+    for line in ("mesh          data=2, rules dp", "batch         8 rows in 1 micro-batches, remat none", "all-reduce"):
+        assert line in page
+    assert cli.run(compile.COMMAND, compile.main, [config, "--json", "--config.accumulate=2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(pods.KEPT) <= set(found)
+    assert (found["accumulate"], found["fits"], found["memory"], found["largest"] != []) == (2, True, None, True)
+    assert found["fingerprint"] not in page
+
+
+def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    prints = []
+    for words in ((), (), ("--config.optimizer.warmup=3",)):
+        assert cli.run(compile.COMMAND, compile.main, [config, "--json", *words]) == 0
+        prints.append(json.loads(capsys.readouterr().out)["fingerprint"])
+    assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--topology=v7:2x2",), "topology='v7:2x2' is none"),
+        (("--topology=gpu:1",), "needs a GPU"),
+        (("--config.sharding.tensor=3",), "config.sharding.tensor=3 divides nothing"),
+        (("--config.sharding.data=3",), "does not make 2 cpu devices"),
+        (("--config.task.rows=7",), "config.task.rows=7 cannot be"),
+        (("--config.pod=",), "say --topology=v5p:8x8x4, or name one in the config as config.pod"),
+        (("--tries=0",), "--tries=0 must be at least 1"),
+    ],
+)
+def test_a_users_mistake_is_told_before_anything_compiles(
+    config: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert said in refused(capsys, config, *words)
+
+
+def test_what_does_not_fit_ends_with_1_and_says_what_would_help(
+    config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_a_smaller_device(*given: Any) -> proving.Proof:
+        found = real(*given)
+        return found._replace(memory=(found.needed or 0) - 1)
+
+    real = proving.prove
+    monkeypatch.setattr(proving, "prove", on_a_smaller_device)
+    with pytest.raises(SystemExit) as left:
+        cli.run(compile.COMMAND, compile.main, [config])
+    assert left.value.code == 1
+    page = capsys.readouterr().out
+    assert "does not fit: " in page.splitlines()[0]
+    assert "largest arrays, bytes a device:" in page
+    assert "--config.model.remat=dots" in page
+
+
+def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(compile.COMMAND, compile.main, [config, "--search", "--tries=2"]) == 0
+    said = capsys.readouterr()
+    head, *rows, _, best = said.out.splitlines()
+    assert head.split()[:2] == ["mesh", "remat"]
+    assert [row.endswith("fits") for row in rows] == [True, True]
+    assert best.startswith("the best: --config.sharding.rules=")
+    assert said.err.count("compiled ") == 2
+    assert len(pod_search.meshes(resolve(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
+    words = best.removeprefix("the best: ").split()
+    assert cli.run(compile.COMMAND, compile.main, [config, *words]) == 0
+
+
+def test_every_experiment_is_in_the_gate() -> None:
+    names = pods.configs()
+    assert "experiments/demo.py" in names
+    assert "experiments/pods/gpt3.py" in names
+    assert sum(name.startswith(pods.WEAK) for name in names) == 7
+    assert len(set(names)) == len(names)
+    assert all((CHECKOUT / name.partition(":")[0]).is_file() for name in names)
+
+
+def test_pods_that_configs_name_exist() -> None:
+    for name in pods.configs():
+        pod = load_config(str(CHECKOUT / name)).get("pod", "")
+        assert pod or not name.startswith("experiments/pods/")
+        if pod:
+            parse_topology(pod)
+            assert name.partition(":")[2] in ("", pod) or not name.startswith(pods.WEAK)
+
+
+def test_the_record_holds_each_experiment_and_says_what_changed(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.run(compile.COMMAND, compile.main, [config, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    found = {key: whole[key] for key in pods.KEPT}
+    found |= {"memory": 2 * 10**10, "step_seconds": 1.5, "utilisation": 0.5, "collective_share": 0.25}
+    found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "link")} | {"waiting_share": 0.125}
+    monkeypatch.setattr(pods, "proven", lambda name: "no pod" if "demo" in name else found)
+    results = tmp_path / "pods.json"
+    words = [f"--results={results}", "--only=weak_scaling"]
+    assert cli.run(pods.COMMAND, pods.main, words) == 0
+    assert "7 of 7 fit" in capsys.readouterr().out
+    records: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
+    assert list(records) == [name for name in pods.configs() if name.startswith(pods.WEAK)]
+    page = results.with_suffix(".md").read_text(encoding="utf-8")
+    assert "## Weak scaling" in page
+    assert "| 1.5 s | 25.0 % | 12.5 % | 50.0 % |" in page
+    with pytest.raises(SystemExit) as left:
+        cli.run(pods.COMMAND, pods.main, [f"--results={results}", "--only=demo"])
+    assert left.value.code == 1
+    assert "experiments/demo.py: no pod" in capsys.readouterr().out
+    found["fingerprint"] = "other"
+    assert cli.run(pods.COMMAND, pods.main, words) == 0
+    assert "fingerprint was " in capsys.readouterr().out
+
+
+def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text(CONFIG.replace(", pod=pod", ""), encoding="utf-8")
+    assert "names no pod" in str(pods.proven(str(tmp_path / "none.py")))
+    (tmp_path / "wrong.py").write_text(CONFIG.replace("cpu:2", "v5p:3x3x3"), encoding="utf-8")
+    assert "is no slice of v5p" in str(pods.proven(str(tmp_path / "wrong.py")))
