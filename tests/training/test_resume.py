@@ -200,7 +200,7 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     resolved = experiment.resolve(config(**changes))
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "compile_evaluations", lambda model, all_of_them: [_nothing for _ in all_of_them])
+        patch.setattr(experiment, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
         experiment.train(resolved, folder)
     (mine,) = [r for r in without_clock(folder) if r["split"] == "train"]
     theirs = without_clock(stopped)[0]
@@ -246,9 +246,8 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
 
 def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) -> None:
     allowed = experiment.changeable(experiment.resolve(CONFIG))
-    assert {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir", "steps"} == set(
-        allowed
-    )
+    looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep"}
+    assert looking | {"task.data_dir", "sharding", "pod", "steps"} == set(allowed)
     ending = experiment.resolve(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable(ending)  # the schedule's end moves with it
 

@@ -394,8 +394,9 @@ def _greet(experiment: Experiment, setting: Setting, directory: RunDirectory, la
             what = f"complete at step {latest}: nothing to train"
         case _:
             what = f"resuming from step {latest} to step {experiment.run.steps}"
+    several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     print(
-        f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {devices[0].device_kind}, {what}; "
+        f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {devices[0].device_kind}{several}, {what}; "
         f"run directory {directory.path}",
         flush=True,
     )
