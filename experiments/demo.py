@@ -46,6 +46,7 @@ def get_config() -> ConfigDict:
                 "positions": "sinusoidal",
                 "longest": 64,
                 "unroll": 2,
+                "remat": "none",
             },
             "optimizer": {
                 "algorithm": "adam",

@@ -196,6 +196,10 @@ def _speed(proof: "Proof") -> list[str]:
     if proof.program.endless:
         lines.append(f"    loops without a known count, taken once: {', '.join(proof.program.endless)}")
     if expected is not None:
+        if expected.again:
+            lines.append(
+                f"  computed again {expected.again:.3e} operations, by remat: in the step, not in the utilisation"
+            )
         lines += [
             f"  a step        {expected.step:.4f} s by the roofline: compute {expected.compute:.4f}, "
             f"memory {expected.memory:.4f}, links {expected.links:.4f}",

@@ -56,6 +56,7 @@ def get_config() -> ConfigDict:
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "unroll": 2,
+                "remat": "none",
             },
             "optimizer": {
                 "algorithm": "adamw",

@@ -52,6 +52,7 @@ def get_config() -> ConfigDict:
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "unroll": 4,
+                "remat": "none",
             },
             "optimizer": {
                 "algorithm": "adamw",

@@ -26,6 +26,8 @@ CHIPS = {
 
 def get_config(pod: str = "v5p:2x2x1") -> ConfigDict:
     """GPT-3 XL with a batch that grows with the chips of `pod`."""
+    if pod not in CHIPS:
+        raise ValueError(f"{pod} is none of the pods of this table: {', '.join(CHIPS)}")
     config = gpt3_xl.get_config()
     chips = CHIPS[pod]
     config.name = f"weak_scaling_{chips}"

@@ -57,6 +57,7 @@ def get_config() -> ConfigDict:
                 "score": "scaled_dot",
                 "biases": "all",
                 "unroll": 4,
+                "remat": "none",
             },
             "optimizer": {
                 "algorithm": "adam",

@@ -63,6 +63,7 @@ def get_config(size: str = "base") -> ConfigDict:
                 "score": "scaled_dot",
                 "biases": "feed_forward",
                 "unroll": 1,
+                "remat": "none",
             },
             "optimizer": {
                 "algorithm": "adam",

@@ -76,7 +76,9 @@ def main(arguments: Arguments, training: Training) -> None:
         print(f"nothing was started; a run of the same name is taken away with: {shown(delete)}", file=sys.stderr)
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
-    print(f"follow it with: {shown((*follow, '--prefix'))}\nend it with: {shown(delete)}")
+    # By itself kubectl follows no more than five pods, and refuses a slice of six.
+    follow = (*follow, f"--max-log-requests={tpu.hosts}", "--prefix")
+    print(f"follow it with: {shown(follow)}\nend it with: {shown(delete)}")
 
 
 def job_set(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dict[str, Any]:

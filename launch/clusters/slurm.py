@@ -79,6 +79,13 @@ def script(arguments: Arguments, training: Training) -> str:
         raise UserError(f"--grace={arguments.grace} must be at least 1 second")
     if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
         raise UserError(f"--workdir={training.workdir} is on a node's own disk: name a directory that all nodes see")
+    # Twice the grace: Slurm may send it up to a minute late, and the job must leave before it is killed.
+    warning = 2 * arguments.grace + 60
+    if arguments.time is not None and 0 < _seconds(_time(arguments.time)) <= 2 * warning:
+        raise UserError(
+            f"--time={arguments.time} is too short: the job is told to stop {warning} seconds before its end, and "
+            "would be queued again and again without training; give it more, or a smaller --grace"
+        )
     name = run_name(arguments.name, training.workdir)
     tasks = share.gpus if arguments.tasks == "gpu" else 1
     settings = [
@@ -90,8 +97,7 @@ def script(arguments: Arguments, training: Training) -> str:
         f"--output={name}-%j.log",
         "--open-mode=append",
         "--requeue",
-        # Twice the grace: Slurm may send it up to a minute late, and the job must leave before it is killed.
-        f"--signal=B:USR1@{2 * arguments.grace + 60}",
+        f"--signal=B:USR1@{warning}",
     ]
     enter = (f"cd -- {shlex.quote(plain('directory', arguments.directory))} || exit",) if arguments.directory else ()
     # jax would give each process of a Slurm job one GPU, whatever their number.
@@ -142,6 +148,14 @@ def read_share(flag: str | None, pod: str, gpus_per_node: int) -> Share:
             f"take gpu:{nodes * gpus_per_node} or gpu:{(nodes + 1) * gpus_per_node}"
         )
     return Share(nodes, gpus // nodes)
+
+
+def _seconds(time: str) -> int:
+    """What Slurm reads in MINUTES, MINUTES:SECONDS, HH:MM:SS and DAYS-HH:MM:SS, whose end may be left out."""
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return int(days or 0) * 86400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
 def _time(text: str) -> str:

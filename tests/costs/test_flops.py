@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.attention.scores import Score
-from transformer.costs.flops import forward_flops, training_flops, training_flops_a_token
-from transformer.layers.block_config import Biases, BlockConfig, Positions
+from transformer.costs.flops import forward_flops, recomputed_flops, training_flops, training_flops_a_token
+from transformer.layers.block_config import Biases, BlockConfig, Positions, Remat
 from transformer.layers.feed_forward import Activation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
@@ -156,3 +156,31 @@ def test_transformer_base_is_about_six_operations_a_parameter_and_token() -> Non
     # Encoder weights meet every source position, decoder weights and the shared table every target position.
     encoder, decoder = 6 * (4 * 512**2 + 2 * 512 * 2048), 6 * (8 * 512**2 + 2 * 512 * 2048)
     assert a_pair == pytest.approx(2 * 32 * (encoder + decoder + 512 * 37_000), rel=0.02)
+
+
+@pytest.mark.parametrize("remat", Remat)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"norm_placement": NormPlacement.PRE},
+        {"norm_placement": NormPlacement.PARALLEL},
+        {**MODERN, "norm_placement": NormPlacement.PRE},
+    ],
+)
+def test_what_is_computed_again_is_counted_in_the_program(remat: Remat, changed: dict[str, Any]) -> None:
+    batch = batch_of(3, 20, 20)
+
+    def of(config: BlockConfig) -> int:
+        model = build(config, Interface({"tokens": batch["tokens"]}, VOCABULARIES, pad=0, begin=1, end=2), Precision())
+        variables = jax.eval_shape(model.init, jax.random.key(0))
+
+        def loss(params: Any, variables: Any, tokens: jax.Array) -> jax.Array:
+            given = {"tokens": tokens}
+            return model.apply(variables._replace(params=params), given, train=True, key=jax.random.key(0))[0].sum()
+
+        return products(jax.make_jaxpr(jax.grad(loss))(variables.params, variables, batch["tokens"]).jaxpr)
+
+    plain = dataclasses.replace(DECODER, dropout=0.0, **changed)
+    config = dataclasses.replace(plain, remat=remat)
+    assert recomputed_flops(config, batch) == of(config) - of(plain)

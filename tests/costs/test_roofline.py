@@ -55,7 +55,7 @@ PLANE = range(0, 64, 4)  # The first two sides.
         ("all-gather", range(0, 32, 8), (4, 4, 2), 6.0),
         # Half of a ring is a line; every second chip of it shares its links with the others.
         ("all-gather", (0, 16), (4, 4, 4), 4.0),
-        ("all-gather", (0, 32), (4, 4, 4), 8.0),
+        ("all-gather", (0, 32), (4, 4, 4), 4.0),  # both ways around
         # Across a square, two links for two pairs of chips: each has one of them.
         ("all-gather", (0, 3), (2, 2, 1), 4.0),
         ("collective-permute", RING, (4, 4, 4), 8.0),
@@ -144,3 +144,24 @@ def test_seconds_by_kind() -> None:
         ("all-gather", ("data",)): pytest.approx(12),
         ("all-reduce", ("data",)): pytest.approx(6),
     }
+
+
+def test_permutations_of_both_ways_around_a_ring_share_the_time() -> None:
+    chips = slice_of(4, 4, 4)
+    there = [chips.index(Device((x, 0, 0))) for x in range(4)]
+    ways = [
+        collective("collective-permute", size, chain, beside=True)
+        for size, chain in ((3_000_000, there), (2_000_000, [there[0], *there[:0:-1]]))
+    ]
+    found = estimate(program(*ways), 1e12, TORUS, MESH)
+    assert found.beside == pytest.approx(3.0)
+    assert estimate(program(*ways[:1] * 2), 1e12, TORUS, MESH).beside == pytest.approx(6.0)
+    # Two chips send to each other: both permutations take both ways of their link.
+    pair = [collective("collective-permute", 1_000_000, there[:2], beside=True)] * 2
+    assert estimate(program(*pair), 1e12, TORUS, MESH).beside == pytest.approx(2.0)
+
+
+def test_what_is_computed_again_takes_time_and_is_no_use() -> None:
+    found = estimate(program(moved=0), 3e14, TORUS, MESH, again=1e14)
+    assert found.utilisation == pytest.approx(0.75)
+    assert found.step == pytest.approx(4e14 / (64 * 1e12))

@@ -193,7 +193,10 @@ def test_flags_reach_the_manifest_and_kubectl(engines, capsys):
     assert pod["containers"][0]["workingDir"] == "app"
     assert pod["containers"][0]["command"][0] == "python3"
     said = capsys.readouterr().out
-    assert "kubectl logs --namespace=team --follow --selector=jobset.sigs.k8s.io/jobset-name=other --prefix" in said
+    assert (
+        "kubectl logs --namespace=team --follow --selector=jobset.sigs.k8s.io/jobset-name=other --max-log-requests="
+        in said
+    )
     assert "kubectl delete --namespace=team jobset other" in said
 
 

@@ -224,6 +224,7 @@ def test_gpus_that_no_nodes_make(topology, each, says):
         (("--time=soon",), "--time=soon is no time"),
         (("--time=1;rm",), "--time=1;rm is no time"),
         (("--time=",), "--time= is no time"),
+        (("--time=3",), "--time=3 is too short: the job is told to stop 300 seconds before its end"),
         (("--grace=0",), "--grace=0 must be at least 1 second"),
         (("--options=job.sh",), "'job.sh' is not of the form --key=value"),
         (("--name=a b",), "--name=a b is no name for a run"),

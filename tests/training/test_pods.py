@@ -168,7 +168,26 @@ def test_one_row_that_is_too_large_is_to_be_divided_itself() -> None:
     held = {"parameters": 500, "optimiser": 1000, "batch": 10}
     proof = judged(10_000, held, 30_000, model={"remat": "full"}, accumulate=16)
     (only,) = advise(proof)
-    assert only.flags == ("--config.sharding.rules=fsdp+tp", "--config.sharding.tensor=2")
+    assert only.flags == ()  # one device has no other to divide with
+    proof = judged(10_000, held, 30_000, mesh={"fsdp": 4}, model={"remat": "full"}, accumulate=4)
+    (only,) = advise(proof)
+    # Two devices a row, and as many micro-batches again: still one row at once.
+    assert only.flags == (
+        "--config.sharding.rules=fsdp+tp",
+        *("--config.sharding.data=1", "--config.sharding.fsdp=2", "--config.sharding.tensor=2"),
+        "--config.accumulate=8",
+    )
+
+
+def test_advice_for_divided_positions_keeps_them_divided() -> None:
+    held = {"parameters": 4000, "optimiser": 8000, "batch": 10**9}
+    sharding = {"fsdp": 1, "data": -1, "sequence": 2, "rules": "sp"}
+    (one,) = advise(judged(10_000, held, None, mesh={"data": 4, "sequence": 2}, sharding=sharding))
+    assert "--config.sharding.rules=sp" in one.flags
+    assert "divided 4 times" in one.reason
+    (only,) = advise(judged(10_000, held, None, mesh={"fsdp": 4, "sequence": 2}, sharding=sharding))
+    assert only.flags == ()  # nothing is left to divide them over
+    assert "at least 16 devices" in only.reason
 
 
 def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:

@@ -1,6 +1,7 @@
 """Eight devices compute what one computes, and the state lies where the rules say."""
 
 import functools
+import importlib.util
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec
 from tests.golden import make_specs
 from transformer.axes import Placement
 from transformer.config import UserError, from_config
+from transformer.costs.compiler import topology_devices
 from transformer.models.contract import Interface, Model, Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.tasks.contract import LossAux, Objective, View
@@ -244,3 +246,12 @@ def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> 
 def by_path_of_names(axes: Any) -> dict[str, tuple[str | None, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
     return {jax.tree_util.keystr(path, simple=True, separator="/"): names for path, names in leaves}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, which knows the slices")
+@pytest.mark.parametrize(("topology", "tensor"), [("v5p:4x4x4", 8), ("v5p:2x2x4", 8), ("v6e:4x4", 2), ("v4:4x4x4", 2)])
+def test_a_mesh_may_split_the_sides_of_a_slice(topology: str, tensor: int) -> None:
+    devices = topology_devices(topology)
+    mesh = make_mesh(ShardingConfig(data=-1, tensor=tensor, rules="fsdp+tp"), devices)
+    assert mesh.shape["tensor"] == tensor
+    assert {device.id for device in mesh.devices.flat} == {device.id for device in devices}

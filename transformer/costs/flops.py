@@ -2,7 +2,8 @@
 
 Only products of matrices are counted; norms, activations, softmax and sums are left out. Attention is counted as the
 dense path computes it: the whole square of queries and keys, whatever causality, windows, segments or padding hide.
-What rematerialisation computes again is not counted.
+What rematerialisation computes again is no part of a step's operations; `recomputed_flops` counts it by itself, for the
+time that it takes.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.scores import Score
-from transformer.layers.block_config import BlockConfig, Positions
+from transformer.layers.block_config import BlockConfig, Positions, Remat
+from transformer.layers.residual import NormPlacement
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig
@@ -42,6 +44,45 @@ def training_flops_a_token(config: BlockConfig, context: int, vocabulary: int) -
         return training_flops(config, batch, {"tokens": vocabulary, "joint": vocabulary})
 
     return (step(2) - step(1)) / context
+
+
+def recomputed_flops(config: BlockConfig, batch: Mapping[str, Any]) -> float:
+    """The products that the backward pass of one step computes a second time, by `config.remat`.
+
+    full: every layer's forward pass; attention: the same but for the weighted sums; dots: attention's scores and
+    weighted sums, which have a batch axis. Where nothing but a sum follows the feed-forward network (pre, parallel),
+    its last product is not needed again, nor in a parallel layer attention's. What fused kernels of attention compute
+    again by themselves is left out.
+
+    Errors: TypeError for a config of no family that has a formula.
+    """
+    match config:
+        case DecoderConfig() | EncoderConfig():
+            rows, length = batch["tokens"].shape
+            layers = [(config.layers, rows, length, 0)]
+        case EncoderDecoderConfig():
+            rows, source = batch["source"].shape
+            target = batch["target"].shape[1]
+            layers = [(config.encoder_layers, rows, source, 0), (config.decoder_layers, rows, target, source)]
+        case _:
+            raise TypeError(f"{type(config).__name__} has no formula for its operations")
+    return float(sum(count * _again(config, *sizes) for count, *sizes in layers))
+
+
+def _again(config: BlockConfig, rows: int, length: int, source: int) -> int:
+    """Of one layer, which also attends to `source` positions unless there are none."""
+    core = rows * (_attention(config, length, length) + _relative(config, length))
+    whole = _layer(config, rows, length)
+    sums = 2 * rows * length * length * config.heads * config.depth
+    if source:
+        core += rows * _attention(config, length, source)
+        whole += rows * _cross(config, length, source)
+        sums += 2 * rows * length * source * config.heads * config.depth
+    if config.norm_placement in (NormPlacement.PRE, NormPlacement.PARALLEL):
+        whole -= rows * length * 2 * config.width * config.feed_forward
+    if config.norm_placement is NormPlacement.PARALLEL:
+        whole -= rows * length * 2 * config.width * config.heads * config.depth
+    return {Remat.NONE: 0, Remat.DOTS: core, Remat.ATTENTION: whole - sums, Remat.FULL: whole}[config.remat]
 
 
 def forward_flops(config: BlockConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> float:

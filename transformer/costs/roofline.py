@@ -1,6 +1,6 @@
 """How long a step takes at best: our own estimate from counted operations, bytes and links, and published figures.
 
-    compute = operations / (chips x operations a second)
+    compute = (operations + those computed again) / (chips x operations a second)
     memory  = bytes moved through a chip's main memory / its bytes a second
     links   = sum over collectives of what a chip must send / what its links to the others carry
 
@@ -10,7 +10,8 @@ them as far as they last; any other stops the chip:
     step = max(compute, memory, links beside) + links alone
 
 It is a bound and no forecast: products of matrices at their full rate, no time from a collective's start to its first
-byte, nothing lost between kernels.
+byte, nothing lost between kernels. What rematerialisation computes again takes time and is no use: it is in the step
+and not in the operations of the utilisation.
 """
 
 import itertools
@@ -27,11 +28,13 @@ from transformer.costs.program import Collective, Program
 class Estimate(NamedTuple):
     """Seconds of one step, and what follows from them.
 
+    `again` are the operations that rematerialisation adds to `flops`.
     `beside` and `alone` are the parts of `links` that run beside other work and that stop it. `by_kind` are the seconds
     of each kind of collective over each set of axes of the mesh.
     """
 
     flops: float
+    again: float
     chips: int
     chip: Chip
     compute: float
@@ -76,23 +79,52 @@ class Estimate(NamedTuple):
         return 1 - max(self.compute, self.memory) / self.step
 
 
-def estimate(program: Program, flops: float, chip: Chip, mesh: Mesh) -> Estimate:
+def estimate(program: Program, flops: float, chip: Chip, mesh: Mesh, again: float = 0.0) -> Estimate:
     """The estimate of a step of `flops` operations, all chips together (transformer.costs.flops), on a mesh of `chip`.
+
+    `again`: the operations beside them that are computed a second time.
 
     Errors: ValueError where a collective leaves the hosts of a chip whose network has no published figure.
     """
     devices = list(mesh.devices.flat)
     by_kind: dict[tuple[str, tuple[str, ...]], float] = {}
+    idle: dict[frozenset[tuple[int, int]], float] = {}
     beside = alone = 0.0
     for collective in program.collectives:
         seconds = collective.times * link_seconds(collective, chip, devices)
+        if collective.beside and collective.kind == "collective-permute" and chip.wraps:
+            seconds = _with_the_other_way(seconds, collective.group, idle)
         key = collective.kind, collective.axes
         by_kind[key] = by_kind.get(key, 0.0) + seconds
         beside, alone = (beside + seconds, alone) if collective.beside else (beside, alone + seconds)
-    compute = flops / (len(devices) * chip.flops)
+    compute = (flops + again) / (len(devices) * chip.flops)
     return Estimate(
-        flops, len(devices), chip, compute, program.moved / chip.bandwidth, beside, alone, dict(sorted(by_kind.items()))
+        flops,
+        again,
+        len(devices),
+        chip,
+        compute,
+        program.moved / chip.bandwidth,
+        beside,
+        alone,
+        dict(sorted(by_kind.items())),
     )
+
+
+def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[frozenset[tuple[int, int]], float]) -> float:
+    """What a permutation adds to the time in which links are busy: nothing while others go the other way.
+
+    XLA sends half of a product's shards one way around a ring and half the other, at once, and every link carries its
+    full rate each way. `idle`: by the hops of a way, the seconds in which only the other way was used.
+    """
+    hops = frozenset(zip(chain, (*chain[1:], chain[0]), strict=True))
+    back = frozenset((target, source) for source, target in hops)
+    if back == hops:  # two chips: both permutations send both ways
+        return seconds
+    shared = min(seconds, idle.get(hops, 0.0))
+    idle[hops] = idle.get(hops, 0.0) - shared
+    idle[back] = idle.get(back, 0.0) + seconds - shared
+    return seconds - shared
 
 
 def link_seconds(collective: Collective, chip: Chip, devices: Sequence[Any]) -> float:
@@ -140,9 +172,9 @@ def _switched(chip: Chip, group: Sequence[Any]) -> float:
 def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
     """For each side of the torus along which a group lies: how many chips it has there, and what each sends a second.
 
-    A whole side that closes to a ring sends both ways; a part of it or one that does not close is a line, whose ends
-    have one neighbour. A group that leaves out chips in between, or lies across as on a diagonal, shares the links that
-    it spans with the groups of those chips.
+    A whole side that closes to a ring, or every k-th chip of it, sends both ways; another part of it or one that does
+    not close is a line, whose ends have one neighbour. A group that leaves out chips in between, or lies across as on
+    a diagonal, shares the links that it spans with the groups of those chips.
     """
     sides = range(len(group[0].coords))
     extents = [1 + max(device.coords[side] for device in devices) for side in sides]
@@ -154,7 +186,8 @@ def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tup
     for places, extent in zip(taken, extents, strict=True):
         if len(places) == 1:
             continue
-        ring = len(places) == extent and extent % chip.wraps == 0 and whole
         apart = min(b - a for a, b in itertools.pairwise(places))
+        # Every k-th chip of a ring is a ring, over links that k groups share.
+        ring = len(places) * apart == extent and extent % chip.wraps == 0 and whole
         lines.append((len(places), part * chip.link * (2 if ring else 1) / apart))
     return lines or [(len(group), math.inf)]  # Both cores of one chip share its memory.

@@ -18,7 +18,7 @@ from transformer.attention.statistics import STATISTICS
 from transformer.axes import DividedAttention, Placement
 from transformer.config import RunConfig, UserError, from_config, to_config
 from transformer.costs.chips import peak_flops
-from transformer.costs.flops import training_flops
+from transformer.costs.flops import recomputed_flops, training_flops
 from transformer.layers.block_config import BlockConfig
 from transformer.maps.probe import Plan
 from transformer.maps.store import MapStore
@@ -275,6 +275,13 @@ def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], f
         return None
     vocabularies = setting.task.interface.vocabularies
     return lambda batch: training_flops(experiment.model, batch, vocabularies)
+
+
+def count_recomputed(experiment: Experiment, setting: Setting, batch: Mapping[str, Any]) -> float:
+    """What rematerialisation adds to the operations of `count_flops`; 0 where the family has no formula."""
+    if not isinstance(experiment.model, BlockConfig):
+        return 0.0
+    return recomputed_flops(experiment.model, batch)
 
 
 def _train(

@@ -49,19 +49,23 @@ def advise(proof: Proof) -> list[Suggestion]:
 
 
 def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion]:
-    devices, divided = math.prod(proof.mesh.values()), proof.mesh["fsdp"] * proof.mesh["tensor"]
+    # Positions are divided over the others, which hold the same parameters.
+    devices, divided = (
+        math.prod(proof.mesh.values()) // proof.mesh["sequence"],
+        proof.mesh["fsdp"] * proof.mesh["tensor"],
+    )
     whole, sharding = fixed * divided, proof.experiment.sharding
     gigabytes = f"parameters, gradients and optimiser are {fixed / 1e9:,.1f} GB a device"
     if divided < devices:
         kept = f"--config.sharding.tensor={sharding.tensor}"
-        rules = "fsdp+tp" if proof.mesh["tensor"] > 1 else "fsdp"
+        rules = "sp" if proof.mesh["sequence"] > 1 else "fsdp+tp" if proof.mesh["tensor"] > 1 else "fsdp"
         after = f"divided {devices} times they would be {whole / devices / 1e9:,.1f} GB"
         yield Suggestion(
             ("--config.sharding.data=1", "--config.sharding.fsdp=-1", kept, f"--config.sharding.rules={rules}"),
             f"{gigabytes}; {after}",
         )
     if whole / devices > room:
-        least = math.ceil(whole / room)
+        least = math.ceil(whole / room) * proof.mesh["sequence"]
         yield Suggestion((), f"{gigabytes}, however they are divided: take a topology of at least {least} devices")
 
 
@@ -79,12 +83,29 @@ def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
         more = f"a micro-batch would have {rows // times} rows a device instead of {rows}"
         yield Suggestion((f"--config.accumulate={run.accumulate * times}",), f"{large}; {more}")
     if rows == 1 and kept in (None, Remat.FULL):
-        tensor = proof.mesh["tensor"] * 2
         yield Suggestion(
-            ("--config.sharding.rules=fsdp+tp", f"--config.sharding.tensor={tensor}"),
-            f"{large}, and one row a device cannot be cut: divide heads and feed-forward networks, or take a topology "
-            "with more memory a device",
+            _divided_rows(proof),
+            f"{large}, and one row a device cannot be cut: divide it among more devices, or take a topology with more "
+            "memory a device",
         )
+
+
+def _divided_rows(proof: Proof) -> tuple[str, ...]:
+    """Twice as many devices for one row, of half as many rows at once; nothing where the mesh has none to give.
+
+    Without twice the micro-batches every device would have two halves of rows in the place of one row.
+    """
+    axis = "sequence" if proof.mesh["sequence"] > 1 else "tensor"
+    giver = next((name for name in ("data", "fsdp") if proof.mesh[name] % 2 == 0), None)
+    heads = getattr(proof.experiment.model, "heads", 1)
+    if giver is None or (axis == "tensor" and heads % (2 * proof.mesh["tensor"])):
+        return ()
+    sizes = {**proof.mesh, giver: proof.mesh[giver] // 2, axis: proof.mesh[axis] * 2}
+    return (
+        f"--config.sharding.rules={'sp' if axis == 'sequence' else 'fsdp+tp'}",
+        *(f"--config.sharding.{name}={sizes[name]}" for name in ("data", "fsdp", axis)),
+        f"--config.accumulate={proof.experiment.run.accumulate * 2}",
+    )
 
 
 class Candidate(NamedTuple):

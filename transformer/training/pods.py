@@ -16,7 +16,7 @@ from transformer.costs.program import Program, read_program, split_arguments
 from transformer.costs.roofline import Estimate, estimate
 from transformer.models.contract import count_parameters
 from transformer.tasks.rehearsal import abstract_batch
-from transformer.training.experiment import Experiment, assemble, compile_step, count_flops
+from transformer.training.experiment import Experiment, assemble, compile_step, count_flops, count_recomputed
 from transformer.training.sharding import batch_sharding, make_placement
 from transformer.training.state import TrainState
 
@@ -119,7 +119,9 @@ def prove(experiment: Experiment, topology: str) -> Proof:
         program=program,
         needed=program.peak,
         buffers=tuple(Largest(each.bytes, each.shape, each.source) for each in program.buffers),
-        estimate=None if chip is None or proof.flops is None else estimate(program, proof.flops, chip, placement.mesh),
+        estimate=None
+        if chip is None or proof.flops is None
+        else estimate(program, proof.flops, chip, placement.mesh, count_recomputed(experiment, setting, batch)),
     )
 
 

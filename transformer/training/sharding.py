@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, placed
@@ -74,7 +75,13 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
             f"{devices[0].device_kind} devices: choose sizes whose product is {len(devices)}, one of them may be -1"
         )
     shape = tuple(len(devices) // said if axis in rest else size for axis, size in sizes.items())
-    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape), devices=devices)
+    # Of GPUs every host is a slice.
+    slices = {getattr(device, "slice_index", 0) for device in devices}
+    if len(slices) > 1 and devices[0].platform == "tpu":
+        raise UserError(f"the devices are of {len(slices)} slices, and a run is one slice: start it on one of them")
+    # jax.make_mesh refuses to split a side of a torus but on v5e: tensor=8 would not be a mesh of v5p:4x4x4.
+    placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    return Mesh(placed, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
 
 
 def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Placement:
