@@ -41,6 +41,8 @@ LONGEST = (
     "tests/contracts/test_contracts.py",
     "tests/attention/test_properties.py",
     "tests/training/test_resume.py",
+    "tests/training/test_pods.py",
+    "tests/launch/test_compile.py",
     "tests/models/test_encoder_decoder.py",
     "tests/attention/test_divided.py",
     "tests/costs/test_program.py",

@@ -15,9 +15,10 @@ from transformer.costs.chips import TOPOLOGIES
 from transformer.costs.program import Total, totals
 from transformer.tasks import registry
 from transformer.training import pod_search
-from transformer.training.experiment import Experiment, resolve
+from transformer.training.experiment import Experiment, assemble, resolve
 from transformer.training.pod_search import Candidate, Tried, advise, candidates, meshes, search
 from transformer.training.pods import Proof, largest_of, prove, said_to_need, topology_of
+from transformer.training.sharding import make_placement
 
 LAYERS, WIDTH, HIDDEN, VOCABULARY, CONTEXT, ROWS = 2, 64, 128, 256, 32, 16
 # Of one layer: four projections and their biases, two of the feed-forward network, two norms. Of the whole: the
@@ -294,3 +295,21 @@ def test_a_step_that_the_tpu_cannot_hold_is_refused_and_what_is_advised_helps() 
     )
     assert "--config.sharding.rules=fsdp" in suggestion.flags
     assert prove(helped, "v5e:2x2").fits
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ({"positions": "shaw"}, r"config\.sharding\.sequence=2 with attention=ring .* position=shaw"),
+        ({"score": "additive"}, r"config\.sharding\.sequence=2 with attention=ring .* score=additive"),
+        ({"backend": "einsum"}, r"config\.model\.backend=einsum is another"),
+    ],
+)
+def test_attention_that_no_ring_computes_is_refused_before_it_is_traced(model: dict[str, str], says: str) -> None:
+    sharding = {"data": 1, "fsdp": 1, "sequence": 2, "rules": "sp"}
+    small = experiment(model=model, sharding=sharding)
+    placement = make_placement(small.sharding, jax.devices()[:2])
+    with pytest.raises(UserError, match=says):
+        assemble(small, Path(), placement, rehearse=True)
+    gathering = experiment(model=model, sharding=sharding | {"attention": "gather"})
+    assemble(gathering, Path(), make_placement(gathering.sharding, jax.devices()[:2]), rehearse=True)

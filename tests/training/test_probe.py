@@ -53,7 +53,7 @@ def alone(resolved: experiment.Experiment, tmp_path_factory: pytest.TempPathFact
     return store_on(resolved, ON_ONE, tmp_path_factory.mktemp("alone") / "run")[0]
 
 
-@pytest.mark.parametrize("mesh", [pytest.param(m, marks=[pytest.mark.slow] * (m == "fsdp")) for m in MESHES])
+@pytest.mark.parametrize("mesh", [pytest.param(m, marks=[pytest.mark.slow] * (m in ("data", "fsdp"))) for m in MESHES])
 def test_maps_lie_where_they_were_found_and_nothing_of_them_is_gathered(
     resolved: experiment.Experiment, alone: MapStore, mesh: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -344,6 +344,25 @@ def test_a_tpu_without_its_pod_is_one_process(monkeypatch: pytest.MonkeyPatch, t
     assert not processes.start(environment={"JAX_PLATFORMS": "cpu"}, files=tmp_path)
     with pytest.raises(ValueError, match="coordinator_address"):
         processes.start(environment=GIVEN)
+
+
+def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    @contextlib.contextmanager
+    def claim(path: Path, config: Any, *, may_change: Any) -> Iterator[RunDirectory]:
+        calls.append("claim")
+        yield RunDirectory(path, True)
+
+    def decided(decide: Callable[[], Any]) -> Any:
+        calls.append("together")
+        return decide()
+
+    monkeypatch.setattr(RunDirectory, "claim", claim)
+    monkeypatch.setattr(processes, "decided", decided)
+    with processes.claimed(tmp_path, {}):
+        # gloo gives a process 30 seconds to come to the first exchange; a lease is watched for 60.
+        assert calls == ["together", "together", "claim"]
 
 
 def test_one_process_decides_for_itself() -> None:

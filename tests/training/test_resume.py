@@ -228,6 +228,16 @@ def test_a_changed_config_is_refused_and_loses_nothing(half: Path, changes: Any,
     assert contents(half, ".") == before
 
 
+def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> None:
+    folder = workdirs / "fewer"
+    shutil.copytree(half, folder)
+    fewer = experiment.resolve(config(steps=2, log_every=2, checkpoint_every=2))
+    records = (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=rf"config\.steps=2 is behind the run's checkpoint of step {SAVED}"):
+        experiment.train(fewer, folder)
+    assert (folder / "metrics.jsonl").read_bytes() == records
+
+
 def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, workdirs: Path) -> None:
     folder = workdirs / "other"
     shutil.copytree(half, folder)

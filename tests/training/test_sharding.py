@@ -1,5 +1,6 @@
 """Eight devices compute what one computes, and the state lies where the rules say."""
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -215,6 +216,22 @@ def test_what_cannot_be_a_mesh_is_refused_before_any_device_is_asked(values: dic
 def test_sizes_that_do_not_make_the_devices_are_refused(config: ShardingConfig) -> None:
     with pytest.raises(UserError, match=r"config\.sharding asks for .*=.*, which does not make 8 cpu devices"):
         make_mesh(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnHost:
+    """A device as jax describes those of several hosts without a common fabric: each host counts as a slice."""
+
+    id: int
+    slice_index: int
+    platform: str = "gpu"
+    device_kind: str = "NVIDIA H100"
+
+
+def test_a_mesh_spans_hosts() -> None:
+    devices: Any = [OnHost(number, slice_index=number // 4) for number in range(8)]
+    mesh = make_mesh(ShardingConfig(data=2, tensor=4, rules="fsdp+tp"), devices)
+    assert [[device.slice_index for device in row.flat] for row in mesh.devices] == [[0] * 4, [1] * 4]
 
 
 def test_one_axis_takes_what_the_others_leave() -> None:

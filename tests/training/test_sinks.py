@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -267,6 +268,19 @@ def test_a_write_that_failed_in_the_background_is_not_lost():
     with pytest.raises(OSError, match="disk full"):
         background.close()
     assert slow.calls == ["close"]
+
+
+def test_events_are_on_the_disk_soon_and_not_only_at_the_end(tmp_path: Path):
+    board = TensorBoard(tmp_path)
+    board.scalars(1, "train", {"first": 1.0})
+    (file,) = tmp_path.iterdir()
+    deadline = time.monotonic() + 8  # less than FLUSHED
+    board.scalars(2, "train", {"second": 1.0})
+    while b"train/second" not in file.read_bytes() and time.monotonic() < deadline:
+        board.flush()  # as before a checkpoint; the writer's thread takes a moment to get there
+        time.sleep(0.01)
+    assert b"train/second" in file.read_bytes()
+    board.close()
 
 
 def test_events_hold_scalars_samples_and_maps(tmp_path: Path):

@@ -334,6 +334,26 @@ def test_a_renewal_whose_answer_was_lost_has_succeeded(run: Path, server: Bucket
         _wait(lambda: server.objects[key].generation != second)
 
 
+@pytest.mark.usefixtures("short")
+def test_a_renewal_whose_answer_was_lost_counts_from_when_it_was_made(run: Path, server: BucketServer):
+    key = "bucket", f"{_key(run)}/lock"
+    mine = Lease(run, "lock", 60.0)
+    assert mine._write(lease.ABSENT)
+    with server.failing("POST .*lock", 503, done=True, times=1), pytest.raises(OSError, match="planted"):
+        mine._write(mine._generation)
+    unheard = server.objects[key].generation
+    # A claimant has watched that one since: only a write that it can see makes it wait longer.
+    assert mine._write(mine._generation)
+    assert mine._generation == server.objects[key].generation > unheard
+
+
+@pytest.mark.usefixtures("short")
+def test_the_lock_of_a_disk_that_was_copied_here_is_nobodys(run: Path, server: BucketServer):
+    server.put("bucket", f"{_key(run)}/lock", b"process 12 on host laptop\n")
+    with leased(run, "lock"):
+        assert json.loads(server.objects["bucket", f"{_key(run)}/lock"].content)["seconds"] == SECONDS
+
+
 # Run directories
 
 

@@ -158,11 +158,9 @@ class Lease:
                 )
             written = int(lease.generation)
         except _refused():
-            # A write whose answer was lost has succeeded nevertheless.
+            # A write whose answer was lost has succeeded nevertheless; but that was earlier, so it is made again.
             there = self._read()
-            if there is None or there.token != self._token:
-                return False
-            written = there.generation
+            return there is not None and there.token == self._token and self._write(there.generation)
         self._generation, self._renewed = written, began
         return True
 
@@ -178,8 +176,12 @@ class Lease:
                         content = lease.download_as_bytes(if_generation_match=generation, timeout=self._patience)
                 except FileNotFoundError:
                     return None
-                about = json.loads(content)
-                return _Found(generation, about["holder"], about["token"], float(about["seconds"]), written)
+                try:
+                    about = json.loads(content)
+                    return _Found(generation, about["holder"], about["token"], float(about["seconds"]), written)
+                except (ValueError, KeyError, TypeError):
+                    # The lock of a disk, copied here with its run: nobody renews it.
+                    return _Found(generation, content.decode(errors="replace").strip(), "", self._seconds, written)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
-from transformer.axes import DividedAttention, Placement
+from transformer.axes import Placement
 from transformer.config import RunConfig, UserError, from_config, to_config
 from transformer.costs.chips import peak_flops
 from transformer.costs.flops import recomputed_flops, training_flops
@@ -24,12 +24,13 @@ from transformer.maps.probe import Plan
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
-from transformer.models.contract import Interface, Model, Precision, count_parameters
+from transformer.models.contract import Model, Precision, count_parameters
 from transformer.storage import storage_of
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task
 from transformer.training.averages import Average
 from transformer.training.checkpoint import Checkpoints
+from transformer.training.divided_positions import check_divided_positions
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, make_optimizer
@@ -134,7 +135,7 @@ def assemble(
         task = tasks.rehearse(experiment.task, parts)
     else:
         task = tasks.build(experiment.task, directory, parts)
-    _check_lengths(experiment, task.interface, placement)
+    check_divided_positions(experiment.model, task.interface, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimizer = make_optimizer(experiment.optimizer, experiment.run.steps)
     optimisers = {objective.name: optimizer for objective in task.objectives}
@@ -147,25 +148,6 @@ def assemble(
         shardings,
     )
     return Setting(task, model, optimisers, placement, compile_once(make, placement, shardings), placed)
-
-
-def _check_lengths(experiment: Experiment, interface: Interface, placement: Placement) -> None:
-    """Refuse positions that are meant to be divided over devices and cannot be."""
-    parts = placement.parts("length")
-    if parts == 1:
-        return
-    for name, shape in interface.inputs.items():
-        if len(shape.shape) > 1 and shape.shape[1] % parts:
-            raise UserError(
-                f"config.sharding.sequence={parts} does not divide the {shape.shape[1]} positions of the task's "
-                f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
-            )
-    dropout = getattr(experiment.model, "attention_dropout", 0.0)
-    if placement.attention is DividedAttention.RING and dropout:
-        raise UserError(
-            f"config.model.attention_dropout={dropout} drops weights, which a ring never "
-            "has: say config.sharding.attention=gather, or 0"
-        )
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
@@ -201,6 +183,11 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> Ru
             contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints,
         ):
             latest = checkpoints.latest()
+            if latest is not None and latest > experiment.run.steps:
+                raise UserError(
+                    f"config.steps={experiment.run.steps} is behind the run's checkpoint of step {latest}: say "
+                    f"{latest} or more, or another --workdir"
+                )
             if latest is None:
                 state = setting.initialise(jax.random.key(experiment.run.seed))
             else:

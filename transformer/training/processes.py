@@ -172,6 +172,8 @@ def claimed(path: str | Path, config: Mapping[str, Any], *, may_change: Collecti
             held.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
             return held[0].fresh
 
+        # All meet before one waits for a lease: gloo gives a process half a minute to come to the first exchange.
+        decided(lambda: None)
         fresh = decided(claim)
         yield held[0] if held else RunDirectory(locate(path), fresh)
         decided(lambda: None)

@@ -23,6 +23,7 @@ from transformer.training.sinks.contract import NullSink, Number, Sample
 _EXAMPLES = 2
 _CELL = 48  # pixels that the longer side of a small map is scaled up to
 _GAP = 2  # pixels between two heads
+FLUSHED = 10  # seconds after which what was reported is in the file
 
 
 def _tensorboardx() -> ModuleType:
@@ -83,7 +84,7 @@ class TensorBoard(NullSink):
         directory = locate(directory)
         self._stack = contextlib.ExitStack()
         folder = self._stack.enter_context(storage_of(directory).stage(directory))
-        self._writer = tensorboardx.SummaryWriter(str(folder), purge_step=purge_step)
+        self._writer = tensorboardx.SummaryWriter(str(folder), purge_step=purge_step, flush_secs=FLUSHED)
         self._summary = importlib.import_module("tensorboardX.proto.summary_pb2")
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
@@ -122,6 +123,10 @@ class TensorBoard(NullSink):
                 )
                 value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
                 self._writer.file_writer.add_summary(self._summary.Summary(value=[value]), step)
+
+    def flush(self) -> None:
+        """Hand what is written to the disk: a run that is killed comes back to here and reports none of it again."""
+        self._writer.flush()
 
     def close(self) -> None:
         """Write what is still queued."""

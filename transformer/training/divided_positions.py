@@ -1,0 +1,46 @@
+"""What must hold of a task and a model where the mesh divides positions over devices."""
+
+from typing import Any
+
+from transformer.attention.backends import Combination, unsupported
+from transformer.attention.spec import Backend
+from transformer.axes import DividedAttention, Placement
+from transformer.config import UserError
+from transformer.layers.block_config import BlockConfig
+from transformer.models.contract import Interface
+
+
+def check_divided_positions(model: Any, interface: Interface, placement: Placement) -> None:
+    """Refuse, before anything is traced, a task or a model whose positions the mesh would divide and cannot.
+
+    Errors: UserError naming the keys that can change it.
+    """
+    parts = placement.parts("length")
+    if parts == 1:
+        return
+    for name, shape in interface.inputs.items():
+        if len(shape.shape) > 1 and shape.shape[1] % parts:
+            raise UserError(
+                f"config.sharding.sequence={parts} does not divide the {shape.shape[1]} positions of the task's "
+                f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
+            )
+    if placement.attention is DividedAttention.RING and isinstance(model, BlockConfig):
+        _check_ring(model, parts)
+
+
+def _check_ring(model: BlockConfig, parts: int) -> None:
+    """Refuse attention that no ring computes."""
+    if model.attention_dropout:
+        raise UserError(
+            f"config.model.attention_dropout={model.attention_dropout} drops weights, which a ring never has: say "
+            "config.sharding.attention=gather, or 0"
+        )
+    spec = model.spec(model.positions.within_attention)
+    why = unsupported(Backend.BLOCKWISE, Combination(spec.score, position=spec.position))
+    if spec.backend not in (Backend.AUTO, Backend.BLOCKWISE):
+        why = f"config.model.backend={spec.backend.value} is another"
+    if why is not None:
+        raise UserError(
+            f"config.sharding.sequence={parts} with attention=ring runs in blocks, and {why}: say "
+            "config.sharding.attention=gather, or change the model's attention"
+        )
