@@ -49,7 +49,8 @@ def refusal(capsys: pytest.CaptureFixture[str], engine: str, *words: str) -> str
     [
         ((), "needs the train command's flags behind --, as python -m launch.clusters."),
         (TRAIN[:1], "train needs --workdir=VALUE"),
-        (TRAIN[1:], "train needs --config=VALUE"),
+        # Not in a bucket, which would be asked for the config of a run there.
+        (("--workdir=runs/nowhere",), "train needs --config=VALUE"),
         ((*TRAIN, "--config.sed=1"), "unknown key config.sed: did you mean 'seed'?"),
         ((*TRAIN, "--config.seed=x"), "config.seed='x' is not an integer"),
         ((*TRAIN, "--wrokdir=y"), "unknown flag --wrokdir: did you mean '--workdir'?"),

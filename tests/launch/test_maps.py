@@ -96,6 +96,8 @@ def test_ctrl_c_ends_the_server_quietly(directory, tmp_path, root):
     run = tmp_path / "run"
     shutil.copytree(directory, run)
     command = [sys.executable, "-m", "launch.maps", f"--workdir={run}", "--serve", "--port=0"]
+    # Who starts the tests in the background may have told them, and so their children, to ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
