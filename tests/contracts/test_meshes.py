@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.contracts.cases import CASES, Case
-from transformer.axes import Placement
+from transformer.axes import DividedAttention, Placement
 from transformer.training.experiment import Setting, compile_once
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
 from transformer.training.sharding import (
@@ -35,7 +35,7 @@ SLOW = {
     "fsdp alone": ShardingConfig(data=1, fsdp=4, rules="fsdp"),
     "tensor alone": ShardingConfig(data=1, tensor=2, rules="fsdp+tp"),
     "fsdp and tensor": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
-    "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention="gather"),  # type: ignore[arg-type]
+    "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention=DividedAttention.GATHER),
     "fsdp and sequence": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
 }
 MESHES = QUICK | SLOW
