@@ -85,6 +85,10 @@ class Placement(NamedTuple):
         """Into how many parts a logical axis is divided."""
         return math.prod(self.mesh.shape[axis] for axis in self.rules[name])
 
+    def even_axes(self, name: str, *sizes: int) -> tuple[str, ...]:
+        """As `axes`, but none where one of these sizes cannot be divided evenly."""
+        return self.axes(name) if all(size % self.parts(name) == 0 for size in sizes) else ()
+
     def spec(self, names: Names) -> PartitionSpec:
         """The PartitionSpec of an array whose dimensions carry the logical names `names`.
 
@@ -94,9 +98,8 @@ class Placement(NamedTuple):
 
     def even_spec(self, names: Names, shape: tuple[int, ...]) -> PartitionSpec:
         """As `spec`, but whole in each dimension that cannot be divided evenly."""
-        parts = [1 if name is None else self.parts(name) for name in names]
-        even = [name if size % n == 0 else None for name, size, n in zip(names, shape, parts, strict=True)]
-        return self.spec(tuple(even))
+        sizes = zip(names, shape, strict=True)
+        return self.spec(tuple(name if name and self.even_axes(name, size) else None for name, size in sizes))
 
 
 def resolve(names: Names, rules: Rules) -> PartitionSpec:

@@ -14,7 +14,8 @@ import jax
 from transformer.axes import RULES, Placement
 from transformer.models.contract import Interface, Precision
 from transformer.models.registry import build, model_config
-from transformer.training.sharding import ShardingConfig, make_placement
+from transformer.training.sharding import ShardingConfig, is_names, make_placement
+from transformer.training.state import by_path
 
 FILE = Path(__file__).with_name("specs.json")
 SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "longest": 16}
@@ -46,13 +47,11 @@ def specs(model: str, placement: Placement) -> dict[str, str]:
     """The mesh axis of every dimension of every parameter; "-" where it is whole."""
     interface = Interface({}, {"tokens": 32, "joint": 32}, pad=0, begin=1, end=2)
     built = build(model_config(MODELS[model]), interface, Precision())
-    axes, shapes = built.axes().params, built.functional.shapes()
-    names = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
-    found = {}
-    for (path, of_leaf), leaf in zip(names, jax.tree.leaves(shapes), strict=True):
-        spec = placement.even_spec(of_leaf, leaf.shape)
-        found[jax.tree_util.keystr(path, simple=True, separator="/")] = " ".join(axis or "-" for axis in spec)
-    return found
+    names, shapes = by_path(built.axes().params, is_names), by_path(built.functional.shapes())
+    return {
+        path: " ".join(axis or "-" for axis in placement.even_spec(axes, shapes[path].shape))
+        for path, axes in names.items()
+    }
 
 
 def all_specs() -> dict[str, Any]:

@@ -26,6 +26,7 @@ from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule,
 from transformer.training.sharding import (
     ShardingConfig,
     by_examples,
+    is_names,
     make_mesh,
     make_placement,
     shard_batch,
@@ -147,7 +148,7 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
     abstract = abstract_state(model)
     shardings = state_shardings(model, abstract, on(FSDP, 8))
     assert jax.tree.structure(shardings) == jax.tree.structure(abstract)
-    axes = {path: names for path, names in by_path_of_names(model.axes().params).items()}
+    axes = by_path(model.axes().params, is_names)
     specs = {path: sharding.spec for path, sharding in by_path(shardings.variables.params).items()}
     divided = {path for path, names in axes.items() if "embed" in names}
     assert divided
@@ -258,11 +259,6 @@ def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> 
     assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
     here = by_examples(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
     assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
-
-
-def by_path_of_names(axes: Any) -> dict[str, tuple[str | None, ...]]:
-    leaves = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): names for path, names in leaves}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, which knows the slices")

@@ -73,8 +73,8 @@ def attend(
     device would.
 
     Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
-    backend, or a ring, does not take, for lengths that the devices do not divide, and for dropout in training without
-    a key; TypeError for parameters that are not the score's own.
+    backend, or a ring, does not take, and for dropout in training without a key; TypeError for parameters that are not
+    the score's own.
     """
     params = params or Parameters()
     check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)

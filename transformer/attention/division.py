@@ -100,12 +100,8 @@ def division_of(q: Array, k: Array) -> Division | None:
     here = placement()
     if here is None or here.mesh.size == 1:
         return None
-
-    def even(name: str, *sizes: int) -> tuple[str, ...]:
-        return here.axes(name) if all(size % here.parts(name) == 0 for size in sizes) else ()
-
     (batch, queries, heads), (keys, groups) = q.shape[:3], k.shape[1:3]
-    of_heads = even("heads", heads)
-    of_groups = even("groups", groups) if here.axes("groups") == of_heads else ()
-    length = even("length", queries, keys)
-    return Division(here.mesh, even("batch", batch), of_heads, of_groups, length, here.attention)
+    of_heads = here.even_axes("heads", heads)
+    of_groups = here.even_axes("groups", groups) if here.axes("groups") == of_heads else ()
+    length = here.even_axes("length", queries, keys)
+    return Division(here.mesh, here.even_axes("batch", batch), of_heads, of_groups, length, here.attention)

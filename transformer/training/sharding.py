@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, placed
 from transformer.config import UserError, choice
 from transformer.models.contract import Model
-from transformer.training.state import TrainState
+from transformer.training.state import TrainState, by_path
 
 MEGABYTE = 1e6
 
@@ -129,8 +129,7 @@ def state_shardings(
     Errors: UserError for an axis of a parameter that the mesh does not divide evenly, and for a parameter above
     `largest_whole` megabytes that rules which divide parameters leave whole.
     """
-    names = {_path(path): axes for path, axes in _leaves(model.axes().params, _is_names)}
-    shapes = {_path(path): leaf for path, leaf in _leaves(abstract.variables.params)}
+    names, shapes = by_path(model.axes().params, is_names), by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
     dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
     for path, spec in specs.items():
@@ -146,11 +145,9 @@ def state_shardings(
     def of_dict_by_path(path: Any, leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), PartitionSpec()))
 
-    def of_parameter(path: Any, leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, specs[_path(path)])
-
     shardings = jax.tree_util.tree_map_with_path(of_dict_by_path, abstract)
-    params = jax.tree_util.tree_map_with_path(of_parameter, abstract.variables.params)
+    of_parameters = [NamedSharding(mesh, specs[path]) for path in shapes]
+    params = jax.tree.unflatten(jax.tree.structure(abstract.variables.params), of_parameters)
     return shardings._replace(variables=shardings.variables._replace(params=params))
 
 
@@ -183,13 +180,6 @@ def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax
     return jax.tree.map(place, dict(batch))
 
 
-def _leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
-
-
-def _path(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _is_names(leaf: Any) -> bool:
+def is_names(leaf: Any) -> bool:
+    """Whether this is the logical names of an array's dimensions, a leaf of `Model.axes`."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)

@@ -1,7 +1,7 @@
 """The training state: everything that a run carries from step to step, and all that a checkpoint holds."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +28,7 @@ def stream(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Ar
     return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))
 
 
-def by_path(tree: PyTree) -> dict[str, Array]:
-    """The leaves of a tree by their path, names joined with "/"."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
+def by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+    """The leaves of a tree by their path, names joined with "/"; `is_leaf` as in `jax.tree`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
