@@ -122,10 +122,11 @@ def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Tran
 def test_without_known_links_nothing_is_aligned(task: Translation) -> None:
     assert [(e.name, e.split, e.at_end) for e in task.evaluations] == [
         ("loss", "validation", False),
+        ("loss", "test", True),
         ("translation", "validation", False),
         ("translation", "test", True),
     ]
-    few = task.evaluations[1]
+    few = task.evaluations[2]
     indices = [int(index) for batch in few.batches for index in batch["index"] if index >= 0]
     assert sorted(indices) == list(range(CONFIG.shown))
 

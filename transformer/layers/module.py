@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Key
 
 Params = dict[str, Any]
-Initializer = Callable[[Key[Array, ""], tuple[int, ...], Any], jax.Array]
+Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]  # key, which constants ignore; shape; type
+CONSTANTS = (jax.nn.initializers.zeros, jax.nn.initializers.ones)
 
 
 class Module(nnx.Module):
@@ -46,7 +47,9 @@ class Parameter:
         """One trainable array whose dimensions carry the logical names `axes` (transformer.axes)."""
         if len(shape) != len(axes):
             raise ValueError(f"shape {shape} and axes {axes} differ in length")
-        return nnx.Param(initializer(keys(), shape, self.dtype), out_sharding=axes)
+        # A constant draws no key, so that models which differ in norms or biases alone begin with the same matrices.
+        key = None if initializer in CONSTANTS else keys()
+        return nnx.Param(initializer(key, shape, self.dtype), out_sharding=axes)
 
 
 def stack(make: Callable[[Keys], Module], count: int, keys: Keys) -> Module:

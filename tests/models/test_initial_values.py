@@ -1,0 +1,41 @@
+"""Which initial values two arrangements of a family share, so that a comparison of them starts from one place."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.models.arrangements import build
+from transformer.layers.block_config import Biases, NormPlacement
+from transformer.training.state import by_path
+
+
+def initial_values(family: str, **options: Any) -> dict[str, np.ndarray]:
+    model, _ = build(family, **options)
+    return {path: np.asarray(leaf) for path, leaf in by_path(model.init(jax.random.key(3)).params).items()}
+
+
+def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
+    return [path for path in one.keys() & other.keys() if one[path].tobytes() != other[path].tobytes()]
+
+
+@pytest.mark.parametrize("family", ["encoder_decoder", "decoder"])
+def test_matrices_do_not_depend_on_where_norms_stand_nor_on_biases(family: str) -> None:
+    post = initial_values(family, norm_placement=NormPlacement.POST)
+    for options in (
+        {"norm_placement": NormPlacement.PRE},
+        {"norm_placement": NormPlacement.SANDWICH},
+        {"norm_placement": NormPlacement.PARALLEL},
+        {"norm_placement": NormPlacement.POST, "biases": Biases.NONE},
+    ):
+        other = initial_values(family, **options)
+        assert post.keys() != other.keys()
+        assert differing(post, other) == []
+
+
+def test_other_seeds_and_other_places_have_other_values() -> None:
+    values = initial_values("decoder")
+    matrices = [leaf for path, leaf in values.items() if path.endswith(("kernel", "table"))]
+    drawn = np.concatenate([leaf.ravel() for leaf in matrices])
+    assert len(np.unique(drawn)) > 0.9 * len(drawn)
