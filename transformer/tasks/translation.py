@@ -58,14 +58,18 @@ class Translation:
     def _evaluations(self, validation: Split, test: Split) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
         few = validation.part(range(min(config.shown, len(validation.pairs))))
-        loss = Evaluation(
-            name="loss",
-            split=config.validation,
-            batches=evaluation_batches(config, validation.encoded),
-            step=self._loss_sums,
-            finish=_means,
-            parameters=config.evaluated_parameters,
-        )
+        losses = [
+            Evaluation(
+                name="loss",
+                split=name,
+                batches=evaluation_batches(config, split.encoded),
+                step=self._loss_sums,
+                finish=_means,
+                at_end=at_end,
+                parameters=config.evaluated_parameters,
+            )
+            for name, split, at_end in ((config.validation, validation, False), (config.test, test, True))
+        ]
         decode = decoding_step(config, tokenizer)
         translations = (
             translation_evaluation(config, tokenizer, few, decode, shown=3),
@@ -73,7 +77,7 @@ class Translation:
         )
         linked = any(pair.links is not None for pair in test.pairs)
         aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
-        return (loss, *translations, *aligned)
+        return (*losses, *translations, *aligned)
 
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
