@@ -4,13 +4,14 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import Arguments, Command, Flag, run
 from transformer.config import UserError
 
 if TYPE_CHECKING:
+    from transformer.training.experiment import Experiment
     from transformer.training.pod_search import Suggestion, Tried
     from transformer.training.pods import Proof
 
@@ -88,7 +89,7 @@ def entry(proof: "Proof") -> dict[str, Any]:
         "mesh": dict(proof.mesh),
         "rules": experiment.sharding.rules,
         "accumulate": experiment.run.accumulate,
-        "remat": getattr(getattr(experiment.model, "remat", None), "value", None),
+        "remat": _remat(experiment),
         "rows": proof.rows,
         "parameters": proof.parameters,
         "fits": proof.fits,
@@ -129,18 +130,20 @@ def _libtpu() -> str | None:
         return None
 
 
+def _remat(experiment: "Experiment") -> str | None:
+    return getattr(getattr(experiment.model, "remat", None), "value", None)
+
+
 def page(proof: "Proof") -> str:
     """What a person reads of one proof."""
     from transformer.training.pod_search import advise
 
-    mesh = " x ".join(f"{axis}={size}" for axis, size in proof.mesh.items() if size > 1) or "one device"
     experiment = proof.experiment
-    remat = getattr(getattr(experiment.model, "remat", None), "value", None)
     lines = [
         f"{experiment.run.name} on {proof.topology} ({proof.device}): {_verdict(proof)}",
         f"  parameters    {proof.parameters:,}",
-        f"  mesh          {mesh}, rules {experiment.sharding.rules}",
-        f"  batch         {proof.rows:,} rows in {experiment.run.accumulate} micro-batches, remat {remat}",
+        f"  mesh          {mesh_text(proof.mesh)}, rules {experiment.sharding.rules}",
+        f"  batch         {proof.rows:,} rows in {experiment.run.accumulate} micro-batches, remat {_remat(experiment)}",
         *_bytes(proof),
         *_speed(proof),
     ]
@@ -230,7 +233,6 @@ def searched(found: Sequence["Tried"]) -> str:
     rows = [("mesh", "remat", "GB a device", "step", "utilisation", "collectives", "")]
     for tried in sorted(found, key=order):
         proof, expected = tried.proof, tried.proof.estimate
-        mesh = " x ".join(f"{axis}={size}" for axis, size in proof.mesh.items() if size > 1) or "one device"
         speed = ("-", "-", "-")
         if expected is not None:
             speed = (
@@ -239,7 +241,8 @@ def searched(found: Sequence["Tried"]) -> str:
                 f"{100 * expected.collective_share:.1f} %",
             )
         needed = "-" if proof.needed is None else f"{proof.needed / GB:.2f}"
-        rows.append((mesh, tried.candidate.remat.value, needed, *speed, "fits" if proof.fits else "does not fit"))
+        fits = "fits" if proof.fits else "does not fit"
+        rows.append((mesh_text(proof.mesh), tried.candidate.remat.value, needed, *speed, fits))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     best = min(found, key=order, default=None)
@@ -248,6 +251,11 @@ def searched(found: Sequence["Tried"]) -> str:
     else:
         lines += ["", "none of them fits: allow more --tries, raise config.accumulate, or take a larger topology"]
     return "\n".join(lines)
+
+
+def mesh_text(mesh: Mapping[str, int]) -> str:
+    """The axes of a mesh that divide anything."""
+    return " x ".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.cli import Arguments, Command, Flag, run
+from launch.compile import mesh_text
 from launch.config_files import CHECKOUT, load_config
 from transformer.config import UserError
 
@@ -183,7 +184,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         entry["topology"],
         f"{entry['parameters']:,}",
-        _mesh(entry),
+        mesh_text(entry["mesh"]),
         str(entry["accumulate"]),
         entry["remat"] or "-",
         "-" if entry["needed"] is None else f"{entry['needed'] / GB:,.2f}",
@@ -213,11 +214,6 @@ def _short(name: str) -> str:
     file, colon, argument = name.partition(":")
     inside = file.removeprefix("experiments/")
     return f"[{inside.removesuffix('.py')}](../{inside}){colon}{argument}"
-
-
-def _mesh(entry: Mapping[str, Any]) -> str:
-    sides = " x ".join(f"{axis}={size}" for axis, size in entry["mesh"].items() if size > 1)
-    return sides or "one device"
 
 
 def _seconds(value: float | None) -> str:

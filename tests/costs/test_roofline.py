@@ -11,7 +11,7 @@ from transformer.costs.chips import Chip
 from transformer.costs.program import Collective, Program
 from transformer.costs.roofline import estimate, link_seconds
 
-TORUS = Chip("t", 10**9, 1e12, 1e9, link=1e6, links=6, wraps=4, chips_a_host=4, network=1e4)
+TORUS = Chip("t", 10**9, 1e12, 1e9, link=1e6, links=6, wraps=4, network=1e4)
 FLAT = TORUS._replace(links=4, wraps=16)
 SWITCHED = TORUS._replace(links=10, wraps=0)
 

@@ -15,8 +15,7 @@ class Chip(NamedTuple):
     `memory` in bytes and `bandwidth` its bytes a second; `flops` dense bfloat16 operations a second. `link` is what
     one link carries in one direction, in bytes a second, and `links` how many a chip has: two for each dimension of
     a TPU's torus, all of a GPU's together to its switch. `wraps`: the side of a slice from which a torus closes to
-    rings, 0 where there is a switch. `chips_a_host`, and `network`, bytes a second of a chip's share of its host's
-    network.
+    rings, 0 where there is a switch. `network`: bytes a second of a chip's share of its host's network.
     """
 
     name: str
@@ -26,7 +25,6 @@ class Chip(NamedTuple):
     link: float
     links: int
     wraps: int
-    chips_a_host: int
     network: float | None
 
 
@@ -36,16 +34,16 @@ class Chip(NamedTuple):
 # not there. Slices of v4 and v5p are tori where their sides are multiples of 4; a side of v5e or v6e closes at the
 # pod's own 16. One v5p has 96 GiB, of which programs get 95.
 TOPOLOGIES = {
-    "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 45e9, 6, wraps=4, chips_a_host=4, network=None),
-    "v5e": Chip("TPU v5e", 16 * GIB, 197e12, 819e9, 50e9, 4, wraps=16, chips_a_host=8, network=200e9 / 8 / 8),
-    "v5p": Chip("TPU v5p", 95 * GIB, 459e12, 2765e9, 100e9, 6, wraps=4, chips_a_host=4, network=50e9 / 8),
-    "v6e": Chip("TPU v6e", 32 * GIB, 918e12, 1638e9, 100e9, 4, wraps=16, chips_a_host=8, network=None),
+    "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 45e9, 6, wraps=4, network=None),
+    "v5e": Chip("TPU v5e", 16 * GIB, 197e12, 819e9, 50e9, 4, wraps=16, network=200e9 / 8 / 8),
+    "v5p": Chip("TPU v5p", 95 * GIB, 459e12, 2765e9, 100e9, 6, wraps=4, network=50e9 / 8),
+    "v6e": Chip("TPU v6e", 32 * GIB, 918e12, 1638e9, 100e9, 4, wraps=16, network=None),
 }
 
 
 def _gpu(name: str, memory: float, flops: float, bandwidth: float, link: float, links: int) -> Chip:
     # The network of a GPU's host is its buyer's choice.
-    return Chip(name, int(memory), flops, bandwidth, link, links, wraps=0, chips_a_host=8, network=None)
+    return Chip(name, int(memory), flops, bandwidth, link, links, wraps=0, network=None)
 
 
 # NVIDIA's data sheets of A100, H100 and H200; their operations "with sparsity" halved. NVLink: 12 links of 25 GB/s each
@@ -61,7 +59,7 @@ _KINDS = {
     "NVIDIA A100-SXM4-40GB": _gpu("A100 40 GB", 40e9, 312e12, 1555e9, 25e9, 12),
     "NVIDIA A100-SXM4-80GB": _gpu("A100 80 GB", 80e9, 312e12, 2039e9, 25e9, 12),
     "NVIDIA H100 80GB HBM3": _gpu("H100 SXM", 80e9, 989.4e12, 3350e9, 25e9, 18),
-    "NVIDIA H100 PCIe": _gpu("H100 PCIe", 80e9, 756e12, 2000e9, 25e9, 12)._replace(chips_a_host=2),
+    "NVIDIA H100 PCIe": _gpu("H100 PCIe", 80e9, 756e12, 2000e9, 25e9, 12),
     "NVIDIA H200": _gpu("H200", 141e9, 989.4e12, 4800e9, 25e9, 18),
 }
 

@@ -179,6 +179,9 @@ def fingerprint(text: str) -> str:
     body = re.sub(rf'(?:, )?(?:metadata|frontend_attributes)=\{{(?:[^{{}}"]|{quoted}|{braced})*\}}', "", body)
     body = re.sub(r"^(ENTRY )?(%?[\w.$-]+) \(.*\{$", r"\1\2 {", body, flags=re.MULTILINE)
     numbers: dict[str, int] = {}
-    number = lambda found: found[1] + str(numbers.setdefault(found[0], len(numbers)))  # noqa: E731
+
+    def number(found: re.Match[str]) -> str:
+        return found[1] + str(numbers.setdefault(found[0], len(numbers)))
+
     body = re.sub(r"(%|\bchannel_id=)[\w.$-]+", number, body)
     return hashlib.sha256(body.encode()).hexdigest()

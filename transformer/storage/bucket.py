@@ -17,7 +17,7 @@ from etils.epath import gpath
 
 from transformer.storage.contract import Lost, Version
 from transformer.storage.lease import check_lease, leased
-from transformer.storage.objects import bucket_of, check_bucket, key_of, object_at, told
+from transformer.storage.objects import bucket_name, bucket_of, check_bucket, key_of, object_at, told
 from transformer.storage.parts import Parts, put, read_parts
 
 PERIOD = 60.0  # seconds between two looks at a staged folder
@@ -105,7 +105,7 @@ class Bucket:
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
         """The driver of buckets."""
-        return {"driver": "gcs", "bucket": os.fspath(path).split("/")[2], "path": f"{key_of(path)}/"}
+        return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{key_of(path)}/"}
 
     def _list(self, path: Path, folder: str) -> tuple[list[Any], list[str]]:
         with told(path):

@@ -16,7 +16,12 @@ ABSENT = 0  # the generation of an object that does not exist
 
 def bucket_of(path: Path) -> Any:
     """The bucket that a path lies in; asks nothing of the network."""
-    return _client(os.environ.get("STORAGE_EMULATOR_HOST", "")).bucket(os.fspath(path).split("/")[2])
+    return _client(os.environ.get("STORAGE_EMULATOR_HOST", "")).bucket(bucket_name(path))
+
+
+def bucket_name(path: Path) -> str:
+    """The name of the bucket that a path lies in."""
+    return os.fspath(path).split("/")[2]
 
 
 def key_of(path: Path) -> str:
