@@ -9,14 +9,14 @@ import re
 from typing import NamedTuple
 
 from transformer.config import UserError, nearest
-from transformer.costs import compiler
 
 
 class Generation(NamedTuple):
     """One kind of chip.
 
     `accelerator` and `cores` make the accelerator type: v5p-512 is 256 chips of 2 cores each. `node` is GKE's label
-    for its nodes, `machine` what its machine types begin with, `runtime` the software of a TPU VM.
+    for its nodes, `machine` what its machine types begin with, `runtime` the software of a TPU VM, `dimensions` those
+    of a slice, `largest` the chips of the largest slice.
     """
 
     accelerator: str
@@ -24,19 +24,19 @@ class Generation(NamedTuple):
     node: str
     machine: str
     runtime: str
+    dimensions: int
+    largest: int
 
 
 GENERATIONS = {
-    "v4": Generation("v4", 2, "tpu-v4-podslice", "ct4p-hightpu", "tpu-ubuntu2204-base"),
-    "v5e": Generation("v5litepod", 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite"),
-    "v5p": Generation("v5p", 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5"),
-    "v6e": Generation("v6e", 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e"),
+    "v4": Generation("v4", 2, "tpu-v4-podslice", "ct4p-hightpu", "tpu-ubuntu2204-base", 3, 4096),
+    "v5e": Generation("v5litepod", 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite", 2, 256),
+    "v5p": Generation("v5p", 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5", 3, 6144),
+    "v6e": Generation("v6e", 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e", 2, 256),
 }
-# The shapes of 2-d generations, and those of 3-d ones below 4x4x4 of whole hosts, as the documentation writes them.
-FLAT, SMALL = (
-    tuple(tuple(map(int, shape.split("x"))) for shape in shapes if shape != "1x1x1")
-    for shapes in (compiler.FLAT, compiler.SMALL)
-)
+# The shapes of 2-d generations, and those of 3-d ones below 4x4x4, each as the documentation writes it.
+FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
 class Slice(NamedTuple):
@@ -96,22 +96,24 @@ def read_slice(flag: str | None, pod: str) -> Slice:
         raise UserError(f"{origin}={text} has no shape: write it as {name}:{example(name)}")
     given = sorted(map(int, sizes.split("x")))
     shape = next((known for known in (*FLAT, *SMALL) if sorted(known) == given), tuple(given))
-    if name in compiler.TWO_DIMENSIONS:
+    generation = GENERATIONS[name]
+    if generation.dimensions == 2:
         if shape not in FLAT:
             raise UserError(f"{origin}={text} does not exist: {name} has {_listed(FLAT)}")
     elif shape not in SMALL and (len(shape) != 3 or any(size % 4 for size in shape)):
         raise UserError(
             f"{origin}={text} does not exist: {name} has {_listed(SMALL)}, and three multiples of 4 as {example(name)}"
         )
-    largest = compiler.LARGEST[name]
-    if math.prod(shape) > largest:
-        raise UserError(f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has {largest} at most")
+    if math.prod(shape) > generation.largest:
+        raise UserError(
+            f"{origin}={text} has {math.prod(shape)} chips: a {name} slice has {generation.largest} at most"
+        )
     return Slice(name, shape)
 
 
 def default_shape(name: str, chips: int) -> tuple[int, ...]:
     """The shape of an accelerator type: the one of so many chips whose sides have the smallest sum."""
-    listed = FLAT if name in compiler.TWO_DIMENSIONS else SMALL
+    listed = FLAT if GENERATIONS[name].dimensions == 2 else SMALL
     cubes = chips // 64
     sides = range(1, cubes + 1)
     boxes = [sorted((a, b, cubes // (a * b))) for a in sides for b in sides if cubes % (a * b) == 0]
@@ -121,7 +123,7 @@ def default_shape(name: str, chips: int) -> tuple[int, ...]:
 
 def example(name: str) -> str:
     """A shape that the generation has."""
-    return "4x4" if name in compiler.TWO_DIMENSIONS else "4x4x8"
+    return "4x4" if GENERATIONS[name].dimensions == 2 else "4x4x8"
 
 
 def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:

@@ -16,12 +16,12 @@ from transformer.config import UserError
 if TYPE_CHECKING:
     import jax
 
-FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-SMALL = ("1x1x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4")
-# By generation, the most chips of one slice that can be booked; smaller ones are those of FLAT in two dimensions, and
-# in three those of SMALL or sides that are multiples of 4 (Cloud TPU documentation, supported configurations).
-LARGEST = {"v4": 4096, "v5e": 256, "v5p": 6144, "v6e": 256}
-TWO_DIMENSIONS = ("v5e", "v6e")
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_SMALL = ("1x1x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4")
+# By generation, the most chips of one slice that can be booked; smaller ones are those of _FLAT in two dimensions, and
+# in three those of _SMALL or sides that are multiples of 4 (Cloud TPU documentation, supported configurations).
+_LARGEST = {"v4": 4096, "v5e": 256, "v5p": 6144, "v6e": 256}
+_TWO_DIMENSIONS = ("v5e", "v6e")
 _EXAMPLES = "say v5e:4x4, v5p:4x4x8, v4:4x4x4, v6e:8x8, cpu:8 or gpu:1"
 
 
@@ -63,18 +63,18 @@ def parse_topology(topology: str) -> tuple[str, str]:
         if not re.fullmatch(r"[1-9]\d*", size):
             raise UserError(f"topology={topology!r} needs a number of devices, such as {platform}:8")
         return platform, size
-    if platform not in LARGEST or not colon:
+    if platform not in _LARGEST or not colon:
         raise UserError(f"topology={topology!r} is none: {_EXAMPLES}")
-    if platform in TWO_DIMENSIONS:
-        if size not in (*FLAT, "4x2", "8x4", "16x8"):
-            raise UserError(f"topology={topology!r} is no slice of {platform}; there are {', '.join(FLAT)}")
+    if platform in _TWO_DIMENSIONS:
+        if size not in (*_FLAT, "4x2", "8x4", "16x8"):
+            raise UserError(f"topology={topology!r} is no slice of {platform}; there are {', '.join(_FLAT)}")
         return platform, size
     sides = [int(side) for side in size.split("x")] if re.fullmatch(r"\d+(x\d+)*", size) else []
     multiples = len(sides) == 3 and all(side and side % 4 == 0 for side in sides)
-    if not (size in SMALL or multiples) or math.prod(sides) > LARGEST[platform]:
+    if not (size in _SMALL or multiples) or math.prod(sides) > _LARGEST[platform]:
         raise UserError(
-            f"topology={topology!r} is no slice of {platform}; there are {', '.join(SMALL)} and three sides that are "
-            f"multiples of 4, of at most {LARGEST[platform]} chips together"
+            f"topology={topology!r} is no slice of {platform}; there are {', '.join(_SMALL)} and three sides that are "
+            f"multiples of 4, of at most {_LARGEST[platform]} chips together"
         )
     return platform, size
 
