@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from transformer.config import UserError
 from transformer.data.batches import OneEpoch, TokenBatches
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair
@@ -85,6 +86,32 @@ def test_one_language_without_kinds_is_one_group() -> None:
     report = translation_report(TranslationConfig(), pairs, ["b", "x"], shown=0)
     assert set(report.scalars) == {"bleu", "exact_match"}
     assert report.samples == []
+
+
+def test_groups_of_source_lengths_are_scored_where_they_are_asked_for() -> None:
+    pairs = [pair(*sentences(words), "de") for words in (1, 2, 3, 4, 5, 7, 9)]
+    outputs = [known.target for known in pairs]
+    outputs[1] = outputs[3] = outputs[4] = "x"
+    plain = translation_report(TranslationConfig(), pairs, outputs, shown=0).scalars
+    found = translation_report(TranslationConfig(), pairs, outputs, shown=0, length_bounds=(2, 4, 6)).scalars
+    assert {name: found[name] for name in plain} == plain
+    assert {name: value for name, value in found.items() if name not in plain and "exact" in name} == {
+        "exact_match/length_1_2": 0.5,
+        "exact_match/length_3_4": 0.5,
+        "exact_match/length_5_6": 0.0,
+        "exact_match/length_7_up": 1.0,
+    }
+    direct = sacrebleu.corpus_bleu(outputs[5:], [[known.target for known in pairs[5:]]], force=True).score
+    assert found["bleu/length_7_up"] == direct
+    # No source is as long as that: there is no such group, rather than one without a score.
+    far = translation_report(TranslationConfig(), pairs, outputs, shown=0, length_bounds=(9, 12)).scalars
+    assert {name for name in far if name not in plain} == {"bleu/length_1_9", "exact_match/length_1_9"}
+
+
+@pytest.mark.parametrize("bounds", [(0, 4), (4, 4), (8, 4)])
+def test_bounds_of_lengths_that_do_not_rise_are_refused(bounds: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=r"length_bounds=\(.*\) must rise"):
+        TranslationConfig(length_bounds=bounds)
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,7 @@ MARIAN = Family(
     ),
     fixed={
         "score": "scaled_dot",
+        "cross": "attention",
         "norm": "layer",
         "norm_epsilon": _EPSILON,
         "norm_placement": "post",

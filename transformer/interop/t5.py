@@ -89,6 +89,7 @@ T5 = Family(
     ),
     fixed={
         "score": "dot",
+        "cross": "attention",
         "norm": "rms",
         "norm_placement": "pre",
         "biases": "none",

@@ -22,7 +22,7 @@ from transformer.attention.positions import (
 from transformer.attention.scores import Parameters, Score
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
-from transformer.layers.block_config import Biases, BlockConfig, Positions
+from transformer.layers.block_config import Biases, BlockConfig, Cross, Positions
 from transformer.layers.initialisation import Initialise, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Keys, Module, Parameter
@@ -56,6 +56,7 @@ class MultiHeadAttention(Module):
         )
         position = Position.NONE if cross else config.positions.within_attention
         self.spec = config.spec(position)
+        self.mean = cross and config.cross is Cross.MEAN
         if cross:
             config = dataclasses.replace(config, positions=Positions.NONE)
         self.relative = TrainedPositions(config, parameter=parameter, keys=keys)
@@ -78,8 +79,10 @@ class MultiHeadAttention(Module):
     ) -> tuple[Float[Array, "B Q E"], Captured | None]:
         """Attend from x to keys and values that are already projected; with a key, as in training."""
         names = ("batch", "length", "heads", None)
+        q_BxQxHxD = self.query(x_BxQxE)
         output_BxQxHxD, attended = attend(
-            place(self.query(x_BxQxE), *names),
+            # A product with zeros scores every key alike.
+            place(jnp.zeros_like(q_BxQxHxD) if self.mean else q_BxQxHxD, *names),
             k_BxKxGxD,
             v_BxKxGxD,
             spec=self.spec,

@@ -71,6 +71,17 @@ class Scale(enum.Enum):
                 return width**-0.5
 
 
+class Cross(enum.Enum):
+    """What a decoder reads of its source: what its attention finds there, or the mean of all of it.
+
+    mean: every query is zero, so that every key has the same weight and no place of the source can be asked for (the
+    queries' and keys' projections stay as they began). It is what remains of an encoder-decoder without attention.
+    """
+
+    ATTENTION = "attention"
+    MEAN = "mean"
+
+
 class Remat(enum.Enum):
     """What of a block's forward pass is kept for its backward pass; the rest is computed again.
 
@@ -143,6 +154,11 @@ class BlockConfig:
     def groups(self) -> int:
         """G, the heads of keys and values."""
         return self.heads if self.key_heads is None else self.key_heads
+
+    @property
+    def cross(self) -> Cross:
+        """What attention over another sequence reads of it."""
+        return Cross.ATTENTION
 
     @property
     def period(self) -> tuple[int, ...]:

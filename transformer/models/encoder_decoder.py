@@ -8,10 +8,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
+from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
+from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import Memory, by_layer, run_layers, windowed
-from transformer.layers.block_config import Biases, BlockConfig, Scale
+from transformer.layers.block_config import Biases, BlockConfig, Cross, Scale
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
 from transformer.layers.module import Functional, Keys, Parameter
 from transformer.models.contract import Aux, Cache, Inputs, Interface, Model, Precision, check_longest
@@ -25,17 +27,24 @@ class EncoderDecoderConfig(BlockConfig):
     """The defaults are Transformer base (Vaswani et al. 2017, table 3).
 
     `longest` is the greatest number of positions of a source or a target; `windows` are those of self-attention.
+    `cross` says what the decoder reads of the source.
     """
 
     encoder_layers: int = 6
     decoder_layers: int = 6
     biases: Biases = Biases.FEED_FORWARD
     embedding_scale: Scale = Scale.SQRT_WIDTH
+    cross: Cross = Cross.ATTENTION
 
     def __post_init__(self) -> None:
         self.check("encoder_layers", "decoder_layers")
         self.check_period("encoder_layers")
         self.check_period("decoder_layers")
+        if self.cross is Cross.MEAN and self.score in (Score.ADDITIVE, Score.CONCAT, Score.MLP):
+            raise UserError(
+                f"config.model.cross=mean and config.model.score={self.score.value} do not go together: that score of "
+                "a query of zeros still depends on the key; say scaled_dot"
+            )
 
 
 class EncoderDecoder(TokenModel):

@@ -72,8 +72,10 @@ class Translation:
         ]
         decode = decoding_step(config, tokenizer)
         translations = (
-            translation_evaluation(config, tokenizer, few, decode, shown=3),
-            translation_evaluation(config, tokenizer, test, decode, shown=20, at_end=True),
+            translation_evaluation(config, tokenizer, few, decode, shown=3, length_bounds=config.length_bounds),
+            translation_evaluation(
+                config, tokenizer, test, decode, shown=20, at_end=True, length_bounds=config.length_bounds
+            ),
         )
         linked = any(pair.links is not None for pair in test.pairs)
         aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()

@@ -24,12 +24,14 @@ CROSS = "decoder/cross"  # the site whose maps show which source token a target 
 class TranslationConfig:
     """A translation problem.
 
-    `dataset`: "phrases", "multi30k/<raw|tokenised>/<source>-<target>", the name of a TFDS translation set, or
-    the folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here.
+    `dataset`: "phrases", "reversal" (random symbols said backwards), "multi30k/<raw|tokenised>/<source>-<target>", the
+    name of a TFDS translation set, or the folder of a prepared one; `data_dir` is where the data lies, for sets that
+    are not made here.
     `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
     batch, on each side. `beams` = 1 decodes greedily. `shown` sentences of the validation split are translated
-    during training, `probed` are mapped.
+    during training, `probed` are mapped. `length_bounds` (4, 8) scores translations also by the words of their
+    sources: 1 to 4, 5 to 8, 9 and more.
     """
 
     dataset: str = "phrases"
@@ -48,6 +50,7 @@ class TranslationConfig:
     shown: int = 200
     probed: int = 8
     evaluated_parameters: str = "raw"
+    length_bounds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.languages) not in (0, 2):
@@ -57,6 +60,8 @@ class TranslationConfig:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
         if not self.lengths or min(self.lengths) < 2:
             raise UserError(f"config.task.lengths={self.lengths} must hold lengths of at least 2 tokens")
+        if any(bound < 1 for bound in self.length_bounds) or sorted(set(self.length_bounds)) != [*self.length_bounds]:
+            raise UserError(f"config.task.length_bounds={self.length_bounds} must rise, from at least 1 word")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
         if self.tokens_per_batch < max(self.lengths):

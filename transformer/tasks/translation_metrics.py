@@ -41,9 +41,17 @@ def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowe
 
 
 def translation_report(
-    config: TranslationConfig, pairs: Sequence[Pair], outputs: Sequence[str], *, shown: int
+    config: TranslationConfig,
+    pairs: Sequence[Pair],
+    outputs: Sequence[str],
+    *,
+    shown: int,
+    length_bounds: Sequence[int] = (),
 ) -> Report:
-    """BLEU and exact match of all pairs and of each language, exact match of each kind; `shown` samples."""
+    """BLEU and exact match of all pairs and of each language, exact match of each kind; `shown` samples.
+
+    `length_bounds` (4, 8) adds both of the pairs whose sources have 1 to 4 words, 5 to 8, and 9 or more.
+    """
     whole = tuple(range(len(pairs)))
     score, signature = _bleu_of(config, pairs, outputs, whole)
     scalars = {"bleu": score, "exact_match": _exact(pairs, outputs, whole)}
@@ -54,6 +62,10 @@ def translation_report(
             scalars[f"exact_match/{language}"] = _exact(pairs, outputs, members)
     for kind, members in _groups(pairs, lambda pair: pair.kind and f"{pair.language}/{pair.kind}").items():
         scalars[f"exact_match/{kind}"] = _exact(pairs, outputs, members)
+    if length_bounds:
+        for length, members in _groups(pairs, lambda pair: _length_name(pair, length_bounds)).items():
+            scalars[f"bleu/{length}"], _ = _bleu_of(config, pairs, outputs, members)
+            scalars[f"exact_match/{length}"] = _exact(pairs, outputs, members)
     samples = [
         {
             "source": pairs[i].source,
@@ -101,6 +113,7 @@ def translation_evaluation(
     *,
     shown: int,
     at_end: bool = False,
+    length_bounds: Sequence[int] = (),
 ) -> Evaluation:
     """Translate a split and compare with its references; a source too long for every batch counts as empty."""
 
@@ -109,7 +122,7 @@ def translation_evaluation(
         for index, tokens in zip(rows["index"], rows["tokens"], strict=True):
             if index >= 0:
                 outputs[index] = tokenizer.decode(tokens)
-        return translation_report(config, split.pairs, outputs, shown=shown)
+        return translation_report(config, split.pairs, outputs, shown=shown, length_bounds=length_bounds)
 
     batches = evaluation_batches(config, split.encoded)
     return Evaluation("translation", split.name, batches, step, finish, at_end, config.evaluated_parameters)
@@ -193,6 +206,14 @@ def _groups(pairs: Sequence[Pair], name: Callable[[Pair], str | None]) -> dict[s
         if key is not None:
             groups[key] = (*groups.get(key, ()), index)
     return groups
+
+
+def _length_name(pair: Pair, bounds: Sequence[int]) -> str:
+    """Which of the groups of lengths a source belongs to, as "length_5_8"; behind the last bound, "length_9_up"."""
+    words = len(pair.source.split())
+    least = 1 + max((bound for bound in bounds if bound < words), default=0)
+    most = min((bound for bound in bounds if bound >= words), default=None)
+    return f"length_{least}_{'up' if most is None else most}"
 
 
 def _bleu_of(

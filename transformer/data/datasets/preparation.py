@@ -92,7 +92,7 @@ class Kind:
 
 TRANSLATION = Kind(
     "translation set",
-    "phrases, multi30k/<text>/<source>-<target>, a TFDS name such as wmt14_translate/de-en",
+    "phrases, reversal, multi30k/<text>/<source>-<target>, a TFDS name such as wmt14_translate/de-en",
     ("translate",),
 )
 

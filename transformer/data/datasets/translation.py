@@ -1,6 +1,7 @@
 """One way to open any translation set: the embedded phrases, Multi30k, a TFDS set by name, a prepared folder.
 
-Everything ends as a prepared TFDS folder in the array_record format, read at random without TensorFlow.
+All but reversed symbols, which are drawn in memory, ends as a prepared TFDS folder in the array_record format, read at
+random without TensorFlow.
 """
 
 import dataclasses
@@ -20,6 +21,8 @@ from transformer.data.datasets.preparation import (
     records_of,
     texts_of,
 )
+from transformer.data.datasets.reversal import LANGUAGES as REVERSAL_LANGUAGES
+from transformer.data.datasets.reversal import reversal
 from transformer.data.datasets.slots import Links
 
 _READ_AHEAD = 1024
@@ -27,7 +30,7 @@ _PHRASE_FEATURES = ("source", "target", "language", "kind", "alignment")
 
 
 class Pair(NamedTuple):
-    """A sentence pair; `language` is the target's code. Only the phrases have a `kind` and `links`."""
+    """A sentence pair; `language` is the target's code. Phrases have a `kind`, and they and reversals `links`."""
 
     source: str
     target: str
@@ -66,22 +69,21 @@ class PairSequence(Sequence[Pair]):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSet:
-    """A prepared translation set; `languages` has the source's code first, then every target's."""
+    """A translation set; `languages` has the source's code first, then every target's. `pairs` opens a split."""
 
     name: str
     languages: tuple[str, ...]
     splits: tuple[str, ...]
-    builder: Any
-    read: Callable[[bytes], Pair]
+    pairs: Callable[[str], Sequence[Pair]]
 
-    def split(self, name: str) -> PairSequence:
+    def split(self, name: str) -> Sequence[Pair]:
         """The pairs of a split.
 
         Errors: UserError for a split that the set does not have, or one that cannot be read at random.
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
-        return PairSequence(records_of(self.name, self.builder, name), self.read)
+        return self.pairs(name)
 
 
 def open_translation(
@@ -90,6 +92,7 @@ def open_translation(
     """Open a translation set, preparing it under `prepared_dir` at its first use.
 
     `name` is one of: "phrases", with sizes if wanted ("phrases/train=2000,validation=100,test=200,seed=1");
+    "reversal", or "reversal/length=12,symbols=16" (transformer.data.datasets.reversal);
     "multi30k/<raw|tokenised>/<source>-<target>"; the folder of a prepared TFDS set (it holds
     dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where the files of
     Multi30k lie, or a TFDS root to search for an already prepared set. `languages` is (source, target);
@@ -101,6 +104,8 @@ def open_translation(
     first, *parts = name.split("/")
     if first == "phrases":
         return _open_folder(name, prepare_phrases(name, "/".join(parts), prepared_dir, languages), None)
+    if first == "reversal":
+        return _open_reversal(name, "/".join(parts), languages)
     if first == "multi30k":
         folder, direction = prepare_multi30k(name, parts, data_dir, prepared_dir)
         if languages not in (None, direction):
@@ -119,6 +124,17 @@ def open_translation(
     return _open_folder(name, folder, languages)
 
 
+def _open_reversal(name: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
+    if languages not in (None, REVERSAL_LANGUAGES):
+        raise UserError(f"languages={languages}: {name} goes from symbols to reversed: leave it out")
+    _, target = REVERSAL_LANGUAGES
+    drawn = {
+        split: [Pair(phrase.source, phrase.target, target, links=phrase.links) for phrase in phrases]
+        for split, phrases in reversal(options).items()
+    }
+    return TranslationSet(name, REVERSAL_LANGUAGES, tuple(drawn), drawn.__getitem__)
+
+
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:
     builder = open_prepared(folder)
     splits = tuple(builder.info.splits)
@@ -126,9 +142,13 @@ def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | N
         targets = _phrase_targets(name, builder)
         if languages not in (None, ("en", *targets)):
             raise UserError(f"languages={languages}: {name} goes from en to {', '.join(targets)}: leave it out")
-        return TranslationSet(name, ("en", *targets), splits, builder, _read_phrase)
+        return TranslationSet(name, ("en", *targets), splits, _reading(name, builder, _read_phrase))
     direction = direction_of(name, builder, languages)
-    return TranslationSet(name, direction, splits, builder, _TranslationReader(*direction))
+    return TranslationSet(name, direction, splits, _reading(name, builder, _TranslationReader(*direction)))
+
+
+def _reading(name: str, builder: Any, read: Callable[[bytes], Pair]) -> Callable[[str], PairSequence]:
+    return lambda split: PairSequence(records_of(name, builder, split), read)
 
 
 def _phrase_targets(name: str, builder: Any) -> tuple[str, ...]:
