@@ -47,9 +47,10 @@ class Command:
 
 
 class Arguments(types.SimpleNamespace):
-    """The flags of one call by name (dashes become underscores), and its resolved, locked `config`."""
+    """The flags of one call by name (dashes become underscores), its locked `config`, and its `words` as typed."""
 
     config: ConfigDict
+    words: tuple[str, ...]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the command declares no flag {name!r}")
@@ -92,7 +93,7 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     values, rest = _parser(command).parse_known_args([word for word in words if word not in words_of_config])
     if rest:
         raise UserError(_unknown(command, rest[0]))
-    arguments = Arguments(**vars(values))
+    arguments = Arguments(**vars(values), words=tuple(words))
     recorded = recorded_config(arguments.workdir) if command.resumes and not arguments.config else None
     for flag in _all_flags(command):
         given = getattr(arguments, _attribute(flag)) not in (None, "") or (flag is _CONFIG and recorded is not None)

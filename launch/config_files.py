@@ -51,6 +51,23 @@ def load_config(name: str) -> ConfigDict:
     return config.lock()
 
 
+def load_function(name: str, function: str) -> Callable[..., Any] | None:
+    """A function that "FILE.py" or "FILE.py:ARGUMENT" has beside `get_config`; None where it has none.
+
+    What it raises is a UserError with its line, as what `get_config` raises is.
+
+    Errors: UserError for a file that is missing or fails.
+    """
+    path = Path(name.partition(":")[0])
+    if not path.is_file():
+        raise UserError(f"no config file {str(path)!r}: {_existing_files(str(path))}")
+    _in_file(path, lambda: _get_config_of(path))
+    found = getattr(sys.modules["config_file"], function, None)
+    if not callable(found):
+        return None
+    return lambda *arguments: _in_file(path, lambda: found(*arguments))
+
+
 def recorded_config(workdir: str | None) -> ConfigDict | None:
     """The config that the run in `workdir` recorded; None where there is no run.
 

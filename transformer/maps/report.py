@@ -1,6 +1,5 @@
 """The page of a run: one HTML file with all its data in it, that opens from a disk and requests nothing."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from transformer.maps.record import (
     thin,
 )
 from transformer.maps.store import MapStore
-from transformer.maps.template import digest, escaped, fill, read
+from transformer.maps.template import digest, embedded, escaped, fill, read
 from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
@@ -258,8 +257,7 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
 def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
     style = "\n".join(read(name) for name in STYLES)
     script = "\n".join(read(name) for name in (*SCRIPTS, *([] if version is None else [FOLLOWING])))
-    # ASCII alone, and no "<": nothing in the data can end its element, whatever a token spells.
-    data = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = embedded(facts)
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         f"{'' if version is None else "connect-src 'self'; "}base-uri 'none'; form-action 'none'"

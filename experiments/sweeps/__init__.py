@@ -1,0 +1,1 @@
+"""Sweeps: configs with a get_sweep() beside their get_config()."""

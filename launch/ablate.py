@@ -1,0 +1,258 @@
+"""Answer the question of an ablation: train its arms on the same seeds, compare them, write the page."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.cli import Arguments, Command, Flag, run
+from launch.config_files import load_function
+from launch.reproduce import train_command
+from launch.workers import become_worker, divide_machine, run_workers
+from transformer.config import UserError
+
+if TYPE_CHECKING:
+    from transformer.studies.ablation import Ablation
+    from transformer.studies.arms import Planned
+    from transformer.studies.collect import Ended
+    from transformer.studies.ledger import Ledger
+
+COMMAND = Command(
+    name="ablate",
+    description=(
+        "Train every arm of get_ablation() of a config file on the same seeds and data, tuned alike, and write one "
+        "offline page that says which is better, by how much, and how sure that is; beside it the numbers as JSON and "
+        "CSV. The same command on the same directory completes what is missing and writes the page again."
+    ),
+    example="python -m launch.ablate --config=experiments/ablations/norm_placement.py --workdir=runs/norms --workers=2",
+    flags=(
+        Flag("workdir", "the study's directory", required=True),
+        Flag("workers", "processes on this machine (default: 1)", kind=int),
+        Flag("seeds", "instead of the study's own, as 1,2,3"),
+        Flag("data_dir", "where the data lies on this machine, for data sets that are not made here"),
+        Flag("vectorise", "train runs of one program together, where that is faster", default=False, kind=bool),
+        Flag("retry-failed", "make failed runs pending again", default=False, kind=bool),
+        Flag("report", "train nothing: write the page of what is there", default=False, kind=bool),
+        Flag("worker", "be one worker of a study that was begun, in this process", default=False, kind=bool),
+    ),
+    takes_config=True,
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Check everything, train what is missing, write the page."""
+    if arguments.worker:
+        _work(arguments)
+        return
+    if arguments.workers is not None:
+        divide_machine(arguments.workers, range(arguments.workers))
+    spec = _spec(arguments)
+    _checks_on_cpu()
+    from transformer.studies.arms import plan
+
+    planned = plan(spec, arguments.config.to_dict())
+    ledger, about = _begin(arguments, spec, planned)
+    if not arguments.report:
+        about = _train(arguments, spec, planned, ledger, about)
+    _report(arguments, spec, planned, ledger, about)
+
+
+def _work(arguments: Arguments) -> None:
+    """Be a worker, of what the study's directory says."""
+    from transformer.storage import locate
+    from transformer.studies.ledger import Ledger
+
+    path = locate(arguments.workdir)
+    ledger = Ledger.existing(path)
+    become_worker(path)
+    from transformer.studies.training import ModelTrainer
+    from transformer.studies.worker import work
+
+    work(
+        ledger,
+        None,
+        total=len(ledger.trials()),
+        metric=ledger.facts()["metric"],
+        vectorise=arguments.vectorise,
+        trainer=ModelTrainer(arguments.data_dir),
+    )
+
+
+def _spec(arguments: Arguments) -> "Ablation":
+    """The study of the config file, with the seeds of the flag."""
+    from transformer.studies.ablation import Ablation, build_ablation, with_seeds
+
+    file = _config_file(arguments.words)
+    get_ablation = load_function(file, "get_ablation")
+    if get_ablation is None:
+        raise UserError(
+            f"config file {file!r} has no get_ablation(ablation): define one beside get_config() that returns "
+            "ablation(question=..., arms=..., reference=...), as experiments/ablations/norm_placement.py does"
+        )
+    spec = get_ablation(build_ablation)
+    if not isinstance(spec, Ablation):
+        raise UserError(
+            f"config file {file!r}: get_ablation returned a {type(spec).__name__}; return ablation(question=..., ...)"
+        )
+    return spec if arguments.seeds is None else with_seeds(spec, arguments.seeds)
+
+
+def _checks_on_cpu() -> None:
+    """What is checked and measured here takes no accelerator from the workers."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _begin(arguments: Arguments, spec: "Ablation", planned: "Sequence[Planned]") -> "tuple[Ledger, dict[str, Any]]":
+    """The study's directory, begun or gone on with, and what is known of the arms.
+
+    A study that is refused leaves no directory behind, so that the corrected one can begin there.
+    """
+    from transformer.storage import locate
+    from transformer.studies.about import check_arms, check_seeds, facts, read_about, write_about
+    from transformer.studies.ledger import Ledger
+
+    path, base = locate(arguments.workdir), arguments.config.to_dict()
+    begun = (path / "sweep.json").is_file()
+    if arguments.report and not begun:
+        Ledger.existing(path)
+    about = None
+    if begun:
+        check_seeds(spec, Ledger.open(path, facts(spec, base)))
+        about = read_about(path)
+    if about is None:
+        print(f"checking that {len(spec.arms)} arms meet on equal terms", flush=True)
+        about = check_arms(spec, base, planned, arguments.data_dir)
+    ledger = Ledger.open(path, facts(spec, base))
+    write_about(path, about)
+    return ledger, about
+
+
+def _train(
+    arguments: Arguments,
+    spec: "Ablation",
+    planned: "Sequence[Planned]",
+    ledger: "Ledger",
+    about: dict[str, Any],
+) -> dict[str, Any]:
+    """Train what is not trained yet, then measure the gradients at initialisation."""
+    from transformer.studies.about import measure_initial_gradients, write_about
+
+    if arguments.retry_failed:
+        print(f"{ledger.forget_failed()} failed runs are tried again", flush=True)
+    ledger.plan([each.trial for each in planned])
+    tried = len(list(spec.combinations())) * len(spec.tasks)
+    print(
+        f"{len(planned)} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
+        + (f" x {tried} tasks and tuned values" if tried > 1 else "")
+        + f" in {ledger.path}",
+        flush=True,
+    )
+    run_workers(
+        "launch.ablate",
+        _words_of_workers(arguments.words),
+        ledger,
+        workers=arguments.workers or 1,
+        total=len(planned),
+        metric=spec.chosen_by,
+        better=spec.better.value,
+    )
+    if spec.initial_gradients:
+        print("measuring the gradients at initialisation", flush=True)
+    about = measure_initial_gradients(spec, arguments.config.to_dict(), about)
+    write_about(ledger.path, about)
+    return about
+
+
+def _report(
+    arguments: Arguments,
+    spec: "Ablation",
+    planned: "Sequence[Planned]",
+    ledger: "Ledger",
+    about: dict[str, Any],
+) -> None:
+    """Analyse what has ended, write page, JSON and CSV, print the table and where they are."""
+    import datetime
+
+    from transformer.studies.about import write_result
+    from transformer.studies.analysis import analyse
+    from transformer.studies.collect import collect, provenance
+    from transformer.studies.page import render
+    from transformer.studies.table import arms_table, cells_csv
+
+    ended = _ended(arguments, planned, ledger)
+    if not ended:
+        raise UserError(f"--workdir={arguments.workdir} has no run that has ended: there is nothing to report yet")
+    result = analyse(
+        spec,
+        collect(spec, ended),
+        {
+            "name": about["base"]["name"],
+            "base": about["base"],
+            "arms": about["arms"],
+            "initial_gradients": about.get("initial_gradients"),
+            "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(["python", "-m", "launch.ablate", *arguments.words]),
+            **provenance([each.path for each in ended]),
+        },
+    )
+    there = {each.planned.trial.name for each in ended}
+    missing = [each.where for each in planned if each.trial.name not in there]
+    if missing:
+        result["warnings"].insert(0, f"{len(missing)} of {len(planned)} runs have not ended: {_some(missing)}.")
+    files = write_result(result, ledger.path, render(result), cells_csv(result))
+    print("\n".join(["", *result["warnings"], "", arms_table(result), "", *result["summary"]]))
+    failed = [each for each in ended if each.state == "failed"]
+    for each in failed:
+        outcome = ledger.outcome(each.planned.trial)
+        print(f"failed: {each.planned.where}: {outcome.message if outcome else ''} ({each.directory})")
+    if failed:
+        print("what failed is tried again with --retry-failed")
+    print(f"page: {files['html']}   numbers: {files['json'].name}, {files['csv'].name}", flush=True)
+
+
+def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger") -> "list[Ended]":
+    """The runs that have ended, each with its directory and the command that trains it again."""
+    from transformer.studies.collect import Ended
+
+    words = arguments.words
+    found = []
+    for each in planned:
+        outcome, path = ledger.outcome(each.trial), ledger.directory(each.trial)
+        if outcome is None:
+            continue
+        command = train_command(
+            _config_file(words),
+            [word for word in words if re.match(r"--?config\.", word)],
+            each.trial,
+            recorded=str(path),
+            workdir=f"{Path(str(ledger.path)).name}-again/{each.trial.name}",
+            data_dir=arguments.data_dir,
+        )
+        found.append(Ended(each, outcome.state.value, path, f"trials/{each.trial.name}", command))
+    return found
+
+
+def _config_file(words: Sequence[str]) -> str:
+    """FILE.py or FILE.py:ARGUMENT of the last --config."""
+    found = ""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if re.fullmatch(r"--config(=.*)?", word):
+            found = word.partition("=")[2] or after
+    return found
+
+
+def _words_of_workers(words: Iterable[str]) -> list[str]:
+    """The words without those of the first process alone."""
+    return [word for word in words if word not in ("--retry-failed", "--no-retry-failed", "--no-report")]
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

@@ -1,0 +1,45 @@
+"""The command that trains one run of a study again, elsewhere and by itself."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from launch.config_files import load_config, override
+
+if TYPE_CHECKING:
+    from transformer.studies.trials import Trial
+
+
+def train_command(
+    file: str, words: Sequence[str], trial: "Trial", *, recorded: str, workdir: str, data_dir: str | None = None
+) -> str:
+    """A command line after which the run directory `workdir` holds the trial, trained from its beginning.
+
+    It names the config file with the study's own `--config.KEY=VALUE` words and the trial's overrides, where those give
+    the trial's very config. Overrides that no command line can say, such as a whole group, are taken from the
+    config.json that the run in `recorded` has.
+    """
+    from transformer.studies.overrides import as_flags
+
+    where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
+    flags = as_flags(trial.overrides)
+    if flags is not None and _config(file, [*words, *flags]) == trial.config:
+        return shlex.join(["python", "-m", "launch.train", f"--config={file}", *words, *flags, *where])
+    copied = [shlex.join(["mkdir", "-p", workdir]), shlex.join(["cp", f"{recorded}/config.json", workdir])]
+    return " && ".join([*copied, shlex.join(["python", "-m", "launch.train", *where])])
+
+
+def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
+    """The resolved config that the words make of a file's; None where they cannot be said."""
+    from transformer.config import UserError
+    from transformer.studies.trials import plain
+    from transformer.training.experiment import resolve
+
+    config = load_config(file)
+    try:
+        for word in words:
+            key, _, value = word.split(".", 1)[1].partition("=")
+            override(config, key, value)
+        return plain(resolve(config.to_dict()).to_config())
+    except UserError:
+        return None

@@ -1,0 +1,195 @@
+"""Train every trial of a sweep, or go on with one that was stopped."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from launch.cli import Arguments, Command, Flag, run
+from launch.config_files import load_function
+from launch.workers import become_worker, divide_machine, run_workers
+from transformer.config import UserError
+
+if TYPE_CHECKING:
+    from transformer.studies.ledger import Ledger
+    from transformer.studies.proposers import Proposer
+    from transformer.studies.space import Space
+
+COMMAND = Command(
+    name="sweep",
+    description=(
+        "Train the trials that get_sweep() of a config file spans, each in a run directory of its own, on several "
+        "workers. --trials is a total: the same command again completes it. A worker that dies is replaced, and its "
+        "trial goes on from its last checkpoint. With --worker this process is one worker, for Slurm or Kubernetes "
+        "to start as many as they like on one shared disk."
+    ),
+    example="python -m launch.sweep --config=experiments/sweeps/demo_learning_rate.py --workdir=runs/sweep --workers=2",
+    flags=(
+        Flag("workdir", "the sweep's directory", required=True),
+        Flag("workers", "processes on this machine (default: 1)", kind=int),
+        Flag("trials", "how many there are to be in all (default: every point of a finite space)", kind=int),
+        Flag("engine", "what chooses them: grid, random, tpe, gp or hyperband (default: grid where it can be)"),
+        Flag("metric", "what trials are compared by, as split/name", default="validation/loss"),
+        Flag("better", "which way it is to go", choices=("lower", "higher"), default="lower"),
+        Flag("seed", "of the engine's draws (default: 0)", kind=int),
+        Flag("storage", "where Optuna keeps its study, as postgresql://HOST/NAME (default: a file in WORKDIR)"),
+        Flag("data_dir", "where the data lies on this machine, for data sets that are not made here"),
+        Flag("vectorise", "train trials of one program together, where that is faster", default=False, kind=bool),
+        Flag("retry-failed", "make failed trials pending again", default=False, kind=bool),
+        Flag("worker", "be one worker, in this process", default=False, kind=bool),
+    ),
+    takes_config=True,
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Check everything, then work or start workers, and say what came out."""
+    from transformer.storage import locate
+
+    workers = 1 if arguments.workers is None else arguments.workers
+    if arguments.worker:
+        if arguments.workers is not None:
+            raise UserError("--worker is one worker itself: leave --workers away, and start it as often as you like")
+        become_worker(locate(arguments.workdir))
+    else:
+        divide_machine(workers, range(workers))  # what cannot be is told before anything is written
+    from transformer.studies.progress import look, summarise, write_csv
+    from transformer.studies.reports import parse_metric
+
+    metric = parse_metric(arguments.metric)
+    sweep = _sweep(arguments)
+    ledger, total = sweep.ledger, sweep.total
+    if arguments.worker:
+        from transformer.studies.training import ModelTrainer
+        from transformer.studies.worker import work
+
+        trainer = ModelTrainer(arguments.data_dir)
+        work(
+            ledger,
+            sweep.proposer,
+            total=total,
+            metric=arguments.metric,
+            vectorise=arguments.vectorise,
+            trainer=trainer,
+        )
+    else:
+        words = _without(arguments.words, ("workers", "retry-failed", "no-retry-failed", "no-worker"))
+        run_workers(
+            "launch.sweep",
+            words,
+            ledger,
+            workers=workers,
+            total=total,
+            metric=arguments.metric,
+            better=arguments.better,
+        )
+    rows = look(ledger, ledger.trials()[:total], metric)
+    table = write_csv(ledger, rows, metric)
+    if not arguments.worker:
+        command = [word for word in _joined(arguments.words) if word.startswith(("--config", "--data_dir"))]
+        print(summarise(ledger, rows, metric, maximise=arguments.better == "higher", command=command))
+        print(f"all trials: {table}")
+
+
+class _Sweep(NamedTuple):
+    """A sweep that is ready to be worked at."""
+
+    ledger: "Ledger"
+    total: int
+    proposer: "Proposer | None"
+
+
+def _sweep(arguments: Arguments) -> _Sweep:
+    """The sweep that the flags describe, its trials planned as far as they can be.
+
+    Errors: UserError for what cannot be, and for a directory that holds another sweep.
+    """
+    from transformer.storage import locate
+    from transformer.studies.ledger import Ledger
+    from transformer.studies.proposers import PLANNED, check_total, choose_engine, planned
+
+    base = arguments.config.to_dict()
+    space = _space(arguments)
+    engine = choose_engine(arguments.engine, space)
+    total = check_total(arguments.trials, space)
+    _check_flags(arguments, engine)
+    seed = arguments.seed or 0
+    facts = {
+        "config": base,
+        "space": space.describe(),
+        "engine": engine,
+        "seed": None if engine == "grid" else seed,
+        "metric": arguments.metric,
+        "better": arguments.better,
+    }
+    # Before the directory is touched; of what is not known yet one by chance, for its keys and their types.
+    trials = planned(engine, base, space, total if engine in PLANNED else 1, seed)
+    if engine in PLANNED and len(trials) < total and arguments.trials is not None:
+        print(f"the space holds {len(trials)} different trials, fewer than --trials={total}: all are tried")
+    ledger = Ledger.open(locate(arguments.workdir), facts)
+    if arguments.retry_failed:
+        print(f"{ledger.forget_failed()} failed trials are pending again")
+    if engine in PLANNED:
+        ledger.plan(trials)
+        return _Sweep(ledger, len(trials), None)
+    if not arguments.worker:
+        return _Sweep(ledger, total, None)  # each worker asks for itself
+    from transformer.studies.optuna_proposer import connect
+
+    maximise = arguments.better == "higher"
+    proposer = connect(engine, ledger, base, space, seed=seed, maximise=maximise, url=arguments.storage)
+    return _Sweep(ledger, total, proposer)
+
+
+def _space(arguments: Arguments) -> "Space":
+    from transformer.studies.space import Sweep
+
+    given = [word for word in _joined(arguments.words) if word.startswith("--config=")]
+    name = given[-1].removeprefix("--config=")
+    get_sweep = load_function(name, "get_sweep")
+    if get_sweep is None:
+        raise UserError(
+            f"config file {name!r} has no get_sweep(sweep): define one beside get_config that returns for example "
+            "sweep.choice('seed', [1, 2, 3])"
+        )
+    space = get_sweep(Sweep())
+    if not callable(getattr(space, "draw", None)):
+        raise UserError(
+            f"config file {name!r}: get_sweep returned a {type(space).__name__}; it must return what sweep.product, "
+            "zip, chain, choice or log_uniform makes"
+        )
+    return space
+
+
+def _check_flags(arguments: Arguments, engine: str) -> None:
+    """Errors: UserError for a flag that would do nothing with this engine, and for what is not installed."""
+    from transformer.studies.optuna_proposer import check_installed
+    from transformer.studies.proposers import PLANNED
+
+    if engine == "grid" and arguments.seed is not None:
+        raise UserError("--seed draws nothing from a grid: leave it away, or say --engine=random")
+    if engine in PLANNED and arguments.storage is not None:
+        raise UserError(f"--storage is Optuna's, and --engine={engine} does without: leave it away")
+    if engine == "hyperband" and arguments.vectorise:
+        raise UserError("--vectorise trains trials to one end, and hyperband stops each by itself: leave one away")
+    if engine not in PLANNED:
+        check_installed(engine)
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words with each flag and its value in one, also where they were given as two."""
+    found: list[str] = []
+    values = {f"--{flag.name}" for flag in COMMAND.flags if flag.kind is not bool} | {"--config"}
+    for word in words:
+        if found and found[-1] in values:
+            found[-1] = f"{found[-1]}={word}"
+        else:
+            found.append(word)
+    return found
+
+
+def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [word for word in _joined(words) if word.split("=")[0] not in {f"--{name}" for name in names}]
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

@@ -1,0 +1,219 @@
+"""Workers of one machine: started with their share of it, watched, replaced when they die, stopped together."""
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from transformer.config import UserError
+
+if TYPE_CHECKING:
+    from transformer.studies.ledger import Ledger
+
+DEATHS = 5  # of one worker in a row, without a trial finished in between, after which it is not replaced
+_PARENT = "HEADWISE_PARENT"  # the process that started a worker, with which it ends
+_PERIOD = 1.0  # seconds between two looks
+_GRACE = 30.0  # seconds that workers have to end in good order
+
+
+class Place(NamedTuple):
+    """A worker's share of the machine: the cores that it may use (None: all) and variables of its environment."""
+
+    cores: tuple[int, ...] | None
+    environment: Mapping[str, str]
+
+
+def divide_machine(
+    workers: int, cores: Sequence[int], environment: Mapping[str, str] = os.environ, files: Path = Path("/")
+) -> list[Place]:
+    """The share of each worker: with NVIDIA cards one card each, on CPUs the cores divided.
+
+    A single worker has the whole machine. More workers than cores share them all.
+
+    Errors: UserError for no workers, more workers than cards, and several workers on a TPU, which one process holds.
+    """
+    if workers < 1:
+        raise UserError(f"--workers={workers} must be at least 1")
+    if workers == 1:
+        return [Place(None, {})]
+    if environment.get("JAX_PLATFORMS", "").split(",")[0] != "cpu":
+        if any(next(files.glob(pattern), None) for pattern in ("dev/accel*", "dev/vfio/[0-9]*")):
+            raise UserError(f"--workers={workers}: one process holds a machine's TPU, so say --workers=1 on each")
+        cards = _cards(environment, files)
+        if cards and workers > len(cards):
+            raise UserError(f"--workers={workers} is more than the {len(cards)} cards here: say {len(cards)} or fewer")
+        if cards:
+            return [Place(None, {"CUDA_VISIBLE_DEVICES": card}) for card in cards[:workers]]
+    if workers > len(cores):
+        return [Place(None, {})] * workers
+    bounds = [len(cores) * number // workers for number in range(workers + 1)]
+    return [Place(tuple(cores[low:high]), {}) for low, high in itertools.pairwise(bounds)]
+
+
+def run_workers(
+    module: str,
+    words: Sequence[str],
+    ledger: "Ledger",
+    *,
+    workers: int,
+    total: int,
+    metric: str,
+    better: str = "lower",
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Start `python -m MODULE WORDS --worker` so many times and show how far the sweep is until all have ended.
+
+    What worker N says goes to WORKDIR/workers/N.log. One that dies is replaced. What ends this call ends them all.
+    The workers have `environment`, with what their share of the machine adds.
+
+    Errors: UserError where a worker met one, in its words; RuntimeError where all died again and again.
+    """
+    from transformer.storage import storage_of
+    from transformer.studies.progress import look, open_watch
+    from transformer.studies.reports import parse_metric
+
+    places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
+    trials = ledger.trials()[:total]
+    left = total - sum(ledger.outcome(trial) is not None for trial in trials)
+    folder = storage_of(ledger.path).scratch(ledger.path) / "workers"
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", module, *words, "--worker"]
+    own = {**environment, _PARENT: str(os.getpid())}
+    slots = [
+        _Slot(command, place._replace(environment={**own, **place.environment}), folder / f"{number}.log")
+        for number, place in enumerate(places[:left])
+    ]
+    watch = open_watch(parse_metric(metric), better == "higher", sys.stdout)
+    with contextlib.closing(watch), _stopped(slots):
+        while True:
+            rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
+            watch.show(rows, total)
+            finished = sum(ledger.outcome(row.trial) is not None for row in rows)
+            if not any([slot.attend(finished) for slot in slots]):
+                break
+            time.sleep(_PERIOD)
+        watch.show(look(ledger, ledger.trials()[:total], parse_metric(metric)), total)
+    given_up = [slot for slot in slots if slot.given_up]
+    if slots and len(given_up) == len(slots):
+        raise RuntimeError(f"every worker died {DEATHS} times in a row; the last words of one: {given_up[0].tail()}")
+
+
+def become_worker(path: Path) -> None:
+    """Make this process a worker of the sweep at `path`: before anything imports jax.
+
+    It shares compiled programs, ends in good order on SIGTERM, and ends when the process that started it does.
+    """
+    from transformer.storage import storage_of
+    from transformer.studies.compiled import share_compiled
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    parent = os.environ.pop(_PARENT, "")
+    if parent:
+        threading.Thread(target=_end_with, args=(int(parent),), name="parent", daemon=True).start()
+    share_compiled(storage_of(path).scratch(path) / "compiled")
+
+
+class _Slot:
+    """One worker and those that replace it."""
+
+    def __init__(self, command: Sequence[str], place: Place, log: Path):
+        self._command, self._place, self._log = command, place, log
+        self._deaths = 0
+        self._finished = 0  # trials of the sweep, when the worker last died
+        self.given_up = False
+        self._process = self._start()
+
+    def attend(self, finished: int) -> bool:
+        """Replace the worker if it has died; whether it is at work."""
+        code = self._process.poll()
+        if code is None:
+            return True
+        if code == 0 or self.given_up:
+            return False
+        if code == 2:
+            mistakes = [line for line in self._lines() if line.startswith("error: ")]
+            raise UserError(mistakes[-1].removeprefix("error: ") if mistakes else f"a worker stopped: {self.tail()}")
+        self._deaths = self._deaths + 1 if finished == self._finished else 1
+        self._finished = finished
+        self.given_up = self._deaths >= DEATHS
+        if not self.given_up:
+            self._process = self._start()
+        return not self.given_up
+
+    def stop(self, number: int) -> None:
+        """Send a signal, if it lives."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, no longer than that."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(seconds, 0))
+
+    def tail(self) -> str:
+        """The last line that it said, and where the others are."""
+        lines = [line for line in self._lines() if line.strip()]
+        return f"{lines[-1].strip() if lines else 'nothing'} (see {self._log})"
+
+    def _lines(self) -> list[str]:
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C comes to the first process alone, which ends the workers in good order.
+        options: dict[str, Any] = {
+            "env": self._place.environment,
+            "stdin": subprocess.DEVNULL,
+            "start_new_session": True,
+        }
+        with self._log.open("ab") as log, _on_cores(self._place.cores):
+            return subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, **options)
+
+
+@contextlib.contextmanager
+def _on_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
+    """What is started meanwhile runs on these cores, from its first instruction: jax counts them when it starts."""
+    before = os.sched_getaffinity(0)
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def _stopped(slots: Sequence[_Slot]) -> Iterator[None]:
+    """None of the workers outlives the context."""
+    try:
+        yield
+    finally:
+        for slot in slots:
+            slot.stop(signal.SIGTERM)
+        until = time.monotonic() + _GRACE
+        for slot in slots:
+            slot.wait(until - time.monotonic())
+        for slot in slots:
+            slot.stop(signal.SIGKILL)
+
+
+def _end_with(parent: int, now: Callable[[], int] = os.getppid) -> None:
+    while now() == parent:
+        time.sleep(_PERIOD)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _cards(environment: Mapping[str, str], files: Path) -> list[str]:
+    """The NVIDIA cards that jax would see, as CUDA_VISIBLE_DEVICES names them."""
+    found = sorted(path.name.removeprefix("nvidia") for path in files.glob("dev/nvidia[0-9]*"))
+    said = environment.get("CUDA_VISIBLE_DEVICES")
+    if said is None:
+        return sorted(found, key=int)
+    return re.findall(r"[^,\s]+", said) if found else []

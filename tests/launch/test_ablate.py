@@ -1,0 +1,377 @@
+"""`launch.ablate`: mistakes told in one line, what is missing completed, and numbers that are those of the runs."""
+
+import csv
+import json
+import math
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import ablate, cli
+from launch.config_files import load_config, override
+from launch.reproduce import train_command
+from tests.studies.tiny import BASE, PLAIN
+from transformer.studies.ledger import Ledger, Outcome, State
+from transformer.studies.trials import Trial, make_trial
+
+SMALLEST = {
+    "name": "smallest",
+    "seed": 1,
+    "steps": 4,
+    "log_every": 2,
+    "eval_every": 2,
+    "maps_every": 4,
+    "checkpoint_every": 0,
+    "task": {
+        "name": "language_modelling",
+        "dataset": "repeated/symbols=8,shortest=4,longest=8,length=32,train=64,validation=8,test=8",
+        "tokenizer": "characters",
+        "context": 32,
+        "rows": 8,
+        "prompts": (),
+        "probed": 2,
+        "probed_length": 8,
+    },
+    "model": {
+        "family": "decoder",
+        "embedding_rows": 128,
+        "layers": 1,
+        "width": 8,
+        "heads": 2,
+        "feed_forward": 16,
+        "norm_placement": "pre",
+        "longest": 32,
+    },
+    "optimizer": {"learning_rate": 1e-2, "warmup": 2},
+}
+
+
+def write_study(path: Path, base: Mapping[str, Any], fields: Mapping[str, Any]) -> Path:
+    """A config file with these values."""
+    path.write_text(
+        f"from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict({dict(base)!r})\n\n\n"
+        f"def get_ablation(ablation):\n    return ablation(**{dict(fields)!r})\n"
+    )
+    return path
+
+
+def call(*words: str) -> int:
+    """The exit code of the command with these words."""
+    return cli.run(ablate.COMMAND, ablate.main, words)
+
+
+def loss(trial: Trial) -> float:
+    """What the made-up runs report: post-norm is worse, and every seed is a little off."""
+    config = trial.config
+    of_arm = {"pre": 2.0, "post": 2.5}[config["model"]["norm_placement"]]
+    return of_arm + 0.01 * config["seed"] ** 2 + 0.125 * (config["optimizer"]["warmup"] == 0)
+
+
+class Fakes:
+    """Workers that write down runs instead of training them."""
+
+    def __init__(self) -> None:
+        self.trained: list[str] = []
+        self.fail: set[int] = set()  # seeds whose runs fail
+        self.most = 1000  # runs before they stop
+
+    def run_workers(self, module: str, words: Any, ledger: Ledger, **how: Any) -> None:
+        assert module == "launch.ablate"
+        assert how["total"] == len(ledger.trials())
+        for trial in ledger.trials():
+            if ledger.outcome(trial) is None and len(self.trained) < self.most:
+                self.trained.append(trial.name)
+                with ledger.lease(trial) as lease:
+                    lease.record(self._train(trial, ledger.directory(trial)))
+
+    def _train(self, trial: Trial, directory: Path) -> Outcome:
+        if trial.config["seed"] in self.fail:
+            return Outcome(State.FAILED, None, 0, "no luck")
+        directory.mkdir(parents=True)
+        records = [
+            {"step": 2, "split": "train", "loss": 5.0, "flops_per_step": 7.0},
+            {"step": 2, "split": "validation", "loss": 4.0, "cross_entropy": 4.0},
+            {"step": 4, "split": "train", "loss": 3.0, "flops_per_step": 7.0},
+            {"step": 4, "split": "validation", "loss": loss(trial), "cross_entropy": 2 * loss(trial)},
+        ]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        return Outcome(State.DONE, loss(trial), 4, "")
+
+
+def about_the_arms(spec: Any, *rest: Any) -> dict[str, Any]:
+    of_arm = {"differences": [], "parameters": 10, "shared": {"same": 1, "of": 1, "differing": [], "apart": []}}
+    return {"base": {"name": "tiny"}, "arms": dict.fromkeys(spec.arms, of_arm)}
+
+
+@pytest.fixture
+def fakes(monkeypatch) -> Fakes:
+    """Nothing is trained, and arms are taken to be fair."""
+    found = Fakes()
+    monkeypatch.setattr(ablate, "run_workers", found.run_workers)
+    monkeypatch.setattr("transformer.studies.about.check_arms", about_the_arms)
+    return found
+
+
+@pytest.fixture
+def study(tmp_path) -> Path:
+    fields = {**PLAIN, "seeds": (1, 2, 3), "tuned": {"optimizer.warmup": (0, 2)}}
+    return write_study(tmp_path / "study.py", BASE, fields)
+
+
+def recomputed(run: Path) -> Iterator[tuple[Mapping[str, Any], float, float]]:
+    """Config, validation loss and cross-entropy at the end, of every trial, read from its own files."""
+    for line in (run / "trials.jsonl").read_text().splitlines():
+        trial = json.loads(line)
+        file = run / "trials" / trial["name"] / "metrics.jsonl"
+        records = [json.loads(each) for each in file.read_text().splitlines()]
+        last = [each for each in records if each["split"] == "validation" and "cross_entropy" in each][-1]
+        yield trial["config"], last["loss"], last["cross_entropy"]
+
+
+def test_numbers_are_those_of_the_runs(capsys, tmp_path, study, fakes):
+    run = tmp_path / "run"
+    assert call(f"--config={study}", f"--workdir={run}") == 0
+    result = json.loads((run / "ablation.json").read_text())
+    found = list(recomputed(run))
+    assert len(found) == len(result["cells"]) == 2 * 3 * 2
+    for arm in result["arms"]:
+        # Two updates of warm-up are better than none by 0.125, on every seed.
+        assert arm["chosen"] == {"": {"optimizer.warmup": 2}}
+        own = [
+            (config["seed"], reported)
+            for config, _, reported in found
+            if config["model"]["norm_placement"] == arm["name"] and config["optimizer"]["warmup"] == 2
+        ]
+        assert [(each["seed"], each["value"]) for each in arm["seeds"]] == own
+        assert arm["mean"] == pytest.approx(math.fsum(value for _, value in own) / 3, rel=1e-12)
+    (pair,) = result["comparisons"]
+    assert (pair["arm"], pair["difference"]) == ("pre", pytest.approx(-1.0))
+    rows = list(csv.DictReader((run / "ablation.csv").open()))
+    of_rows = {(row["arm"], int(row["seed"]), int(row["optimizer.warmup"])): float(row["reported"]) for row in rows}
+    assert of_rows == {
+        (config["model"]["norm_placement"], config["seed"], config["optimizer"]["warmup"]): reported
+        for config, _, reported in found
+    }
+    told = capsys.readouterr().out
+    assert str(run / "ablation.html") in told
+    assert "pre" in told
+    assert "better" in told
+    page = (run / "ablation.html").read_text()
+    assert repr(result["arms"][0]["mean"]) in page
+
+
+def test_the_same_command_completes_what_is_missing(capsys, tmp_path, study, fakes):
+    run, fakes.most = tmp_path / "run", 5
+    words = (f"--config={study}", f"--workdir={run}")
+    assert call(*words) == 0
+    warned = json.loads((run / "ablation.json").read_text())["warnings"][0]
+    assert warned.startswith("7 of 12 runs have not ended: arm 'post', seed 2, optimizer.warmup=2; arm 'pre', seed 2")
+    assert "7 of 12 runs have not ended" in capsys.readouterr().out
+    fakes.most = 1000
+    assert call(*words) == 0
+    assert len(fakes.trained) == len(set(fakes.trained)) == 12
+    assert not any("not ended" in said for said in json.loads((run / "ablation.json").read_text())["warnings"])
+    # More seeds are more runs of the same study.
+    assert call(*words, "--seeds=1,2,3,4") == 0
+    assert len(fakes.trained) == len(set(fakes.trained)) == 16
+    assert call(*words) == 2
+    assert "has runs of seed 4 too" in capsys.readouterr().err
+
+
+def test_the_page_alone_is_written_without_training(tmp_path, study, fakes):
+    run, fakes.most = tmp_path / "run", 5
+    words = (f"--config={study}", f"--workdir={run}")
+    assert call(*words) == 0
+    before = (run / "ablation.csv").read_text()
+    (run / "ablation.html").unlink()
+    fakes.most = 1000
+    assert call(*words, "--report") == 0
+    assert len(fakes.trained) == 5
+    assert (run / "ablation.html").is_file()
+    assert (run / "ablation.csv").read_text() == before
+
+
+def test_failed_runs_are_named_and_tried_again_when_asked(capsys, tmp_path, study, fakes):
+    run, fakes.fail = tmp_path / "run", {2}
+    words = (f"--config={study}", f"--workdir={run}")
+    assert call(*words) == 0
+    told = capsys.readouterr().out
+    assert "failed: arm 'pre', seed 2, optimizer.warmup=0: no luck (trials/" in told
+    assert "--retry-failed" in told
+    fakes.fail = set()
+    assert call(*words) == 0
+    assert len(fakes.trained) == 12
+    assert call(*words, "--retry-failed") == 0
+    assert len(fakes.trained) == 16
+    assert "failed:" not in capsys.readouterr().out.rpartition("tried again")[2]
+
+
+WRONG = {
+    "one arm": ({"arms": {"post": {}}}, (), "ablation.arms has 1 of them"),
+    "seed twice": ({"seeds": (1, 1)}, (), "ablation.seeds=(1, 1) has 1 twice"),
+    "seed missing": ({}, ("--seeds=1,,2",), "--seeds='1,,2' lacks a seed"),
+    "override": (
+        {"arms": {"post": {"model.norm_placement": "post"}, "pre": {"model.norms": 1}}},
+        (),
+        "unknown key config.model.norms",
+    ),
+    "equal arms": ({"arms": {"post": {}, "pre": {}}}, (), "'post' and 'pre' resolve to the same config"),
+    "nothing to report": ({}, ("--report",), "holds no sweep"),
+    "no workers": ({}, ("--workers=0",), "--workers=0 must be at least 1"),
+    "a flag": ({}, ("--seed=1",), "unknown flag --seed"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_mistakes_are_told_in_one_line_and_leave_nothing_behind(capsys, tmp_path, fakes, case):
+    fields, words, says = WRONG[case]
+    file = write_study(tmp_path / "study.py", BASE, {**PLAIN, **fields})
+    assert call(f"--config={file}", f"--workdir={tmp_path / 'run'}", *words) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_arms_whose_data_differ_leave_nothing_behind(capsys, tmp_path):
+    arms = {"post": {"model.norm_placement": "post"}, "pre": {"task.tokens_per_batch": 96}}
+    file = write_study(tmp_path / "study.py", BASE, {**PLAIN, "arms": arms})
+    assert call(f"--config={file}", f"--workdir={tmp_path / 'run'}") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: arms whose data differ: 'post' and 'pre' ")
+    assert "config.task.tokens_per_batch=384 against 96" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("", "has no get_ablation(ablation)"),
+        ("def get_ablation(ablation):\n    return {}\n", "get_ablation returned a dict"),
+        ("def get_ablation(ablation):\n    return 1 / 0\n", "ZeroDivisionError"),
+        ("def get_ablation(ablation):\n    return ablation(question='Q?', arms={})\n", "ablation.reference is missing"),
+    ],
+    ids=["none", "a dict", "fails", "a missing field"],
+)
+def test_config_files_without_a_study_are_told_in_one_line(capsys, tmp_path, body, says):
+    file = write_study(tmp_path / "study.py", BASE, PLAIN)
+    file.write_text(file.read_text().partition("def get_ablation")[0] + body)
+    assert call(f"--config={file}", f"--workdir={tmp_path / 'run'}") == 2
+    assert says in capsys.readouterr().err
+
+
+def test_metrics_that_runs_do_not_report_are_told_with_theirs_and_can_be_corrected(capsys, tmp_path, fakes):
+    run = tmp_path / "run"
+    file = write_study(tmp_path / "study.py", BASE, {**PLAIN, "reported": "test/bleu"})
+    assert call(f"--config={file}", f"--workdir={run}") == 2
+    said = capsys.readouterr().err
+    assert "metric 'test/bleu' is not reported" in said
+    assert "train/flops_per_step, train/loss, validation/cross_entropy, validation/loss" in said
+    write_study(tmp_path / "study.py", BASE, PLAIN)
+    assert call(f"--config={file}", f"--workdir={run}") == 0
+    assert len(fakes.trained) == 4
+
+
+def test_another_study_in_the_directory_is_refused_with_the_difference(capsys, tmp_path, study, fakes):
+    words = (f"--config={study}", f"--workdir={tmp_path / 'run'}")
+    assert call(*words) == 0
+    assert call(*words, "--config.steps=6") == 2
+    assert "holds another sweep: base.steps=4, not 6" in capsys.readouterr().err
+
+
+def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
+    base = load_config(str(study))
+    override(base, "model.width", "16")
+    trial = make_trial(base.to_dict(), {"seed": 3, "task.lengths": (48, 96), "optimizer.learning_rate": 3e-3})
+    words = shlex.split(
+        train_command(str(study), ["--config.model.width=16"], trial, recorded="there", workdir="a b", data_dir="d")
+    )
+    assert words[:4] == ["python", "-m", "launch.train", f"--config={study}"]
+    assert words[-2:] == ["--workdir=a b", "--data_dir=d"]
+    config = cli.parse(
+        cli.Command("train", "", "", (cli.Flag("workdir", ""), cli.Flag("data_dir", "")), takes_config=True), words[3:]
+    ).config
+    assert make_trial(config.to_dict(), {}).name == trial.name
+    # Without the study's own words it would be another run.
+    assert make_trial(load_config(str(study)).to_dict(), trial.overrides).name != trial.name
+
+
+def test_a_group_that_is_replaced_is_copied_from_the_run(study):
+    trial = make_trial(load_config(str(study)).to_dict(), {"optimizer": {"learning_rate": 1e-3}})
+    command = train_command(str(study), [], trial, recorded="run/trials/x", workdir="again/x")
+    assert command == (
+        "mkdir -p again/x && cp run/trials/x/config.json again/x && python -m launch.train --workdir=again/x"
+    )
+
+
+def test_a_value_that_a_command_line_reads_otherwise_is_copied_from_the_run(study):
+    base = load_config(str(study)).to_dict()
+    base["task"]["data_dir"] = None
+    file = write_study(study.with_name("with_data.py"), base, PLAIN)
+    # Where None stands, the word 12 is a number.
+    trial = make_trial(base, {"task.data_dir": "12"})
+    command = train_command(str(file), [], trial, recorded="run/trials/x", workdir="again/x")
+    assert command.startswith("mkdir -p again/x && cp run/trials/x/config.json again/x && ")
+
+
+def start(root: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=root, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(root, tmp_path):
+    file = write_study(
+        tmp_path / "study.py",
+        SMALLEST,
+        {
+            **PLAIN,
+            "arms": {"post": {"model.norm_placement": "post"}, "parallel": {"model.norm_placement": "parallel"}},
+            "reported": "test/loss",
+        },
+    )
+    run = tmp_path / "run"
+    start(root, "launch.ablate", f"--config={file}", f"--workdir={run}")
+    result = json.loads((run / "ablation.json").read_text())
+    page = (run / "ablation.html").read_text()
+    rows = {row["directory"]: row for row in csv.DictReader((run / "ablation.csv").open())}
+    assert len(result["cells"]) == len(rows) == 4
+    for cell in result["cells"]:
+        records = [json.loads(line) for line in (run / cell["directory"] / "metrics.jsonl").read_text().splitlines()]
+        assert cell["reported"] == [each["loss"] for each in records if each["split"] == "test"][-1]
+        assert cell["chosen"] == [each["loss"] for each in records if each["split"] == "validation"][-1]
+        assert float(rows[cell["directory"]]["reported"]) == cell["reported"]
+        assert repr(cell["reported"]) in page
+    differences = {
+        seed: arms["parallel"] - arms["post"]
+        for seed in (1, 2)
+        for arms in [{cell["arm"]: cell["reported"] for cell in result["cells"] if cell["seed"] == seed}]
+    }
+    (pair,) = result["comparisons"]
+    assert {each["seed"]: each["value"] for each in pair["differences"]} == pytest.approx(differences, rel=1e-12)
+    assert pair["difference"] == pytest.approx(sum(differences.values()) / 2, rel=1e-12)
+    for arm in result["arms"]:
+        assert set(arm["bands"]) == {"validation/loss", "train/loss"}
+        assert set(arm["heads"]) == {"entropy", "sink"}
+        assert arm["shared"]["same"] > 0
+    cell = result["cells"][0]
+    python, _, *words = shlex.split(cell["command"])
+    assert (python, words[0]) == ("python", "launch.train")
+    start(root, *(f"--workdir={tmp_path / 'again'}" if word.startswith("--workdir=") else word for word in words))
+    assert without_times(tmp_path / "again") == without_times(run / cell["directory"])
+
+
+def without_times(run: Path) -> list[dict[str, Any]]:
+    """Every metric of a run but those that say how fast it was."""
+    return [
+        {name: x for name, x in json.loads(line).items() if not name.endswith("_per_second") and name != "utilisation"}
+        for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]

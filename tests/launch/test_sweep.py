@@ -1,0 +1,192 @@
+"""The command that trains a sweep: one real tiny sweep from end to end, and every mistake as one line."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import cli, sweep
+from launch.config_files import load_function
+from transformer.config import UserError
+from transformer.studies.ledger import Ledger, Outcome, State
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict({
+        "name": "smallest", "seed": 1, "steps": 4,
+        "log_every": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0,
+        "task": {
+            "name": "language_modelling", "tokenizer": "characters", "context": 32, "rows": 8, "prompts": (),
+            "dataset": "repeated/symbols=8,shortest=4,longest=8,length=32,train=64,validation=8,test=8",
+            "probed": 2, "probed_length": 8,
+        },
+        "model": {
+            "family": "decoder", "embedding_rows": 128, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16,
+            "norm_placement": "pre", "longest": 32,
+        },
+        "optimizer": {"learning_rate": 1e-2, "warmup": 2},
+    })
+
+def get_sweep(sweep):
+    return SPACE
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    """Writes a config file with this space, and gives its name."""
+
+    def write(space="sweep.choice('optimizer.learning_rate', [1e-3, 1e-2])"):
+        path = tmp_path / "smallest.py"
+        path.write_text(CONFIG.replace("SPACE", space))
+        return str(path)
+
+    return write
+
+
+def call(capsys, *words):
+    code = cli.run(sweep.COMMAND, sweep.main, words)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def refusal(capsys, *words):
+    code, _, err = call(capsys, *words)
+    assert code == 2, err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def start(*words):
+    command = [sys.executable, "-m", "launch.sweep", *words]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_a_worker_trains_real_trials_and_the_command_sums_them_up(tmp_path, capsys, config_file):
+    words = [f"--config={config_file()}", f"--workdir={tmp_path / 's'}"]
+    done = start(*words, "--worker")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ledger = Ledger.existing(tmp_path / "s")
+    trials = ledger.trials()
+    assert [dict(trial.overrides) for trial in trials] == [
+        {"optimizer.learning_rate": 1e-3},
+        {"optimizer.learning_rate": 1e-2},
+    ]
+    values = {}
+    for trial in trials:
+        directory = ledger.directory(trial)
+        assert json.loads((directory / "config.json").read_text()) == trial.config
+        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        last = [line["loss"] for line in lines if line["split"] == "validation" and "loss" in line][-1]
+        assert ledger.outcome(trial) == Outcome(State.DONE, last, 4, "")
+        values[trial.name] = last
+    with (tmp_path / "s" / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["trial"]: float(row["validation/loss"]) for row in rows} == values
+    # All is done, so that no process is started; and the best is named.
+    code, out, err = call(capsys, *words)
+    assert (code, err) == (0, "")
+    best = min(values, key=lambda name: values[name])
+    rate = {trial.name: trial.overrides["optimizer.learning_rate"] for trial in trials}[best]
+    assert f"best: validation/loss {values[best]:.6g}" in out
+    assert f"--config.optimizer.learning_rate={rate} --workdir=runs/best" in out
+    line = refusal(capsys, *words, "--config.steps=6")
+    assert "holds another sweep: config.steps=4, not 6" in line
+
+
+@pytest.mark.slow
+def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path, config_file):
+    words = [f"--config={config_file()}", f"--workdir={tmp_path / 's'}"]
+    wrong = start(*words, "--trials=1", "--metric=validation/lost")
+    assert wrong.returncode == 2, wrong.stdout + wrong.stderr
+    assert "metric validation/lost is unknown to the first trial that finished; it reports test/" in wrong.stderr
+    assert "validation/loss" in wrong.stderr
+    done = start(*words, "--workers", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ledger = Ledger.existing(tmp_path / "s")
+    assert {ledger.state(trial) for trial in ledger.trials()} == {State.DONE}
+    first = ledger.directory(ledger.trials()[0])
+    assert len(json.loads((first / "environment.json").read_text())) == 2
+    steps = [json.loads(line)["step"] for line in (first / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize(
+    ("space", "words", "says"),
+    [
+        ("sweep.product()", [], "product() is empty: give it at least one space"),
+        ("sweep.choice('seed', [])", [], "choice('seed') is empty"),
+        ("None", [], "get_sweep returned a NoneType; it must return what sweep.product"),
+        ("1 / 0", [], "fails at line 21: ZeroDivisionError"),
+        ("sweep.choice('model.norm_placment', ['pre'])", [], "unknown key config.model.norm_placment: did you mean"),
+        ("sweep.log_uniform('model.widht', 1, 2)", ["--trials=2"], "unknown key config.model.widht"),
+        ("sweep.uniform('model.width', 8, 16)", ["--trials=2"], "is a float; it must be a int (in the trial"),
+        ("sweep.choice('model.heads', [2, 3])", [], "(in the trial model.heads=3)"),
+        ("sweep.choice('seed', [1, 2])", ["--trials=0"], "--trials=0 must be at least 1"),
+        ("sweep.choice('seed', [1, 2])", ["--workers=0"], "--workers=0 must be at least 1"),
+        ("sweep.choice('seed', [1, 2])", ["--engine=annealing"], "--engine=annealing is unknown"),
+        ("sweep.choice('seed', [1, 2])", ["--metric=loss"], "--metric=loss is no metric: write split/name"),
+        ("sweep.choice('seed', [1, 2])", ["--better=greater"], "--better: invalid choice: 'greater'"),
+        ("sweep.choice('seed', [1, 2])", ["--seed=1"], "--seed draws nothing from a grid"),
+        ("sweep.choice('seed', [1, 2])", ["--storage=postgresql://h/n"], "--storage is Optuna's"),
+        ("sweep.choice('seed', [1, 2])", ["--engine=hyperband", "--vectorise"], "hyperband stops each by itself"),
+        ("sweep.choice('seed', [1, 2])", ["--engine=gp"], "needs "),
+        ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", [], "say how many trials there are to be"),
+        ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", ["--engine=grid"], "needs a finite space"),
+        ("sweep.choice('seed', [1, 2])", ["--worker", "--workers=2"], "--worker is one worker itself"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_no_directory(tmp_path, capsys, config_file, space, words, says):
+    line = refusal(capsys, f"--config={config_file(space)}", f"--workdir={tmp_path / 's'}", *words)
+    assert says in line.replace('"', "'")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_directory_that_holds_something_else_is_refused(tmp_path, capsys, config_file):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").touch()
+    line = refusal(capsys, f"--config={config_file()}", f"--workdir={tmp_path / 'thesis'}")
+    assert "holds 'thesis.tex' but no sweep.json" in line
+    assert [entry.name for entry in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
+
+
+def test_a_config_without_get_sweep_is_told_so(tmp_path, capsys, config_file):
+    path = Path(config_file())
+    path.write_text(path.read_text().replace("get_sweep", "get_swept"))
+    assert "has no get_sweep(sweep): define one" in refusal(capsys, f"--config={path}", f"--workdir={tmp_path / 's'}")
+    assert load_function(str(path), "get_sweep") is None
+    swept = load_function(f"{path}:argument", "get_swept")
+    assert swept is not None
+    with pytest.raises(UserError, match="fails at line 21: AttributeError"):
+        swept(None)
+
+
+def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys, config_file, monkeypatch):
+    given = []
+    monkeypatch.setattr(sweep, "run_workers", lambda *about, **settings: given.append((about, settings)))
+    words = ["--config", config_file(), f"--workdir={tmp_path / 's'}", "--workers", "2", "--engine=random"]
+    code, out, err = call(capsys, *words, "--trials=9", "--config.seed=4", "--retry-failed", "--vectorise")
+    assert code == 0, err
+    (module, passed, ledger), settings = given[0]
+    assert module == "launch.sweep"
+    assert passed == [
+        f"--config={config_file()}",
+        f"--workdir={tmp_path / 's'}",
+        "--engine=random",
+        "--trials=9",
+        "--config.seed=4",
+        "--vectorise",
+    ]
+    assert (settings["workers"], settings["total"]) == (2, 2)
+    assert "the space holds 2 different trials, fewer than --trials=9: all are tried" in out
+    assert {trial.config["seed"] for trial in ledger.trials()} == {4}
+    assert "0 of 2 finished; 2 pending" in out

@@ -1,0 +1,160 @@
+"""Workers as processes: their share of the machine, and that they are watched, replaced and stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import workers
+from launch.workers import Place, divide_machine, run_workers
+from tests.studies.fake_worker import sweep, trial
+from transformer.config import UserError
+from transformer.studies.ledger import State
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = {"JAX_PLATFORMS": "cpu"}
+
+
+def cores_of(places):
+    return [place.cores for place in places]
+
+
+def test_cores_are_divided_where_there_are_enough(tmp_path):
+    assert cores_of(divide_machine(2, [0, 1, 4, 5, 6], CPU)) == [(0, 1), (4, 5, 6)]
+    assert cores_of(divide_machine(3, [0, 1, 2], CPU)) == [(0,), (1,), (2,)]
+    assert cores_of(divide_machine(3, [0, 1], CPU)) == [None] * 3
+    assert divide_machine(1, [0, 1], CPU) == [Place(None, {})]
+    assert cores_of(divide_machine(2, [0, 1], {}, tmp_path)) == [(0,), (1,)]
+
+
+def test_each_worker_has_a_card_and_a_tpu_has_one_worker(tmp_path):
+    (tmp_path / "dev").mkdir()
+    for card in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl"):
+        (tmp_path / "dev" / card).touch()
+    places = divide_machine(3, range(64), {}, tmp_path)
+    assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": card} for card in ("0", "1", "10")]
+    assert cores_of(places) == [None] * 3
+    chosen = divide_machine(2, range(64), {"CUDA_VISIBLE_DEVICES": "3,GPU-1f"}, tmp_path)
+    assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in chosen] == ["3", "GPU-1f"]
+    with pytest.raises(UserError, match="--workers=4 is more than the 3 cards here: say 3 or fewer"):
+        divide_machine(4, range(64), {}, tmp_path)
+    assert cores_of(divide_machine(4, range(4), CPU, tmp_path)) == [(0,), (1,), (2,), (3,)]
+    assert divide_machine(1, range(4), {}, tmp_path) == [Place(None, {})]
+    (tmp_path / "dev" / "accel0").touch()
+    with pytest.raises(UserError, match="--workers=2: one process holds a machine's TPU"):
+        divide_machine(2, range(64), {}, tmp_path)
+    with pytest.raises(UserError, match="--workers=0 must be at least 1"):
+        divide_machine(0, range(4))
+
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from launch.workers import become_worker
+from tests.studies.fake_worker import Sleeping
+from transformer.config import UserError
+from transformer.studies.ledger import Ledger
+from transformer.studies.worker import work
+
+class Odd(Sleeping):
+    def train(self, trial, directory, report):
+        assert os.environ.get("GIVEN") == "here"
+        marks = directory.with_name(directory.name + ".marks")
+        with marks.open("a") as file:
+            file.write(",".join(map(str, sorted(os.sched_getaffinity(0)))) + "\\n")
+        if trial.config.get("ends") == "kills once" and len(marks.read_text().splitlines()) == 1:
+            os.kill(os.getpid(), 9)
+        if trial.config.get("ends") == "kills":
+            os.kill(os.getpid(), 9)
+        if trial.config.get("ends") == "mistake":
+            print("error: --metric=x is unknown", file=sys.stderr, flush=True)
+            os._exit(2)
+        super().train(trial, directory, report)
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    (path / "trials").mkdir(exist_ok=True)
+    assert sys.argv[2] == "--worker"
+    if "light" not in os.environ:
+        become_worker(path)
+    ledger = Ledger.existing(path)
+    work(ledger, None, total=len(ledger.trials()), metric="validation/loss", trainer=Odd(0.02))
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """The name of a module whose workers need no jax, and the environment in which it is found."""
+    (tmp_path / "odd_worker.py").write_text(PROGRAM)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    monkeypatch.setattr(workers, "_PERIOD", 0.05)
+    return {**os.environ, **CPU, "PYTHONPATH": path, "GIVEN": "here", "light": "1"}
+
+
+def run(ledger, environment, count=2):
+    total = len(ledger.trials())
+    words = [str(ledger.path)]
+    run_workers(
+        "odd_worker", words, ledger, workers=count, total=total, metric="validation/loss", environment=environment
+    )
+
+
+def test_workers_do_all_and_one_that_dies_is_replaced(tmp_path, program, capsys):
+    trials = [trial(2, seed=seed) for seed in range(4)] + [trial(2, ends="kills once")]
+    ledger = sweep(tmp_path / "s", trials)
+    run(ledger, program)
+    assert {ledger.state(each) for each in trials} == {State.DONE}
+    said = capsys.readouterr().out
+    assert "5 of 5 finished: 5 done" in said
+    assert said.count("  done ") == 5
+    assert sorted(entry.name for entry in (tmp_path / "s" / "workers").iterdir()) == ["0.log", "1.log"]
+    marks = {line for file in (tmp_path / "s" / "trials").glob("*.marks") for line in file.read_text().splitlines()}
+    here = sorted(os.sched_getaffinity(0))
+    if len(here) >= 2:
+        halves = [here[: len(here) // 2], here[len(here) // 2 :]]
+        assert marks <= {",".join(map(str, half)) for half in halves}
+    # All is done: no process is started again.
+    (tmp_path / "odd_worker.py").unlink()
+    run(ledger, program)
+
+
+def test_a_workers_mistake_stops_them_all_and_is_told(tmp_path, program):
+    ledger = sweep(tmp_path / "s", [trial(1, ends="mistake"), trial(500, seed=1)])
+    with pytest.raises(UserError, match=r"^--metric=x is unknown$"):
+        run(ledger, program)
+    assert [ledger.state(each).value for each in ledger.trials()] == ["pending", "pending"]
+
+
+def test_workers_that_only_die_are_given_up(tmp_path, program, monkeypatch):
+    monkeypatch.setattr(workers, "DEATHS", 2)
+    ledger = sweep(tmp_path / "s", [trial(1, ends="kills")])
+    with pytest.raises(RuntimeError, match=r"every worker died 2 times in a row; .*0\.log"):
+        run(ledger, program, count=1)
+    assert ledger.state(ledger.trials()[0]) == State.PENDING
+
+
+def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
+    ledger = sweep(tmp_path / "s", [trial(1000)])
+    starter = (
+        "import sys, time\nfrom launch.workers import run_workers\nfrom transformer.studies.ledger import Ledger\n"
+        "from pathlib import Path\nledger = Ledger.existing(Path(sys.argv[1]))\n"
+        "run_workers('odd_worker', [sys.argv[1]], ledger, workers=1, total=1, metric='validation/loss')"
+    )
+    environment = {name: value for name, value in program.items() if name != "light"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    parent = subprocess.Popen([sys.executable, "-c", starter, ledger.path], env=environment, stdout=subprocess.DEVNULL)
+    while ledger.state(ledger.trials()[0]) != State.LEASED:
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while ledger.state(ledger.trials()[0]) == State.LEASED:
+        time.sleep(0.05)
+    with ledger.lease(ledger.trials()[0]) as lease:
+        assert [attempt.left for attempt in lease.attempts()] == [True]
+    compiled = tmp_path / "s" / "compiled"
+    assert compiled.stat().st_mode & 0o777 == 0o700

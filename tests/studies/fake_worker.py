@@ -1,0 +1,61 @@
+"""A worker whose trials sleep instead of training; as a process: python fake_worker.py SWEEP TOTAL SECONDS."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.studies.ledger import Ledger
+from transformer.studies.reports import read_reports
+from transformer.studies.trials import Trial, named
+from transformer.studies.worker import Report, work
+
+HOLD = "hold"  # a file beside the trials' directories: while it is there, they stand still in their middle
+
+
+class Sleeping:
+    """Trials of config["ticks"] steps, each a while; what is reported is what a resumed trial goes on from."""
+
+    def __init__(self, seconds: float = 0.0):
+        self._seconds = seconds
+
+    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        for tick in range(len(read_reports(directory)) + 1, trial.config["ticks"] + 1):
+            time.sleep(self._seconds)
+            while tick > trial.config["ticks"] // 2 and (directory.parent / HOLD).exists():
+                time.sleep(0.02)
+            loss = trial.config["loss"] / tick
+            with (directory / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"step": tick, "split": "validation", "loss": loss}) + "\n")
+            report(tick, "validation", {"loss": loss})
+
+    def program(self, trial: Trial) -> str:
+        return str(trial.config["ticks"])
+
+    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+        raise AssertionError("nothing is measured here")
+
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+        raise AssertionError("nothing is trained together here")
+
+
+def trial(ticks: int, **about: Any) -> Trial:
+    """A trial that takes so many steps."""
+    return named({"seed": about}, {"ticks": ticks, "loss": 1.0, **about})
+
+
+def sweep(path: Path, trials: Sequence[Trial], **facts: Any) -> Ledger:
+    """The ledger of a sweep of these trials."""
+    about: Mapping[str, Any] = {"config": {"ticks": 1}, "metric": "validation/loss", "better": "lower", **facts}
+    ledger = Ledger.open(path, about)
+    ledger.plan(trials)
+    return ledger
+
+
+if __name__ == "__main__":
+    ledger = Ledger.existing(Path(sys.argv[1]))
+    work(ledger, None, total=int(sys.argv[2]), metric="validation/loss", trainer=Sleeping(float(sys.argv[3])))
+    assert "jax" not in sys.modules

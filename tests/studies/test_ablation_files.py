@@ -1,0 +1,73 @@
+"""The studies that come with the project: each is whole, and as large as its docstring says."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.config_files import load_config, load_function
+from transformer.studies.ablation import Ablation, build_ablation
+from transformer.studies.arms import plan
+from transformer.studies.overrides import with_overrides
+from transformer.training.experiment import resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("__init__", "base"))
+
+
+def study(file: Path) -> Ablation:
+    make = load_function(str(file), "get_ablation")
+    assert make is not None
+    return make(build_ablation)
+
+
+def said(file: Path) -> str:
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+
+
+def test_there_are_studies_of_the_norm_and_of_what_the_first_transformer_varied() -> None:
+    wanted = {"norm_placement", "norm_reversal", "norm_map", "heads", "key_depth", "positions", "scale", "scores"}
+    assert {file.stem for file in FILES} >= wanted | {"label_smoothing", "learned_positions"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_run_of_a_study_resolves_and_they_are_as_many_as_it_says(file: Path) -> None:
+    base, spec = load_config(str(file)).to_dict(), study(file)
+    planned = plan(spec, base)
+    count = re.search(r"^(\d+|Six) runs\b", said(file), re.MULTILINE)
+    assert count is not None
+    assert len(planned) == (6 if count[1] == "Six" else int(count[1]))
+    assert f"python -m launch.ablate --config=experiments/ablations/{file.name} --workdir=runs/" in said(file)
+    assert base["name"] == file.stem
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_stack_of_a_study_has_every_arm_at_every_depth(file: Path) -> None:
+    base, spec = load_config(str(file)).to_dict(), study(file)
+    for stack in spec.initial_gradients.values():
+        for overrides in spec.arms.values():
+            for depth in stack.depths:
+                config = with_overrides(with_overrides(base, stack.overrides), overrides)
+                resolve(with_overrides(config, dict.fromkeys(stack.depth_keys, depth)))
+
+
+@pytest.mark.slow
+def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: Path) -> None:
+    """Six runs of one to three minutes, two at a time."""
+    words = ["--config=experiments/ablations/norm_reversal.py", f"--workdir={tmp_path / 'study'}", "--workers=2"]
+    # As a person runs it: on one device, with the compiler's optimisations.
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "-m", "launch.ablate", *words], cwd=ROOT, env=environment, check=True, timeout=3600)
+    result = json.loads((tmp_path / "study/ablation.json").read_text(encoding="utf-8"))
+    cells = {(cell["arm"], cell["seed"]): cell for cell in result["cells"]}
+    assert sorted(cells) == [(arm, seed) for arm in ("post", "pre") for seed in (1, 2, 3)]
+    for seed in (1, 2, 3):
+        assert cells["post", seed]["reported"] > 2.3, cells["post", seed]
+        assert cells["pre", seed]["reported"] < 0.2, cells["pre", seed]
+    runs = {arm["name"]: arm["runs"] for arm in result["arms"]}
+    assert (runs["post"]["diverged"], runs["pre"]["diverged"]) == (3, 0)

@@ -1,0 +1,474 @@
+"""What a study found, against sums by hand over made-up cells."""
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer.studies.ablation import Ablation, Better
+from transformer.studies.analysis import analyse
+from transformer.studies.cells import Cell, Point
+from transformer.studies.wording import rounded
+
+RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup"
+T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5 %
+PRE = [1.00, 1.20, 0.90, 1.10, 1.05]
+POST = [1.31, 1.48, 1.22, 1.39, 1.36]
+
+
+def spec(arms: Sequence[str] = ("pre", "post"), **changes: Any) -> Ablation:
+    return Ablation("Which norm?", {arm: {} for arm in arms}, arms[0], **changes)
+
+
+def cell(
+    arm: str,
+    seed: int,
+    value: float | None,
+    *,
+    task: str = "",
+    tuned: Mapping[str, Any] | None = None,
+    state: str = "done",
+    chosen: float | None = None,
+    curve: Sequence[Point] = (),
+    flops: float | None = None,
+    heads: Mapping[str, Any] | None = None,
+) -> Cell:
+    chosen = value if chosen is None else chosen
+    place = "-".join(map(str, (arm, task, seed, *(tuned or {}).values())))
+    curves = {"validation/loss": tuple(curve)}
+    return Cell(
+        arm, task, seed, tuned or {}, state, chosen, value, curves, flops, heads or {}, 40, place, f"run {place}"
+    )
+
+
+def row(arm: str, values: Sequence[float | None], **kept: Any) -> list[Cell]:
+    """Seeds 1, 2, ...: None diverged."""
+    return [
+        cell(arm, seed, value, state="diverged" if value is None else "done", **kept)
+        for seed, value in enumerate(values, start=1)
+    ]
+
+
+def arm_of(result: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return next(arm for arm in result["arms"] if arm["name"] == name)
+
+
+def test_a_study_of_two_arms() -> None:
+    about = {"name": "norm", "arms": {"post": {"differences": [{"key": "k"}], "parameters": 7, "shared": {"same": 1}}}}
+    result = analyse(spec(), row("pre", PRE) + row("post", POST), about)
+    pre, post = result["arms"]
+    assert (pre["n"], pre["mean"]) == (5, pytest.approx(1.05))
+    deviation = math.sqrt(sum((value - 1.05) ** 2 for value in PRE) / 4)
+    assert pre["deviation"] == pytest.approx(deviation)
+    half = T4 * deviation / math.sqrt(5)
+    assert pre["interval"] == pytest.approx([1.05 - half, 1.05 + half])
+    assert pre["iqm"]["value"] == pytest.approx((1.00 + 1.10 + 1.05) / 3)
+    assert pre["iqm"]["interval"][0] < 1.05 < pre["iqm"]["interval"][1]
+    assert [entry["value"] for entry in post["seeds"]] == POST
+    assert (post["differences"], post["parameters"], post["shared"]) == ([{"key": "k"}], 7, {"same": 1})
+    assert (pre["differences"], pre["parameters"], pre["shared"]) == ([], None, None)
+
+    (pair,) = result["comparisons"]
+    off = [b - a for a, b in zip(PRE, POST, strict=True)]
+    mean, spread = sum(off) / 5, np.std(off, ddof=1)
+    assert (pair["arm"], pair["reference"], pair["task"], pair["n"]) == ("post", "pre", None, 5)
+    assert [(entry["seed"], entry["value"]) for entry in pair["differences"]] == list(enumerate(off, start=1))
+    assert pair["difference"] == pytest.approx(mean)
+    half = T4 * spread / math.sqrt(5)
+    assert pair["interval"] == pytest.approx([mean - half, mean + half])
+    assert pair["p"] == pair["p_holm"] < 1e-4
+    assert pair["verdict"] == "worse"
+    assert pair["power"]["deviation"] == pytest.approx(spread)
+    # What five pairs see at 80 % and 5 %: 1.682 deviations.
+    assert pair["power"]["detectable"] == pytest.approx(1.682 * spread, rel=1e-3)
+    assert (result["name"], result["better"], result["seeds"]) == ("norm", "lower", [1, 2, 3, 4, 5])
+    assert result["warnings"] == []
+    assert result["about"] == about
+
+
+def test_a_result_is_json_and_the_order_of_the_cells_is_nothing_to_it() -> None:
+    cells = [*row("pre", [1.0, math.nan, None, 1.1, 1.0]), *row("post", [math.inf, 2.0, 1.0, None, None])]
+    study = spec(target=0.9, followed=("validation/accuracy",))
+    about = {"initial_gradients": {"ratio": [{"last_over_first": math.nan}]}}
+    result = analyse(study, cells, about)
+    assert result["about"] == {"initial_gradients": {"ratio": [{"last_over_first": None}]}}
+    text = json.dumps(result, allow_nan=False)
+    assert json.loads(text) == result
+    random.Random(3).shuffle(cells)
+    assert analyse(study, cells, about) == result
+
+
+def test_tuned_values_are_chosen_by_lost_seeds_then_by_the_mean() -> None:
+    tuned = {RATE: (1e-4, 1e-3, 1e-2)}
+    cells = []
+    for rate, pre, post in (
+        (1e-4, [2.0] * 5, [1.5, 1.5, 1.5, 1.5, 1.4]),
+        (1e-3, [1.0, 1.1, 1.0, 1.2, 1.0], [1.5, 1.5, 1.5, 1.5, 1.3]),
+        (1e-2, [0.5, 0.5, 0.5, 0.5, None], [1.0, 1.0, None, None, None]),
+    ):
+        cells += row("pre", pre, tuned={RATE: rate}) + row("post", post, tuned={RATE: rate})
+    result = analyse(spec(tuned=tuned), cells, {})
+    assert [arm["chosen"] for arm in result["arms"]] == [{"": {RATE: 1e-3}}, {"": {RATE: 1e-3}}]
+    assert [entry["value"] for entry in arm_of(result, "post")["seeds"]] == [1.5, 1.5, 1.5, 1.5, 1.3]
+    runs = arm_of(result, "post")["runs"]
+    assert (runs["all"], runs["ended"], runs["diverged"], runs["failed"]) == (15, 15, 3, 0)
+    assert runs["rate"] == pytest.approx(0.2)
+    # The score interval of 3 in 15, by its formula.
+    centre, half, scale = 0.2 + 3.8414588 / 30, 1.959964 * math.sqrt(0.16 / 15 + 3.8414588 / 900), 1 + 3.8414588 / 15
+    assert runs["interval"] == pytest.approx([(centre - half) / scale, (centre + half) / scale], rel=1e-6)
+
+
+def test_the_choice_is_on_validation_and_the_report_on_test() -> None:
+    cells = []
+    for seed in range(1, 6):
+        for arm in ("pre", "post"):
+            cells.append(cell(arm, seed, 1.0 + seed, chosen=2.0, tuned={RATE: 1}))
+            cells.append(cell(arm, seed, 9.0 + seed, chosen=1.0, tuned={RATE: 2}))
+    result = analyse(spec(tuned={RATE: (1, 2)}), cells, {})
+    assert arm_of(result, "pre")["mean"] == 12.0
+    assert not any("which is also reported" in line for line in result["warnings"])
+    result = analyse(spec(tuned={RATE: (1, 2)}, reported="validation/loss"), cells, {})
+    assert any("which is also reported" in line for line in result["warnings"])
+
+
+def test_a_run_that_ends_beyond_the_limit_diverged() -> None:
+    result = analyse(spec(diverged_beyond=1.4), row("pre", PRE) + row("post", POST), {})
+    post = arm_of(result, "post")
+    assert (post["runs"]["diverged"], post["n"]) == (1, 4)
+    assert [(entry["state"], entry["value"]) for entry in post["seeds"]][1] == ("diverged", None)
+    (pair,) = result["comparisons"]
+    assert [entry["seed"] for entry in pair["differences"]] == [1, 3, 4, 5]
+    assert "Left out of its comparison, at the chosen values: post diverged with seed 2." in result["warnings"]
+    assert "post diverged with seed 2" in pair["why"]
+    assert [entry["state"] for entry in result["cells"] if entry["arm"] == "post"].count("diverged") == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_verdict_under_three_seeds(count: int) -> None:
+    study = spec(seeds=tuple(range(1, count + 1)))
+    result = analyse(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
+    (pair,) = result["comparisons"]
+    assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not said", count, None)
+    assert pair["power"] == {"deviation": None, "level": None, "detectable": None, "seeds_for": []}
+    assert (pair["interval"] is None) == (count == 1)
+    assert result["warnings"][0].startswith(f"{count} seed{'s' if count > 1 else ''} only: no verdict is given")
+    assert "no verdict is given under three" in pair["why"]
+
+
+@pytest.mark.parametrize(("count", "warned"), [(3, True), (4, True), (5, False)])
+def test_a_warning_under_five_seeds(count: int, warned: bool) -> None:
+    study = spec(seeds=tuple(range(1, count + 1)))
+    result = analyse(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
+    assert result["comparisons"][0]["verdict"] == "worse"
+    assert any(line.startswith(f"{count} seeds only") for line in result["warnings"]) == warned
+
+
+def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
+    result = analyse(spec(), row("pre", PRE) + row("post", [None] * 5), {})
+    (pair,) = result["comparisons"]
+    assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("not said", 0, None, None)
+    assert "post diverged with seeds 1, 2, 3, 4 and 5" in pair["why"]
+    post = arm_of(result, "post")
+    assert (post["mean"], post["interval"], post["iqm"]) == (None, None, {"value": None, "interval": None})
+    assert any("post in 5 of 5 (95 % interval 57 to 100 %); never: pre" in line for line in result["summary"])
+
+
+def test_equal_arms_show_no_difference() -> None:
+    result = analyse(spec(), row("pre", PRE) + row("post", PRE), {})
+    (pair,) = result["comparisons"]
+    assert (pair["verdict"], pair["p"], pair["p_holm"], pair["interval"]) == ("no difference seen", 1.0, 1.0, [0, 0])
+    assert pair["power"]["seeds_for"] == []
+    assert "All 5 paired differences are 0" in pair["why"]
+
+
+def test_holm_over_the_arms() -> None:
+    arms = ("pre", *(f"arm{number}" for number in range(4)))
+    noise = np.array([-0.4, -0.2, 0.0, 0.25, 0.35])
+    cells = row("pre", PRE)
+    for arm, shift in zip(arms[1:], (0.5, 0.02, -0.01, 0.01), strict=True):
+        cells += row(arm, (np.array(PRE) + shift + noise).tolist())
+    pairs = analyse(spec(arms), cells, {})["comparisons"]
+    ps = [pair["p"] for pair in pairs]
+    assert 0.0125 < ps[0] < 0.05
+    assert pairs[0]["p_holm"] == pytest.approx(4 * ps[0])
+    assert pairs[0]["verdict"] == "no difference seen"
+    assert "alone it would count as seen" in pairs[0]["why"]
+    assert {pair["p_holm"] for pair in pairs[1:]} == {1.0}
+    # The power is that of the verdict: at 5 % over four, 2.477 deviations.
+    assert pairs[0]["power"]["level"] == 0.0125
+    assert pairs[0]["power"]["detectable"] == pytest.approx(2.477 * np.std(noise, ddof=1), rel=1e-3)
+    # Alone, the same arm is told apart.
+    alone = analyse(spec(arms[:2]), [one for one in cells if one.arm in arms[:2]], {})["comparisons"][0]
+    assert (alone["verdict"], alone["p_holm"]) == ("worse", ps[0])
+
+
+def test_higher_can_be_better() -> None:
+    study = spec(better=Better.HIGHER, tuned={RATE: (1, 2)}, diverged_beyond=0.5, target=1.3)
+    low = [cell(arm, seed, 0.6, tuned={RATE: 1}) for arm in ("pre", "post") for seed in range(1, 6)]
+    low[0] = low[0]._replace(chosen=0.4)
+    high = [
+        one._replace(curves={"validation/loss": ((10, 1.25), (20, one.chosen), (30, 1.3))})
+        for one in row("pre", PRE, tuned={RATE: 2}) + row("post", POST, tuned={RATE: 2})
+    ]
+    result = analyse(study, low + high, {})
+    assert arm_of(result, "pre")["chosen"] == {"": {RATE: 2}}
+    assert result["comparisons"][0]["verdict"] == "better"
+    assert arm_of(result, "pre")["runs"]["diverged"] == 1
+    assert arm_of(result, "post")["to_target"]["steps"] == 20
+    assert arm_of(result, "pre")["to_target"]["steps"] == 30
+    assert result["summary"][0].startswith("post has the best mean test/loss, 1.35")
+    assert result["summary"][0].endswith("and beats the reference pre.")
+
+
+def test_when_the_target_is_reached() -> None:
+    curves: list[list[Point]] = [
+        [(10, 2.0), (20, 1.0), (30, 1.5)],
+        [(10, 0.9)],
+        [(10, 3.0), (30, 0.5)],
+        [(10, 3.0)],
+        [(10, math.nan), (20, 3.0)],
+    ]
+    cells = [
+        cell(arm, seed, 1.0 + seed, curve=curve, flops=None if arm == "post" else 100.0)
+        for arm in ("pre", "post")
+        for seed, curve in enumerate(curves, start=1)
+    ]
+    cells[-3:] = [cell("post", seed, 2.0, curve=[(10, 1.9)]) for seed in (3, 4, 5)]
+    result = analyse(spec(target=1.0), cells, {})
+    pre, post = (arm["to_target"] for arm in result["arms"])
+    assert (pre["reached"], pre["of"], pre["steps"], pre["flops"]) == (3, 5, 30, 3000.0)
+    assert [entry["steps"] for entry in pre["seeds"]] == [20, 10, 30, None, None]
+    assert [entry["flops"] for entry in pre["seeds"]] == [2000.0, 1000.0, 3000.0, None, None]
+    assert (post["reached"], post["of"], post["steps"], post["flops"]) == (2, 5, None, None)
+    assert (
+        "Median steps to validation/loss 1: pre 30 (2 of 5 never did); "
+        "post never by half of its runs (3 of 5 never did)." in result["summary"]
+    )
+    never = analyse(spec(target=0.1), cells, {})
+    assert "The target validation/loss=0.1 is never reached: the best of all is 0.5." in never["warnings"]
+    assert not any("Median steps" in line for line in never["summary"])
+    assert arm_of(analyse(spec(), cells, {}), "pre")["to_target"] is None
+
+
+def test_sensitivity_and_the_map() -> None:
+    study = spec(seeds=(1, 2, 3), tuned={RATE: (1, 2, 3), WARMUP: (0, 100)})
+    finals = {(1, 0): 2.0, (2, 0): 1.0, (3, 0): None, (1, 100): 2.5, (2, 100): 1.4, (3, 100): 9.0}
+    cells = [
+        cell(
+            arm,
+            seed,
+            None if value is None else value + 0.1 * seed,
+            tuned={RATE: rate, WARMUP: warmup},
+            state="diverged" if value is None else "done",
+            curve=[(10, 4.0 + 0.1 * seed), (20, value or 7.0)],
+        )
+        for arm in ("pre", "post")
+        for (rate, warmup), value in finals.items()
+        for seed in (1, 2, 3)
+    ]
+    pre = arm_of(analyse(study, cells, {}), "pre")
+    assert pre["chosen"] == {"": {RATE: 2, WARMUP: 0}}
+    rate, warmup = pre["sensitivity"]
+    # Initial 4.3, the worst of the three; means over seeds 2.2 and 1.2, and 4.3 where every seed diverged.
+    assert (rate["key"], rate["sensitivity"]) == (RATE, pytest.approx((1.0 + 0.0 + 3.1) / 3))
+    assert (warmup["key"], warmup["sensitivity"]) == (WARMUP, pytest.approx(0.4 / 2))
+    assert rate["points"][0] == {
+        "value": 1,
+        "mean": pytest.approx(2.2),
+        "low": 2.1,
+        "high": pytest.approx(2.3),
+        "diverged": 0,
+        "n": 3,
+    }
+    assert rate["points"][2] == {"value": 3, "mean": None, "low": None, "high": None, "diverged": 3, "n": 0}
+    found = pre["map"]
+    assert (found["x_key"], found["x"], found["y_key"], found["y"]) == (RATE, [1, 2, 3], WARMUP, [0, 100])
+    assert [[point["mean"] for point in line] for line in found["cells"]] == [
+        [pytest.approx(2.2), pytest.approx(1.2), None],
+        [pytest.approx(2.7), pytest.approx(1.6), pytest.approx(9.2)],
+    ]
+    assert [point["diverged"] for point in found["cells"][0]] == [0, 0, 3]
+    # A run that learns nothing costs no more than one that never began: 9.2 counts as 4.3.
+    study = spec(seeds=(1, 2, 3), tuned={RATE: (1, 2, 3), WARMUP: (100,)})
+    only = arm_of(analyse(study, [one for one in cells if one.tuned[WARMUP]], {}), "pre")
+    assert only["map"] is None
+    assert only["sensitivity"][0]["sensitivity"] == pytest.approx((1.1 + 0.0 + 2.7) / 3)
+    assert len(only["sensitivity"]) == 1
+
+
+def test_bands_are_of_the_chosen_values_and_runs_that_diverged_end() -> None:
+    heads = {"entropy": {"decoder/self": ((0, 1.0), (20, 2.0))}}
+    cells = [
+        cell("pre", 1, 1.0, curve=[(10, 2.0), (20, 1.0)], heads=heads),
+        cell("pre", 2, 1.2, curve=[(10, 3.0), (20, 1.2)]),
+        cell("pre", 3, None, state="diverged", curve=[(10, 7.0), (20, math.inf)]),
+        cell("pre", 4, None, state="failed", curve=[(10, 100.0)]),
+        cell("post", 1, 1.0),
+    ]
+    result = analyse(spec(), cells, {})
+    pre = arm_of(result, "pre")
+    assert pre["bands"] == {
+        "validation/loss": {
+            "steps": [10, 20],
+            "middle": [4.0, pytest.approx(1.1)],
+            "low": [2.0, 1.0],
+            "high": [7.0, 1.2],
+            "n": [3, 2],
+        }
+    }
+    band = {"steps": [0, 20], "middle": [1.0, 2.0], "low": [1.0, 2.0], "high": [1.0, 2.0], "n": [1, 1]}
+    assert pre["heads"] == {"entropy": {"decoder/self": band}}
+    assert (arm_of(result, "post")["bands"], arm_of(result, "post")["heads"]) == ({}, {})
+
+
+def test_tasks_are_averaged_seed_by_seed_and_judged_one_by_one() -> None:
+    study = spec(tasks={"short": {}, "long": {}})
+    cells = [
+        *row("pre", PRE, task="short"),
+        *row("pre", [value + 1 for value in PRE], task="long"),
+        # Post wins where the task is short and loses more where it is long.
+        *row("post", [value - 0.2 + 0.01 * seed for seed, value in enumerate(PRE)], task="short"),
+        *row("post", [*(value + 1.6 - 0.02 * seed for seed, value in enumerate(PRE[:4])), None], task="long"),
+    ]
+    result = analyse(study, cells, {})
+    overall, short, long = result["comparisons"]
+    assert [pair["task"] for pair in (overall, short, long)] == [None, "short", "long"]
+    assert [pair["n"] for pair in (overall, short, long)] == [4, 5, 4]
+    assert [entry["value"] for entry in overall["differences"]] == [
+        pytest.approx((-0.2 + 0.01 * seed + 0.6 - 0.02 * seed) / 2) for seed in range(4)
+    ]
+    assert {entry["task"] for entry in overall["differences"]} == {None}
+    assert {entry["task"] for entry in short["differences"]} == {"short"}
+    assert [pair["verdict"] for pair in (overall, short, long)] == ["worse", "better", "worse"]
+    # The question is one comparison; the two tasks are a family of their own.
+    assert overall["p_holm"] == overall["p"]
+    assert max(short["p_holm"], long["p_holm"]) >= 2 * min(short["p"], long["p"])
+    assert any(line.startswith("post is better than pre on short by 0.18") for line in result["summary"])
+    pre = arm_of(result, "pre")
+    assert pre["mean"] == pytest.approx(1.55)
+    both = sorted([*PRE, *(value + 1 for value in PRE)])
+    assert pre["iqm"]["value"] == pytest.approx(sum(both[2:8]) / 6)
+    assert set(pre["chosen"]) == {"short", "long"}
+
+
+def test_bands_of_several_tasks() -> None:
+    study = spec(tasks={"short": {}, "long": {}})
+    cells = [
+        cell("pre", 1, 1.0, task="short", curve=[(10, 2.0), (20, 1.0)]),
+        cell("pre", 1, 1.0, task="long", curve=[(10, 4.0), (30, 1.0)]),
+        cell("post", 1, 1.0, task="short"),
+    ]
+    bands = arm_of(analyse(study, cells, {}), "pre")["bands"]
+    assert bands["validation/loss"]["steps"] == [10]
+    assert bands["validation/loss"]["middle"] == [3.0]
+    assert bands["validation/loss (long)"]["steps"] == [10, 30]
+
+
+def test_failed_and_missing_runs_are_named() -> None:
+    cells = row("pre", PRE) + row("post", POST)
+    cells[6] = cells[6]._replace(state="failed", chosen=None, reported=None)
+    cells[8] = cells[8]._replace(state="pending", chosen=None, reported=None)
+    cells[1] = cells[1]._replace(reported=None)
+    result = analyse(spec(), cells[:-1], {})
+    assert result["warnings"] == [
+        "2 of 10 runs have not ended: arm 'post', seed 4; arm 'post', seed 5.",
+        "1 run failed: arm 'post', seed 2 (post--2).",
+        "Left out of every comparison, at the chosen values: pre reports no test/loss with seed 2.",
+        "Left out of its comparison, at the chosen values: post failed with seed 2 and post has not finished with "
+        "seeds 4 and 5.",
+    ]
+    assert [entry["seed"] for entry in result["comparisons"][0]["differences"]] == [1, 3]
+    assert arm_of(result, "post")["runs"]["ended"] == 2
+    many = [one._replace(state="failed") for one in row("pre", PRE) + row("post", POST)]
+    assert analyse(spec(), many, {})["warnings"][0] == (
+        "10 runs failed: arm 'pre', seed 1 (pre--1); arm 'pre', seed 2 (pre--2); arm 'pre', seed 3 (pre--3); "
+        "arm 'pre', seed 4 (pre--4); and 6 more."
+    )
+
+
+def test_nothing_ran() -> None:
+    result = analyse(spec(tuned={RATE: (1, 2), WARMUP: (0, 1)}, target=1.0), [], {})
+    assert result["comparisons"][0]["verdict"] == "not said"
+    assert [arm["chosen"] for arm in result["arms"]] == [{}, {}]
+    assert result["warnings"][0].startswith(
+        f"40 of 40 runs have not ended: arm 'pre', seed 1, {RATE}=1, {WARMUP}=0; arm 'pre', seed 1, {RATE}=1, {WARMUP}"
+    )
+    assert json.dumps(result, allow_nan=False)
+
+
+def test_a_choice_at_the_edge_is_told() -> None:
+    lowest = {"pre": {1e-3: 1.0, 1e-4: 2.0, 1e-2: 2.0}, "post": {1e-3: 1.0, 1e-4: 0.5, 1e-2: 2.0}}
+
+    def cells(key: str, values: Sequence[float], task: str = "") -> list[Cell]:
+        return [
+            one
+            for arm, losses in lowest.items()
+            for value, loss in zip(values, losses.values(), strict=True)
+            for one in row(arm, [loss] * 5, tuned={key: value}, task=task)
+        ]
+
+    told = f"post chose {RATE}=0.0001, the smallest tried: the best may lie beyond."
+    rates = (1e-3, 1e-4, 1e-2)
+    assert analyse(spec(tuned={RATE: rates}), cells(RATE, rates), {})["warnings"] == [told]
+    # Nothing lies beyond no warm-up at all.
+    warmups = (100, 0, 200)
+    assert analyse(spec(tuned={WARMUP: warmups}), cells(WARMUP, warmups), {})["warnings"] == []
+    tasks = spec(tuned={RATE: rates}, tasks={"short": {}, "long": {}})
+    many = cells(RATE, rates, "short") + [one._replace(chosen=1.0) for one in cells(RATE, rates, "long")]
+    assert analyse(tasks, many, {})["warnings"] == [told.replace("post", "post (on short)")]
+    assert analyse(tasks, cells(RATE, rates, "short") + cells(RATE, rates, "long"), {})["warnings"] == [told]
+
+
+def test_a_cell_has_one_place() -> None:
+    cells = row("pre", PRE)
+    with pytest.raises(ValueError, match=r"seed=1 \{\} is there twice: pre--1 and pre--1"):
+        analyse(spec(), [*cells, cells[0]], {})
+    for wrong in ({"arm": "sandwich"}, {"seed": 9}, {"task": "x"}, {"tuned": {RATE: 1}}):
+        with pytest.raises(ValueError, match="is of no arm, task, tuned value or seed"):
+            analyse(spec(), [cells[0]._replace(**wrong)], {})
+    # To ==, 1 is True: to a study they are two values.
+    study = spec(tuned={"model.bias": (True, 1)})
+    result = analyse(study, [cell("pre", 1, 1.0, tuned={"model.bias": value}) for value in (1, True)], {})
+    assert arm_of(result, "pre")["runs"]["all"] == 2
+
+
+def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
+    arms = ("pre", "post", "sandwich")
+    near = [value + off for value, off in zip(PRE, (0.02, -0.03, 0.01, 0.03, -0.02), strict=True)]
+    cells = row("pre", PRE) + row("post", POST) + row("sandwich", near)
+    result = analyse(spec(arms, notable=0.1), cells, {})
+    assert result["summary"] == [
+        "pre has the best mean test/loss, 1.05 (95 % interval 0.91 to 1.19); not seen to differ from it: sandwich.",
+        "post is worse than pre by 0.302 in test/loss (95 % interval 0.282 to 0.322, p < 0.001 after Holm's correction "
+        "over 2 comparisons; 5 paired seeds).",
+        "No difference seen between sandwich and pre at 5 seeds: +0.002 (95 % interval -0.030 to 0.034, p = 0.87 after "
+        "Holm's correction over 2 comparisons); a difference of 0.1 would probably have been seen.",
+    ]
+    finer = analyse(spec(arms, notable=0.02), cells, {})
+    seeds = {entry["difference"]: entry["seeds"] for entry in finer["comparisons"][1]["power"]["seeds_for"]}
+    assert seeds[0.02] > 5
+    assert finer["summary"][2].endswith(f"; to see 0.02 you need {seeds[0.02]} seeds.")
+    # A named favourite that loses is said to.
+    lost = analyse(Ablation("Q?", {arm: {} for arm in arms}, "post"), cells, {})["summary"]
+    assert lost[0].endswith("and beats the reference post.")
+    assert lost[1].startswith("pre is better than post by 0.302 in test/loss (95 % interval 0.282 to 0.322")
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (1.23456, 0.031, "1.235"),
+        (1.23456, 0.5, "1.23"),
+        (-0.0001, 0.5, "0.00"),
+        (1234.5, 300.0, "1234"),
+        (0.000123456, None, "0.000123"),
+        (2.0, 0.0, "2"),
+        (1.5e-9, 1e-10, "1.5e-09"),
+    ],
+)
+def test_numbers_have_the_digits_that_their_error_leaves(value: float, error: float | None, text: str) -> None:
+    assert rounded(value, error) == text

@@ -1,0 +1,118 @@
+"""Arms that are compared see the same data, and how much of their beginnings they share is counted."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.studies.tiny import ablation, base
+from transformer.config import UserError
+from transformer.studies.arms import Planned, plan
+from transformer.studies.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
+from transformer.tasks import translation
+from transformer.training.experiment import assemble, resolve
+from transformer.training.sharding import one_device
+from transformer.training.state import by_path
+
+
+def planned(**changes) -> list[Planned]:
+    return plan(ablation(**changes), base())
+
+
+def refusal(folder: Path, **changes) -> str:
+    with pytest.raises(UserError) as told:
+        check_shared_data(planned(**changes), folder)
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"task.dataset": "phrases/train=48,validation=16,test=16"}, "training batch 0 (config.task.dataset='phrases/"),
+        ({"task.tokens_per_batch": 96}, "training batch 0 (config.task.tokens_per_batch=384 against 96)"),
+        ({"task.shown": 4}, "evaluation 'translation' of validation, batch 0 (config.task.shown=2 against 4)"),
+    ],
+    ids=["data set", "batch size", "evaluated sentences"],
+)
+def test_arms_whose_data_differ_are_refused_naming_both_and_the_keys(tmp_path, overrides, says):
+    said = refusal(tmp_path, arms={"post": {"model.norm_placement": "post"}, "other": overrides})
+    assert said.startswith("arms whose data differ: 'post' and 'other' get another ")
+    assert says in said
+    assert "\n" not in said
+
+
+def test_values_that_are_tried_share_their_data_too(tmp_path):
+    said = refusal(tmp_path, tuned={"task.tokens_per_batch": (384, 96)})
+    assert "(arm 'post', seed 1, task.tokens_per_batch=96)" in said
+
+
+def test_task_keys_that_leave_the_data_alone_may_differ_and_tasks_may_have_data_of_their_own(tmp_path):
+    arms = {"smooth": {}, "sharp": {"task.label_smoothing": 0.0}}
+    tasks = {"whole": {}, "half": {"task.tokens_per_batch": 192}}
+    found = check_shared_data(planned(arms=arms, tasks=tasks, reference="smooth"), tmp_path)
+    assert [task.config.label_smoothing for task in found.values()] == [0.1, 0.0]
+
+
+def test_an_order_that_differs_is_seen(tmp_path, monkeypatch):
+    """Equal sections of two tasks are trusted to give equal batches; other sections are looked at, batch by batch."""
+    arms = {"smooth": {}, "sharp": {"task.label_smoothing": 0.0}}
+    source = translation.Translation.source
+    monkeypatch.setattr(
+        translation.Translation, "source", lambda self, seed: source(self, seed + (self.config.label_smoothing == 0))
+    )
+    assert "training batch 0 (config.task.label_smoothing" in refusal(tmp_path, arms=arms, reference="smooth")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    arms = {
+        "post": {"model.norm_placement": "post"},
+        "pre": {"model.norm_placement": "pre"},
+        "wide": {"model.norm_placement": "post", "model.feed_forward": 32, "model.initialisation": "gpt"},
+    }
+    runs = plan(ablation(arms=arms), base(model={"initialisation": "xavier"}))
+    return runs, check_shared_data(runs, tmp_path_factory.mktemp("data"))
+
+
+def test_metrics_of_splits_that_nothing_reports_are_refused(study):
+    _, tasks = study
+    check_metrics(ablation(), tasks["post"])
+    with pytest.raises(UserError, match=r"'dev/loss' is of a split that no run reports; say test or train or valid"):
+        check_metrics(ablation(chosen_by="dev/loss"), tasks["post"])
+
+
+def test_beginnings_are_counted_and_named(study):
+    """Counted here from the arrays themselves."""
+    runs, tasks = study
+    found = beginnings(runs, "post", tasks)
+    first = {each.arm: each for each in reversed(runs)}
+    arrays = {
+        arm: {
+            path: np.asarray(leaf)
+            for path, leaf in by_path(initial_parameters(resolve(first[arm].trial.config), tasks[arm])).items()
+        }
+        for arm in tasks
+    }
+    for arm, beginning in found.items():
+        own, other = arrays[arm], arrays["post"]
+        shaped = {path for path in own if path in other and own[path].shape == other[path].shape}
+        equal = {path for path in shaped if own[path].tobytes() == other[path].tobytes()}
+        assert beginning.parameters == sum(array.size for array in own.values())
+        assert (beginning.same, beginning.of) == (len(equal), len(own))
+        assert set(beginning.differing) == shaped - equal
+        assert set(beginning.apart) == set(own) - shaped
+    assert found["post"].same == found["post"].of > 0
+    assert any("feed_forward" in path for path in found["wide"].apart)
+    assert found["wide"].differing
+
+
+def test_a_run_begins_with_these_very_parameters(study, tmp_path):
+    runs, tasks = study
+    experiment = resolve(runs[0].trial.config)
+    setting = assemble(experiment, tmp_path, one_device())
+    begun = setting.initialise(jax.random.key(experiment.run.seed)).variables.params
+    found = by_path(initial_parameters(experiment, tasks[runs[0].arm]))
+    assert {path: np.asarray(leaf).tobytes() for path, leaf in by_path(begun).items()} == {
+        path: np.asarray(leaf).tobytes() for path, leaf in found.items()
+    }

@@ -1,0 +1,148 @@
+"""Gradients at initialisation: those of a run's own first step, and the picture that Xiong et al. 2020 draw of them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from launch.config_files import load_config, load_function
+from transformer.config import UserError
+from transformer.studies import initial_gradients as module
+from transformer.studies.ablation import Ablation, Stack, build_ablation
+from transformer.studies.initial_gradients import gradient_norms, initial_gradients
+from transformer.studies.overrides import with_overrides
+from transformer.training.experiment import assemble, compile_step, resolve
+from transformer.training.sharding import one_device, shard_batch
+from transformer.training.state import by_path
+
+FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/norm_placement.py"
+TINY = {
+    "task.dataset": "reversal/length=4,symbols=5,train=64,validation=4,test=4",
+    "task.lengths": (5,),
+    "task.tokens_per_batch": 40,
+    "task.shown": 1,
+    "task.probed": 1,
+    "model.width": 8,
+    "model.heads": 2,
+    "model.feed_forward": 12,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 2,
+    "model.longest": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def base() -> Mapping[str, Any]:
+    """The norm study's own base config."""
+    return load_config(str(FILE)).to_dict()
+
+
+def study(arms: Sequence[str], stacks: Mapping[str, Stack]) -> Ablation:
+    """The norm study, of some arms and with other stacks."""
+    make = load_function(str(FILE), "get_ablation")
+    assert make is not None
+    spec = make(build_ablation)
+    kept = {arm: spec.arms[arm] for arm in arms}
+    return dataclasses.replace(spec, arms=kept, reference=arms[0], initial_gradients=stacks)
+
+
+def own_stack(name: str, **changes: Any) -> Stack:
+    """One of the study's own stacks."""
+    make = load_function(str(FILE), "get_ablation")
+    assert make is not None
+    return dataclasses.replace(make(build_ablation).initial_gradients[name], **changes)
+
+
+def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any], tmp_path: Path) -> None:
+    changes = {**TINY, "model.dropout": 0.3, "seed": 7, "steps": 10}
+    descent = {"algorithm": "sgd", "learning_rate": 1.0, "schedule": "constant", "warmup": 0, "beta1": 0.0}
+    experiment = resolve(with_overrides(base, {**changes, "optimizer": descent}))
+    setting = assemble(experiment, tmp_path, one_device())
+    state = setting.initialise(jax.random.key(7))
+    path = "decoder/feed_forward/expand/kernel"
+    before_LxExF = np.array(by_path(state.variables.params)[path], np.float64)
+    batch = shard_batch(setting.task.source(7)[0], setting.placement)
+    state, _ = compile_step(experiment, setting)(state, batch)
+    descended_LxExF = before_LxExF - np.array(by_path(state.variables.params)[path], np.float64)
+    expected_L = np.sqrt(np.sum(descended_LxExF**2, axis=(1, 2)))
+    other = resolve(with_overrides(base, {**changes, "seed": 8}))
+    found, of_other = gradient_norms([experiment, other], setting.task)
+    # What is left of a float32 after a parameter was subtracted from it.
+    np.testing.assert_allclose(found, expected_L, rtol=1e-4)
+    assert expected_L.shape == (2,)
+    assert not np.allclose(of_other, expected_L, rtol=1e-2)
+
+
+def test_the_numbers_of_a_stack_by_hand(base: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def made_up(experiments: Sequence[Any], task: Any) -> list[np.ndarray]:
+        layers, placement = experiments[0].model.decoder_layers, experiments[0].model.norm_placement.value
+        asked.append((layers, placement, [experiment.run.seed for experiment in experiments]))
+        if placement == "post":
+            return [np.full(layers, np.nan), np.ones(layers)]
+        # The last layer's falls to a half where the depth grows fourfold, from 6 on average at depth 1.
+        return [np.linspace(2, 1, layers) * size / np.sqrt(layers) for size in (4.0, 8.0)]
+
+    monkeypatch.setattr(module, "gradient_norms", made_up)
+    stack = Stack((2, 8), ("model.encoder_layers", "model.decoder_layers"), TINY, seeds=(5, 6))
+    found = initial_gradients(base, study(["pre", "post"], {"both": stack}))
+    assert asked == [(depth, arm, [5, 6]) for arm in ("pre", "post") for depth in (2, 8)]
+    (both,) = found["stacks"]
+    assert (both["name"], both["depths"]) == ("both", [2, 8])
+    shallow = both["arms"][0]
+    assert (shallow["arm"], shallow["depth"]) == ("pre", 2)
+    assert shallow["layers"] == pytest.approx([12 / 2**0.5, 6 / 2**0.5])
+    assert shallow["low"] == pytest.approx([8 / 2**0.5, 4 / 2**0.5])
+    assert shallow["high"] == pytest.approx([16 / 2**0.5, 8 / 2**0.5])
+    assert both["ratio"][:2] == [{"arm": "pre", "depth": depth, "last_over_first": 0.5} for depth in (2, 8)]
+    assert both["exponent"][0] == {"arm": "pre", "value": pytest.approx(-0.5)}
+    assert both["arms"][2]["layers"] == [None, None]
+    assert both["ratio"][2] == {"arm": "post", "depth": 2, "last_over_first": None}
+    assert both["exponent"][1] == {"arm": "post", "value": None}
+    assert "gradient of the training loss" in found["how"]
+
+
+def test_one_depth_has_no_exponent(base: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gradient_norms", lambda experiments, task: [np.ones(3)] * len(experiments))
+    stack = Stack((3,), ("model.decoder_layers",), TINY)
+    (only,) = initial_gradients(base, study(["pre", "post"], {"one": stack}))["stacks"]
+    assert [entry["value"] for entry in only["exponent"]] == [None, None]
+
+
+def test_a_stack_that_no_config_has_is_refused(base: Mapping[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"unknown key config\.model\.layers"):
+        initial_gradients(base, study(["pre", "post"], {"wrong": Stack((6,), ("model.layers",), TINY)}))
+
+
+def ratios(stack: Mapping[str, Any]) -> dict[str, float]:
+    return {entry["arm"]: entry["last_over_first"] for entry in stack["ratio"]}
+
+
+def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_towards_the_output(
+    base: Mapping[str, Any],
+) -> None:
+    few = {"task.dataset": "phrases/train=400,validation=20,test=20"}
+    stack = own_stack("encoder-decoder's decoder", depths=(6,), overrides=few)
+    (found,) = initial_gradients(base, study(["post", "pre"], {"decoder": stack}))["stacks"]
+    of = ratios(found)
+    assert of["post"] >= 4, of
+    assert of["pre"] <= 1, of
+    grows = next(entry["layers"] for entry in found["arms"] if entry["arm"] == "post")
+    assert grows == sorted(grows)
+
+
+def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_depth(base: Mapping[str, Any]) -> None:
+    stack = own_stack("decoder alone")
+    assert stack.depths == (6, 12, 24)
+    (found,) = initial_gradients(base, study(["post", "pre"], {"alone": stack}))["stacks"]
+    exponents = {entry["arm"]: entry["value"] for entry in found["exponent"]}
+    assert -0.6 <= exponents["pre"] <= -0.4, exponents
+    assert -0.15 <= exponents["post"] <= 0.15, exponents
+    # And no growth towards the output as in the decoder that reads an encoder.
+    post = [entry["last_over_first"] for entry in found["ratio"] if entry["arm"] == "post"]
+    assert max(post) < 2, post

@@ -1,0 +1,301 @@
+"""The page of an ablation in a real browser: its numbers are the result's, and it asks for nothing."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
+from tests.studies.example_result import least_result, whole_result
+from transformer.studies.page import write_page
+
+PANELS = ["verdict", "arms", "seeds", "bands", "sensitivity", "map", "gradients", "heads", "configs", "cells"]
+
+
+@pytest.fixture(scope="module")
+def result():
+    return whole_result()
+
+
+@pytest.fixture(scope="module")
+def page_file(result, tmp_path_factory):
+    return write_page(result, tmp_path_factory.mktemp("study") / "page.html")
+
+
+@pytest.fixture
+def page(page_file, visit):  # noqa: F811
+    return visit(page_file)
+
+
+def number_of(text: str) -> float:
+    return float(re.search(r"[−+]?[\d,]+(?:\.\d+)?(?:e-?\d+)?", text)[0].replace("−", "-").replace(",", ""))
+
+
+def assert_shown(found: list[tuple[str, str]], expected: list[float | None]) -> None:
+    """Elements hold the very numbers, and what is read differs by no more than its last digit's half."""
+    assert [float(value) for value, _ in found] == [number for number in expected if number is not None]
+    for value, text in found:
+        seen = re.search(r"[\d,]*\.?(\d*)", text.lstrip("−+< "))
+        unit = 10.0 ** -len(seen[1])
+        if "FLOP" in text:
+            continue
+        scale = 100 if "%" in text else 1
+        assert abs(number_of(text) - scale * float(value)) <= (unit if "<" in text else unit / 2) * 1.001, (value, text)
+
+
+def numbers_in(place) -> list[tuple[str, str]]:
+    return place.locator("data").evaluate_all("all => all.map((each) => [each.value, each.textContent])")
+
+
+def tip_of(page) -> str:
+    assert page.locator("#tip").is_visible()
+    return page.locator("#tip").inner_text()
+
+
+def expected_in_row(result: dict, arm: dict) -> list[float | None]:
+    pair = next((each for each in result["comparisons"] if each["arm"] == arm["name"] and each["task"] is None), None)
+    row = [arm["mean"], *arm["interval"], arm["iqm"]["value"], *arm["iqm"]["interval"]]
+    if pair:
+        row += [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"], pair["power"]["detectable"]]
+        row += [number for entry in pair["power"]["seeds_for"] for number in (entry["difference"], entry["seeds"])]
+    runs, target = arm["runs"], arm["to_target"]
+    return [
+        *row,
+        runs["diverged"],
+        *runs["interval"],
+        target["reached"],
+        target["steps"],
+        target["flops"],
+        arm["parameters"],
+    ]
+
+
+@pytest.mark.browser
+def test_the_table_of_arms_is_the_result(result, page):
+    rows = page.locator("#arms-table tbody tr")
+    assert rows.count() == len(result["arms"])
+    for number, arm in enumerate(result["arms"]):
+        found = numbers_in(rows.nth(number))
+        assert_shown([each for each in found if "sees" not in each[1]], expected_in_row(result, arm))
+    verdicts = [pair["verdict"] for pair in result["comparisons"] if pair["task"] is None]
+    assert [words[1:] for words in page.locator("#arms-table .verdict").all_text_contents()] == verdicts
+    assert set(verdicts) == {"better", "worse", "no difference seen"}
+    assert f"{result['arms'][1]['runs']['diverged']} of 120" in rows.nth(1).inner_text()
+    assert page.locator("#summary li").all_inner_texts() == result["summary"]
+    assert page.locator("#warnings li").all_inner_texts() == result["warnings"]
+    page.get_by_text("Each task by itself").first.click()
+    pairs = [pair for pair in result["comparisons"] if pair["task"] is not None]
+    for row, pair in zip(page.locator("#tasks-table tbody tr").all(), pairs, strict=True):
+        assert_shown(numbers_in(row), [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"]])
+
+
+@pytest.mark.browser
+def test_a_whole_study_has_every_panel_and_each_figure_its_words(result, page):
+    assert page.locator("section.panel").evaluate_all("all => all.map((each) => each.id)") == PANELS
+    assert page.locator("h1").inner_text() == result["question"]
+    facts = page.locator("#facts").inner_text()
+    assert all(words in facts for words in ("5 arms × 5 seeds × 2 tasks", "600 runs", "1 x cpu", "commit 0123456789ab"))
+    assert result["about"]["command"] in page.locator(".command code").inner_text()
+    figures = page.locator("figure")
+    assert figures.count() == 2 + 1 + 3 + 1 + 6 + 6
+    for svg in page.locator("figure > svg").all():
+        name, description = svg.get_attribute("aria-labelledby"), svg.get_attribute("aria-describedby")
+        assert page.locator(f"#{name}").inner_text().strip()
+        assert len(page.locator(f"#{description}").text_content()) > 30
+        assert svg.get_attribute("tabindex") == "0"
+    drawn = page.locator("figure > svg").evaluate_all("all => all.map((each) => each.outerHTML)")
+    assert not any(words in each for each in drawn for words in ("NaN", "undefined", "Infinity"))
+
+
+@pytest.mark.browser
+def test_what_differs_is_said_in_full(result, page):
+    blocks = page.locator(".arm-config")
+    assert "The reference." in blocks.nth(0).inner_text()
+    for number, arm in enumerate(result["arms"][1:], 1):
+        cells = blocks.nth(number).locator("tbody tr").first.locator("th, td").all_inner_texts()
+        assert [cells] == [[each["key"], each["reference"], each["arm"]] for each in arm["differences"]]
+    assert "All 96 arrays of parameters begin with the reference's values." in blocks.nth(1).inner_text()
+    assert "Of 96 arrays of parameters 90 begin" in blocks.nth(2).inner_text()
+    blocks.nth(2).get_by_text("6 arrays with no counterpart there").click()
+    paths = blocks.nth(2).locator("li").all_inner_texts()
+    assert paths == result["arms"][2]["shared"]["apart"]
+    page.get_by_text("The configuration that all arms begin with").click()
+    base = page.locator("#configs .config").last.inner_text()
+    assert "model.norm_placement" in base
+    assert "optimizer.warmup" in base
+
+
+@pytest.mark.browser
+def test_a_least_study_has_no_empty_panel(visit, tmp_path):  # noqa: F811
+    page = visit(write_page(least_result(), tmp_path / "least.html"))
+    shown = page.locator("section.panel").evaluate_all("all => all.map((each) => each.id)")
+    assert shown == ["verdict", "arms", "seeds", "sensitivity", "configs", "cells"]
+    heads = page.locator("#arms-table thead th").all_inner_texts()
+    assert heads == ["arm", "test/loss", "difference", "verdict", "diverged"]
+    assert "not said" in page.locator("#arms-table").inner_text()
+    assert "1 seed only" in page.locator("#warnings").inner_text()
+    assert page.locator("figure").count() == 3
+    assert not any(words in page.locator("body").inner_text() for words in ("NaN", "undefined", "null"))
+
+
+@pytest.mark.browser
+def test_every_seed_is_drawn_where_it_lies(result, page):
+    pairs = [pair for pair in result["comparisons"] if pair["differences"]]
+    order = [arm["name"] for arm in result["arms"]]
+    pairs.sort(key=lambda pair: (order.index(pair["arm"]), pair["task"] is not None))
+    values = [each["value"] for pair in pairs for each in pair["differences"]]
+    places = page.locator("#differences circle.seed").evaluate_all("all => all.map((each) => +each.getAttribute('cx'))")
+    assert len(places) == len(values) == 4 * 15 - 2
+    slope, offset = np.polyfit(values, places, 1)
+    assert np.abs(np.array(values) * slope + offset - places).max() < 0.01
+    zero = float(page.locator("#differences .zero").get_attribute("x1"))
+    assert offset == pytest.approx(zero, abs=0.01)
+    page.locator("#seeds select").select_option("reversal")
+    # The pair that is lost: in one facet a cross stands for it.
+    assert page.locator("#values .cross").count() == 1
+    assert page.locator("#values .join").count() == 4 * 5 - 1
+    svg = page.locator("#values > svg")
+    svg.focus()
+    page.keyboard.press("ArrowRight")
+    mine, theirs = (
+        next(each["value"] for each in result["arms"][n]["seeds"] if (each["task"], each["seed"]) == ("reversal", 1))
+        for n in (0, 1)
+    )
+    words = tip_of(page)
+    assert "seed 1, reversal" in words
+    shown = [number_of(text) for text in page.locator("#tip b").all_inner_texts()]
+    assert shown == pytest.approx([mine, theirs], abs=6e-5)
+    assert number_of(words.split("difference")[1]) == pytest.approx(theirs - mine, abs=6e-5)
+
+
+@pytest.mark.browser
+def test_lines_are_read_by_pointer_and_by_keys(result, page):
+    svg = page.locator("#bands-figure > svg")
+    svg.scroll_into_view_if_needed()
+    box = svg.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 100)
+    step = number_of(page.locator("#tip .tip-head").inner_text())
+    bands = [arm["bands"]["validation/loss"] for arm in result["arms"]]
+    expected = [band["middle"][band["steps"].index(step)] for band in bands]
+    assert [number_of(text) for text in page.locator("#tip b").all_inner_texts()] == pytest.approx(expected, rel=1e-3)
+    low, high = (bands[0][end][bands[0]["steps"].index(step)] for end in ("low", "high"))
+    said = page.locator("#tip i").first.inner_text()
+    assert [float(text) for text in re.findall(r"\d+\.\d+", said)] == pytest.approx([low, high], rel=1e-3)
+    page.mouse.move(5, 5)
+    assert page.locator("#tip").is_hidden()
+    svg.focus()
+    page.keyboard.press("ArrowLeft")
+    assert number_of(page.locator("#tip .tip-head").inner_text()) == bands[0]["steps"][-1]
+    page.keyboard.press("Escape")
+    assert page.locator("#tip").is_hidden()
+    # Another metric, and the other scale.
+    assert page.locator("#bands-log").is_checked()
+    page.locator("#bands select").select_option("train/loss (phrases)")
+    assert page.locator("#bands-figure strong").inner_text() == "train/loss (phrases)"
+    before = svg.locator(".stroke").first.get_attribute("d")
+    page.locator("#bands-log").uncheck()
+    assert svg.locator(".stroke").first.get_attribute("d") != before
+    assert "(log)" not in svg.text_content()
+
+
+@pytest.mark.browser
+def test_the_bar_hides_and_shows_an_arm_everywhere(page):
+    post = page.locator(".arm-button", has_text="post")
+    drawn = page.locator("figure > svg .arm-1")
+    before = drawn.count()
+    assert before > 50
+    post.click()
+    assert post.get_attribute("aria-pressed") == "false"
+    assert drawn.count() == 0
+    assert page.locator("figure > svg .arm-2").count() > 50
+    page.locator("#all-arms").click()
+    assert (post.get_attribute("aria-pressed"), drawn.count()) == ("true", before)
+    # The reference goes last: it alone differs from nothing.
+    for button in page.locator(".arm-button").all()[1:]:
+        button.focus()
+        page.keyboard.press("Enter")
+    assert page.locator("#differences > svg").is_hidden()
+    page.locator(".arm-button").first.click()
+    # Without the last one nothing would be left: all are shown again.
+    assert page.locator(".arm-button[aria-pressed=true]").count() == 5
+    assert (page.locator("#differences > svg").is_visible(), drawn.count()) == (True, before)
+
+
+@pytest.mark.browser
+def test_the_map_marks_what_diverged_and_says_its_means(result, page):
+    maps = [arm["map"] for arm in result["arms"]]
+    cells = [cell for each in maps for row in each["cells"] for cell in row]
+    crossed = sum(cell["diverged"] > 0 for cell in cells)
+    assert crossed > 3
+    assert page.locator("#maps .cell-cross").count() == crossed
+    # Where some did not diverge, the others are counted beside their mean.
+    some = [cell["diverged"] for cell in cells if cell["diverged"] and cell["n"]]
+    assert some
+    assert sorted(map(int, page.locator("#maps .cell-count").all_text_contents())) == sorted(some)
+    assert page.locator("#maps .taken").count() == sum(
+        len({json.dumps(chosen) for chosen in arm["chosen"].values()}) for arm in result["arms"]
+    )
+    means = [cell["mean"] for row in maps[0]["cells"] for cell in row]
+    shown = [number_of(text) for text in page.locator("#maps .cell-value").all_text_contents()[: len(means)]]
+    assert shown == pytest.approx(means, rel=5e-3)
+    # One scale for all arms: a larger mean is darker, whichever map it stands in.
+    fills = page.locator("#maps rect[fill^=rgb]").evaluate_all("all => all.map((each) => each.getAttribute('fill'))")
+    every = [cell["mean"] for cell in cells if cell["mean"] is not None]
+    brightness = np.array([sum(map(int, re.findall(r"\d+", fill))) for fill in fills[: len(every)]])
+    assert (np.diff(brightness[np.argsort(every)]) <= 3).all()
+    page.locator("#maps > svg").focus()
+    page.keyboard.press("ArrowRight")
+    assert "learning rate 3e-4, warmup 0" in tip_of(page)
+
+
+@pytest.mark.browser
+def test_the_runs_are_all_there_and_sort(result, page):
+    rows = page.locator("#cells-table tbody tr")
+    assert rows.count() == len(result["cells"])
+
+    def column(number: int) -> list[float | None]:
+        texts = page.locator(f"#cells-table tbody td:nth-child({number})").evaluate_all(
+            "all => all.map((each) => each.querySelector('data')?.value ?? each.textContent)"
+        )
+        return [None if text == "–" else float(text) for text in texts]
+
+    assert column(8) == [cell["reported"] for cell in result["cells"]]
+    head = page.locator("#cells-table th", has_text="test/loss")
+    values = sorted(cell["reported"] for cell in result["cells"] if cell["reported"] is not None)
+    missing = [None] * (len(result["cells"]) - len(values))
+    for direction, expected in (("ascending", values), ("descending", values[::-1])):
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == direction
+        assert column(8) == [*expected, *missing]
+    page.locator("#cells-table th button").first.click()
+    assert rows.first.locator(".arm-name").inner_text() == "deepnorm"
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    rows.first.locator(".copy").click()
+    rows.first.get_by_text("copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == rows.first.locator("code").inner_text()
+    commands = {cell["command"] for cell in result["cells"]}
+    assert set(page.locator("#cells-table code").all_inner_texts()) == commands
+
+
+@pytest.mark.browser
+def test_a_narrow_page_needs_no_scrolling_sideways(page):
+    wide = page.locator("#bands-figure > svg").bounding_box()["width"]
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_function("() => document.querySelector('#bands-figure > svg').clientWidth < 400")
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    for svg in page.locator("figure > svg").all():
+        assert svg.bounding_box()["width"] <= 376
+        outside = svg.evaluate(
+            """(svg) => {
+                const box = svg.getBoundingClientRect();
+                return [...svg.querySelectorAll("text")].filter((text) => {
+                    const own = text.getBoundingClientRect();
+                    return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
+                }).map((text) => text.textContent);
+            }"""
+        )
+        assert outside == []
+    page.set_viewport_size({"width": 1360, "height": 1000})
+    page.wait_for_function("() => document.querySelector('#bands-figure > svg').clientWidth > 400")
+    assert page.locator("#bands-figure > svg").bounding_box()["width"] == wide

@@ -1,0 +1,178 @@
+"""How far a sweep is: the reports of runs, the order of the table, its lines, its file and its summary."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import rich.console
+
+from tests.studies.fake_worker import sweep, trial
+from transformer.studies.ledger import Outcome, State
+from transformer.studies.progress import best_first, counts, draw, look, open_watch, summarise, write_csv
+from transformer.studies.reports import (
+    Metric,
+    Reached,
+    last_step,
+    metrics_in,
+    parse_metric,
+    reached,
+    read_last,
+    read_reports,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+LOSS = Metric("validation", "loss")
+LINES = (
+    '{"step": 2, "split": "train", "loss": 3.0}\n'
+    '{"step": 4, "split": "validation", "loss": 2.0, "exact_match/de": 0.5}\n'
+    '{"step": 6, "split": "train", "loss": 1.0}\n'
+    '{"step": 6, "split": "validation", "loss": null}\n'
+    '{"step": 8, "split": "train", "lo'
+)
+
+
+def test_reports_are_read_up_to_a_torn_line(tmp_path):
+    assert read_reports(tmp_path) == read_last(tmp_path) == []
+    (tmp_path / "metrics.jsonl").write_text(LINES)
+    records = read_reports(tmp_path)
+    assert records == read_last(tmp_path)
+    assert len(records) == 4
+    assert last_step(records) == 6
+    assert last_step([]) == 0
+    assert reached(records, LOSS) == Reached(6, None)
+    assert reached(records, parse_metric("validation/exact_match/de")) == Reached(4, 0.5)
+    assert reached(records, parse_metric("test/loss")) is None
+    assert metrics_in(records) == ["validation/exact_match/de", "validation/loss", "train/loss"]
+
+
+def test_the_last_reports_of_a_long_run_are_read_without_the_others(tmp_path):
+    line = '{"step": %d, "split": "train", "loss": 1.0}\n'
+    (tmp_path / "metrics.jsonl").write_text("".join(line % step for step in range(5000)))
+    found = read_last(tmp_path)
+    assert found[-1]["step"] == 4999
+    assert len(found) < 2000
+    assert found == read_reports(tmp_path)[-len(found) :]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A ledger of six trials, one of every state, and its rows as `look` finds them."""
+    trials = [trial(4, seed=seed) for seed in range(6)]
+    ledger = sweep(tmp_path / "s", trials)
+    outcomes = [
+        Outcome(State.DONE, 0.75, 4, ""),
+        Outcome(State.DONE, 0.5, 4, ""),
+        Outcome(State.DIVERGED, None, 3, "loss is nan [at step 3]"),
+        Outcome(State.FAILED, None, 0, "disk full, at once"),
+    ]
+    for each, outcome in zip(trials, outcomes, strict=False):
+        with ledger.lease(each) as lease:
+            lease.record(outcome)
+    ledger.directory(trials[4]).mkdir(parents=True)
+    (ledger.directory(trials[4]) / "metrics.jsonl").write_text(LINES.replace("null", "1.25"))
+    with ledger.lease(trials[4]):
+        return ledger, look(ledger, trials, LOSS)
+
+
+def seeds(rows):
+    return [row.trial.config["seed"] for row in rows]
+
+
+def test_rows_are_what_the_ledger_and_the_runs_say_and_the_best_come_first(rows):
+    _, rows = rows
+    assert [row.state.value for row in rows] == ["done", "done", "diverged", "failed", "leased", "pending"]
+    assert [row.value for row in rows] == [0.75, 0.5, None, None, 1.25, None]
+    assert [row.step for row in rows] == [4, 4, 3, 0, 6, 0]
+    assert seeds(best_first(rows, maximise=False)) == [1, 0, 4, 2, 3, 5]
+    assert seeds(best_first(rows, maximise=True)) == [0, 1, 4, 2, 3, 5]
+    assert counts(rows, 8) == "4 of 8 finished: 2 done, 1 diverged, 1 failed; 1 leased, 3 pending"
+
+
+def test_a_terminal_has_a_table_with_the_best_first_and_no_more_rows_than_fit(rows):
+    _, rows = rows
+    stream = io.StringIO()
+    console = rich.console.Console(file=stream, width=140)
+    console.print(draw(rows, 8, LOSS, False, 3))
+    shown = stream.getvalue()
+    names = [row.trial.name for row in best_first(rows, False)]
+    places = [shown.find(name) for name in names]
+    assert places[:3] == sorted(places[:3])
+    assert min(places[:3]) > 0
+    assert places[3:] == [-1] * 3
+    assert "and 3 more" in shown
+    assert "4 of 8 finished" in shown
+    stream.truncate(0)
+    console.print(draw(rows, 8, LOSS, False, 30))
+    assert "loss is nan [at step 3]" in stream.getvalue()
+
+
+def test_elsewhere_a_line_says_what_has_changed(rows):
+    _, rows = rows
+    stream = io.StringIO()
+    watch = open_watch(LOSS, False, stream)
+    watch.show(rows[:2], 6)
+    watch.show(rows[:2], 6)
+    first = stream.getvalue().splitlines()
+    assert len(first) == 3
+    assert first[0].startswith(f"{rows[0].trial.name}  done      step 4  validation/loss 0.75  seed=")
+    watch.show(rows, 6)
+    watch.close()
+    later = stream.getvalue().splitlines()[3:]
+    assert [line.split()[1] for line in later[:-1]] == ["diverged", "failed", "leased"]
+    assert later[0].endswith("loss is nan [at step 3]")
+    assert later[-1] == counts(rows, 6)
+
+
+def test_the_file_has_every_trial_and_the_summary_the_best(rows):
+    ledger, rows = rows
+    rows = [row._replace(trial=row.trial._replace(overrides={"seed": row.trial.config["seed"]})) for row in rows]
+    rows[5] = rows[5]._replace(trial=rows[5].trial._replace(overrides={"model.sizes": [1, 2]}))
+    with write_csv(ledger, rows, LOSS).open() as file:
+        found = list(csv.DictReader(file))
+    assert [line["trial"] for line in found] == [row.trial.name for row in rows]
+    assert [line["validation/loss"] for line in found] == ["0.75", "0.5", "", "", "1.25", ""]
+    assert [line["seed"] for line in found] == ["0", "1", "2", "3", "4", ""]
+    assert found[5]["model.sizes"] == "[1, 2]"
+    assert found[3]["message"] == "disk full, at once"
+    assert (ledger.path / found[4]["directory"] / "metrics.jsonl").is_file()
+    command = ["--config=x y.py", "--config.steps=3"]
+    said = summarise(ledger, rows, LOSS, maximise=False, command=command)
+    assert "best: validation/loss 0.5  seed=1" in said
+    assert str(ledger.directory(rows[1].trial)) in said
+    words = "python -m launch.train '--config=x y.py' --config.steps=3 --config.seed=1 --workdir=runs/best"
+    assert words in said
+    assert "failed: disk full, at once" in said
+    assert "--retry-failed" in said
+    # A whole group cannot be said on a command line.
+    whole = [row._replace(trial=row.trial._replace(overrides={"task": {"name": "x"}})) for row in rows]
+    assert "launch.train" not in summarise(ledger, whole, LOSS, maximise=False, command=command)
+
+
+def test_compiled_programs_are_packed_with_zlib_in_a_folder_of_ones_own(tmp_path):
+    # Better packers are there, and stay for others.
+    for name in ("zstandard.py", "compression/zstd.py"):
+        (tmp_path / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lib" / name).write_text("")
+    program = (
+        "import os, sys, zlib\nfrom pathlib import Path\nfrom transformer.studies.compiled import share_compiled\n"
+        "folder = Path(sys.argv[1])\nshare_compiled(folder)\n"
+        "assert 'jax' in sys.modules and 'zstandard' not in sys.modules\n"
+        "import jax, zstandard\njax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+        "jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)\n"
+        "jax.jit(lambda x: x + 1)(1.0)\n"
+        "[zlib.decompress(file.read_bytes()) for file in folder.glob('*-cache')] or sys.exit('nothing is kept')\n"
+        "print(oct(folder.stat().st_mode & 0o777))\n"
+        "try: share_compiled(folder)\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "lib"), str(ROOT)])}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    words = [sys.executable, "-c", program, tmp_path / "compiled"]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["0o700", "jax was imported before it was told where its programs are kept"], (
+        done.stderr
+    )

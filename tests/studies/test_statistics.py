@@ -1,0 +1,193 @@
+"""Paired statistics against published figures, sums by hand, and simulation that shares no code with them."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from transformer.studies.statistics import (
+    detectable_effect,
+    holm,
+    interquartile_interval,
+    interquartile_mean,
+    pairs_needed,
+    power,
+    t_test,
+    wilson,
+)
+
+# Student's own example (1908): hours of sleep gained by ten patients under one drug more than under the other.
+SLEEP = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+
+
+def test_student_on_his_own_example() -> None:
+    test = t_test(SLEEP)
+    assert (test.n, test.mean) == (10, pytest.approx(1.58))
+    assert test.p == pytest.approx(0.002833, abs=1e-6)
+    assert test.interval == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+
+
+# Tables of Student's t, two-sided 5 %.
+@pytest.mark.parametrize(
+    ("degrees", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042)]
+)
+def test_the_width_of_an_interval_is_the_tables(degrees: int, quantile: float) -> None:
+    n = degrees + 1
+    values = np.random.default_rng(degrees).normal(size=n)
+    test = t_test(values.tolist())
+    error = math.sqrt(sum((value - sum(values) / n) ** 2 for value in values) / degrees / n)
+    assert (test.interval.high - test.interval.low) / 2 / error == pytest.approx(quantile, abs=6e-4)
+    assert sum(test.interval) / 2 == pytest.approx(sum(values) / n)
+
+
+@pytest.mark.parametrize("n", [2, 5, 12])
+def test_p_is_the_area_of_both_tails(n: int) -> None:
+    values = np.random.default_rng(n).normal(0.4, 1.0, n)
+    t = abs(values.mean()) / (values.std(ddof=1) / math.sqrt(n))
+    # The density of t on a fine grid of its angle: t = sqrt(n - 1) tan(a) spreads the tails over a finite range.
+    angles = (np.arange(400_000) + 0.5) / 400_000 * math.pi / 2
+    density = np.cos(angles) ** (n - 2)
+    tail = density[angles > math.atan(t / math.sqrt(n - 1))].sum() / density.sum()
+    assert t_test(values.tolist()).p == pytest.approx(tail, abs=1e-5)
+
+
+@pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (0.1, 0.0), (-3.0, 0.0)])
+def test_equal_values_have_no_spread(value: float, p: float) -> None:
+    test = t_test([value] * 7)
+    assert (test.mean, test.deviation, test.interval, test.p) == (value, 0.0, (value, value), p)
+
+
+def test_one_value_has_no_interval() -> None:
+    with pytest.raises(ValueError, match="two values or more, not 1"):
+        t_test([1.0])
+
+
+@pytest.mark.parametrize(
+    ("ps", "corrected"),
+    [
+        # By hand: .005 x 4, .01 x 3, .03 x 2, and .04 no less than what stands before it.
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.01, 0.02, 0.03, 0.04, 0.05], [0.05, 0.08, 0.09, 0.09, 0.09]),
+        ([0.6, 0.5], [1.0, 1.0]),
+        ([0.02], [0.02]),
+        ([], []),
+    ],
+)
+def test_holm(ps: list[float], corrected: list[float]) -> None:
+    assert holm(ps) == pytest.approx(corrected)
+
+
+# Newcombe (1998, Statistics in Medicine 17, table I), the score method without correction.
+@pytest.mark.parametrize(
+    ("count", "n", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_as_published(count: int, n: int, low: float, high: float) -> None:
+    assert wilson(count, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(n - count, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+@pytest.mark.parametrize(("count", "n"), [(3, 10), (1, 5), (40, 75)])
+def test_wilsons_ends_are_where_the_score_test_turns(count: int, n: int) -> None:
+    for end in wilson(count, n):
+        assert abs(count / n - end) / math.sqrt(end * (1 - end) / n) == pytest.approx(1.959964, abs=1e-5)
+
+
+def test_wilson_stays_within_what_a_rate_can_be() -> None:
+    for n in range(1, 60):
+        assert wilson(0, n).low == 0.0
+        assert wilson(n, n).high == 1.0
+    for count, n in ((-1, 5), (6, 5), (0, 0)):
+        with pytest.raises(ValueError, match="is no proportion"):
+            wilson(count, n)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([3.0], 3.0),
+        ([1.0, 2.0, 6.0], 3.0),  # three quarters of a value are cut at each end: rounded down, none
+        ([9.0, 1.0, 2.0, 4.0], 3.0),
+        ([100.0, 1.0, 2.0, 6.0, -50.0], 3.0),
+        ([0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 99.0, 99.0], 2.5),
+    ],
+)
+def test_interquartile_mean(values: list[float], mean: float) -> None:
+    assert interquartile_mean(values) == pytest.approx(mean)
+    assert interquartile_mean(values[::-1]) == pytest.approx(mean)
+
+
+def test_no_run_has_no_interquartile_mean() -> None:
+    with pytest.raises(ValueError, match="no value"):
+        interquartile_mean([])
+
+
+def test_the_bootstrap_is_what_all_resamples_give() -> None:
+    tasks = [[0.0, 1.0, 5.0], [10.0, 13.0], [100.0, 103.0, 111.0]]
+    found = []
+    # Every resample of every task is equally likely; of 8 runs, 2 are cut at each end.
+    for parts in itertools.product(*(itertools.product(task, repeat=len(task)) for task in tasks)):
+        found.append(sum(sorted(itertools.chain(*parts))[2:6]) / 4)
+    found.sort()
+    interval = interquartile_interval(tasks, resamples=20_000)
+    for end, part in zip(interval, (0.025, 0.975), strict=True):
+        around = [found[round((part + off) * len(found))] for off in (-0.006, 0.006)]
+        assert around[0] <= end <= around[1]
+    # Runs of one task are never drawn for another: the middle half has two of each outer task's at most.
+    assert interval.low > 5
+    assert interval.high < 63
+
+
+def test_one_seed_gives_one_interval() -> None:
+    tasks = [SLEEP, SLEEP[:4]]
+    assert interquartile_interval(tasks) == interquartile_interval(tasks)
+    assert interquartile_interval(tasks) != interquartile_interval(tasks, seed=1)
+
+
+@pytest.mark.parametrize("tasks", [[], [[1.0, 2.0], [3.0]]])
+def test_a_task_of_one_run_has_nothing_to_resample(tasks: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="two runs or more"):
+        interquartile_interval(tasks)
+
+
+@pytest.mark.parametrize(("n", "effect", "critical"), [(3, 2.0, 4.3027), (5, 1.2, 2.7764), (10, 0.9, 2.2622)])
+def test_power_is_the_share_of_simulated_studies_that_see_the_difference(
+    n: int, effect: float, critical: float
+) -> None:
+    draws = np.random.default_rng(n).normal(effect, 1.0, (200_000, n))
+    t = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / math.sqrt(n))
+    assert power(n, effect) == pytest.approx((abs(t) > critical).mean(), abs=0.004)
+    assert power(n, -effect) == power(n, effect)
+
+
+def test_power_of_no_difference_is_the_level() -> None:
+    for n in (2, 5, 40):
+        assert power(n, 0.0) == pytest.approx(0.05, abs=1e-4)
+        assert power(n, 0.0, 0.01) == pytest.approx(0.01, abs=1e-4)
+
+
+# Cohen's small, medium and large effect, and one more, by tables of the paired t test at 80 % and 5 %.
+@pytest.mark.parametrize(("effect", "pairs"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
+def test_pairs_needed_as_published(effect: float, pairs: int) -> None:
+    assert pairs_needed(effect) == pairs
+    assert power(pairs, effect) >= 0.8 > power(pairs - 1, effect)
+
+
+def test_what_is_detectable_is_what_the_pairs_are_needed_for() -> None:
+    for n in (3, 5, 12):
+        for level in (0.05, 0.0125):
+            effect = detectable_effect(n, level)
+            assert power(n, effect, level) == pytest.approx(0.8)
+            assert pairs_needed(1.0001 * effect, level) == n
+    # Two pairs, far out, where a library's noncentral t is not a number: nearly all of the noise is in the estimated
+    # deviation |Z|, and effect sqrt(2) / |Z| > 50.92 in 80 % of studies where effect is 50.92 x 1.2816 / sqrt(2).
+    assert detectable_effect(2, 0.0125) == pytest.approx(46.15, abs=0.1)
+    assert pairs_needed(1e9) == 2
+
+
+def test_what_has_no_power_is_refused() -> None:
+    with pytest.raises(ValueError, match="two pairs or more"):
+        power(1, 1.0)
+    with pytest.raises(ValueError, match="difference of zero"):
+        pairs_needed(0.0)

@@ -1,0 +1,358 @@
+"""Workers: what they record of every way in which a trial can end, and that kills neither lose nor double a trial."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.studies.fake_worker import HOLD, Sleeping, sweep, trial
+from transformer.config import UserError
+from transformer.storage import InUse
+from transformer.studies import worker
+from transformer.studies.ledger import Ledger, Outcome, State
+from transformer.studies.worker import work
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Scripted(Sleeping):
+    """Trials that sleep not at all, and end as their config says."""
+
+    def __init__(self):
+        super().__init__()
+        self.trained: list[str] = []
+
+    def train(self, trial, directory, report):
+        self.trained.append(trial.name)
+        error = {
+            "diverges": FloatingPointError("loss is nan at step 7;\n lower the rate"),
+            "mistake": UserError("config.model.width=7 cannot be"),
+            "breaks": OSError("disk full"),
+            "in use": InUse(directory, "somebody"),
+        }.get(trial.config.get("ends"))
+        if error is not None:
+            raise error
+        super().train(trial, directory, report)
+
+
+def run(ledger, trainer=None, total=None, **settings):
+    total = len(ledger.trials()) if total is None else total
+    settings = {"proposer": None, "metric": "validation/loss", **settings}
+    proposer = settings.pop("proposer")
+    work(ledger, proposer, total=total, trainer=trainer or Scripted(), **settings)
+
+
+def test_each_trial_is_trained_once_and_its_end_recorded(tmp_path):
+    trials = [trial(2, seed=seed, loss=2.0 + seed) for seed in range(3)]
+    ledger, trainer = sweep(tmp_path, trials), Scripted()
+    run(ledger, trainer)
+    assert trainer.trained == [each.name for each in trials]
+    assert [ledger.outcome(each) for each in trials] == [
+        Outcome(State.DONE, (2.0 + seed) / 2, 2, "") for seed in range(3)
+    ]
+    run(ledger, trainer)
+    assert len(trainer.trained) == 3
+
+
+def test_the_total_counts_the_first_and_a_greater_one_completes_them(tmp_path):
+    trials = [trial(1, seed=seed) for seed in range(5)]
+    ledger = sweep(tmp_path, trials)
+    run(ledger, total=2)
+    assert [ledger.state(each).value for each in trials] == ["done"] * 2 + ["pending"] * 3
+    run(ledger, total=5)
+    assert {ledger.state(each) for each in trials} == {State.DONE}
+    # More than there are, and nobody to propose them.
+    run(ledger, total=9)
+
+
+def test_divergence_is_a_result_and_a_failure_is_one_line(tmp_path, capsys):
+    trials = [trial(1, ends=ends) for ends in ("diverges", "mistake", "breaks", "well")]
+    ledger = sweep(tmp_path, trials)
+    run(ledger)
+    assert [ledger.outcome(each) for each in trials] == [
+        Outcome(State.DIVERGED, None, 0, "loss is nan at step 7; lower the rate"),
+        Outcome(State.FAILED, None, 0, "config.model.width=7 cannot be"),
+        Outcome(State.FAILED, None, 0, "OSError: disk full"),
+        Outcome(State.DONE, 1.0, 1, ""),
+    ]
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_step_of_a_divergence_is_the_errors_own(tmp_path):
+    class Diverged(FloatingPointError):
+        step = 42
+
+    class Diverging(Scripted):
+        def train(self, trial, directory, report):
+            raise Diverged("loss is inf")
+
+    ledger = sweep(tmp_path, [trial(1)])
+    run(ledger, Diverging())
+    assert ledger.outcome(ledger.trials()[0]).step == 42
+
+
+def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
+    class Infinite(Scripted):
+        def train(self, trial, directory, report):
+            directory.mkdir(parents=True)
+            (directory / "metrics.jsonl").write_text('{"step": 3, "split": "validation", "loss": null}\n')
+
+    ledger = sweep(tmp_path, [trial(1)])
+    run(ledger, Infinite())
+    assert ledger.outcome(ledger.trials()[0]) == Outcome(State.DIVERGED, None, 3, "validation/loss is not finite")
+
+
+def test_one_failure_after_another_stops_the_worker(tmp_path):
+    trials = [trial(1, ends=ends, seed=seed) for seed, ends in enumerate(["breaks", "", "breaks", "breaks", "breaks"])]
+    ledger = sweep(tmp_path, [*trials, trial(1, seed=99)])
+    with pytest.raises(RuntimeError, match="3 trials in a row failed here, the last with: OSError: disk full"):
+        run(ledger)
+    assert ledger.state(ledger.trials()[-1]) == State.PENDING
+    # A user's mistakes are of the trials, not of the machine.
+    mistaken = sweep(tmp_path / "m", [trial(1, ends="mistake", seed=seed) for seed in range(5)])
+    run(mistaken)
+
+
+def test_an_unknown_metric_is_told_with_those_there_are_and_nothing_recorded(tmp_path):
+    ledger = sweep(tmp_path, [trial(1)])
+    with pytest.raises(UserError, match=r"validation/bleu is unknown .* it reports validation/loss$"):
+        run(ledger, metric="validation/bleu")
+    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    for metric in ("loss", "/loss", "validation/", "validation//x"):
+        with pytest.raises(UserError, match="is no metric: write split/name"):
+            run(ledger, metric=metric)
+
+
+def test_a_directory_in_use_is_no_outcome(tmp_path, monkeypatch):
+    class Busy(Scripted):
+        def train(self, trial, directory, report):
+            if self.trained.count(trial.name) == 3:
+                trial.config.pop("ends", None)
+            super().train(trial, directory, report)
+
+    monkeypatch.setattr(worker, "_WAITS", (0.01, 0.01))
+    ledger = sweep(tmp_path, [trial(1, ends="in use"), trial(1, seed=2)])
+    trainer = Busy()
+    run(ledger, trainer)
+    assert [ledger.state(each).value for each in ledger.trials()] == ["done", "done"]
+    assert trainer.trained.count(ledger.trials()[0].name) == 4
+    with ledger.lease(ledger.trials()[0]) as lease:
+        assert [attempt.left for attempt in lease.attempts()] == [True, True, True, False]
+
+
+def test_a_worker_that_is_stopped_leaves_its_trial_pending(tmp_path):
+    class Stopped(Scripted):
+        def train(self, trial, directory, report):
+            raise KeyboardInterrupt
+
+    ledger = sweep(tmp_path, [trial(1)])
+    for _ in range(worker.ATTEMPTS + 1):
+        with pytest.raises(KeyboardInterrupt):
+            run(ledger, Stopped())
+    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    run(ledger)
+    assert ledger.state(ledger.trials()[0]) == State.DONE
+
+
+def test_a_trial_that_kills_its_workers_has_failed_unless_it_gets_on(tmp_path):
+    stuck, moving = trial(99, seed=1), trial(99, seed=2)
+    ledger = sweep(tmp_path, [stuck, moving])
+    for number, each in itertools.product(range(worker.ATTEMPTS), (stuck, moving)):
+        with ledger.lease(each) as lease:
+            lease.begin(4 if each is stuck else number)
+    for each in (stuck, moving):
+        directory = ledger.directory(each)
+        directory.mkdir(parents=True)
+        lines = [json.dumps({"step": step, "split": "validation", "loss": 1.0}) for step in range(1, 5)]
+        (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    run(ledger)
+    assert ledger.outcome(stuck).state == State.FAILED
+    assert "5 workers in a row died at it, none past step 4" in ledger.outcome(stuck).message
+    assert ledger.state(moving) == State.DONE
+
+
+def test_a_proposer_is_asked_until_the_total_and_may_prune(tmp_path):
+    class Proposing:
+        def __init__(self):
+            self.asked = 0
+
+        def propose(self, ledger):
+            self.asked += 1
+            return trial(5, seed=self.asked, loss=float(self.asked)) if self.asked <= 3 else None
+
+        def prune(self, trial, step, value):
+            return trial.config["seed"] == 2 and step == 3
+
+    ledger, proposer = sweep(tmp_path, []), Proposing()
+    run(ledger, total=2, proposer=proposer)
+    assert proposer.asked == 2
+    assert [ledger.outcome(each) for each in ledger.trials()] == [
+        Outcome(State.DONE, 0.2, 5, ""),
+        Outcome(State.PRUNED, pytest.approx(2 / 3), 3, ""),
+    ]
+    run(ledger, total=9, proposer=proposer)
+    assert len(ledger.trials()) == 3
+    assert proposer.asked == 4
+
+
+class Together(Scripted):
+    """Trials of as many ticks are one program."""
+
+    def __init__(self, gain=2.0):
+        super().__init__()
+        self.the_gain, self.measured, self.groups = gain, 0, []
+
+    def gain(self, trials, folder):
+        self.measured += 1
+        (folder / "measured.txt").touch()
+        return self.the_gain
+
+    def train_together(self, trials, directories):
+        self.groups.append([each.name for each in trials])
+        if any(each.config.get("ends") == "not together" for each in trials):
+            raise UserError("their batches differ in shape")
+        for each, directory in zip(trials, directories, strict=True):
+            Sleeping.train(self, each, directory, lambda *about: None)
+        return [3 if each.config.get("ends") == "diverges" else None for each in trials]
+
+
+def test_trials_of_one_program_are_trained_together_where_that_is_faster(tmp_path):
+    short = [trial(1, seed=seed) for seed in range(3)] + [trial(1, ends="diverges")]
+    long = [trial(2, seed=0)]
+    ledger, trainer = sweep(tmp_path, [short[0], long[0], *short[1:]]), Together()
+    run(ledger, trainer, vectorise=True)
+    assert trainer.groups == [[each.name for each in short]]
+    assert trainer.trained == [long[0].name]
+    assert trainer.measured == 1
+    assert [ledger.state(each).value for each in short] == ["done", "done", "done", "diverged"]
+    assert ledger.outcome(short[3]).step == 3
+
+
+def test_trials_are_trained_one_by_one_where_together_is_slower_or_cannot_be(tmp_path):
+    trials = [trial(1, seed=seed) for seed in range(3)]
+    ledger, trainer = sweep(tmp_path / "slower", trials), Together(gain=0.9)
+    run(ledger, trainer, vectorise=True)
+    assert (trainer.groups, trainer.measured) == ([], 1)
+    assert trainer.trained == [each.name for each in trials]
+    odd = [trial(1, seed=seed, ends="not together") for seed in range(3)]
+    ledger, trainer = sweep(tmp_path / "odd", odd), Together()
+    run(ledger, trainer, vectorise=True)
+    assert len(trainer.groups) == 1
+    assert trainer.trained == [each.name for each in odd]
+    assert {ledger.state(each) for each in odd} == {State.DONE}
+
+
+def test_a_trial_that_has_begun_is_joined_by_none_that_has_not(tmp_path):
+    trials = [trial(3, seed=seed) for seed in range(4)]
+    ledger, trainer = sweep(tmp_path, trials), Together()
+    for each in trials[:2]:
+        ledger.directory(each).mkdir(parents=True)
+        line = json.dumps({"step": 1, "split": "validation", "loss": 1.0})
+        (ledger.directory(each) / "metrics.jsonl").write_text(line + "\n")
+    run(ledger, trainer, vectorise=True)
+    assert trainer.groups == [[each.name for each in trials[:2]], [each.name for each in trials[2:]]]
+
+
+def start(path, total, seconds):
+    command = [sys.executable, "-m", "tests.studies.fake_worker", path, str(total), str(seconds)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def leased(ledger):
+    return sum(ledger.state(each) == State.LEASED for each in ledger.trials())
+
+
+def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_path):
+    total, ticks = 40, 8
+    ledger = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])
+    # Nobody gets past the middle of a trial before the last kill: on a busy machine all would be over before it.
+    hold = tmp_path / "trials" / HOLD
+    hold.parent.mkdir()
+    hold.touch()
+    chance = random.Random(0)
+    workers = [start(tmp_path, total, 0.02) for _ in range(16)]
+    for _ in range(2):
+        for _ in range(2000):
+            if leased(ledger) == 16:
+                break
+            assert all(each.poll() is None for each in workers)
+            time.sleep(0.05)
+        assert leased(ledger) == 16
+        for victim in chance.sample(workers, 8):
+            victim.kill()
+            victim.communicate()
+            workers.remove(victim)
+        workers += [start(tmp_path, total, 0.02) for _ in range(8)]
+    hold.unlink()
+    for each in workers:
+        _, said = each.communicate()
+        assert each.returncode == 0, said
+    trials = Ledger.existing(tmp_path).trials()
+    assert len({each.name for each in trials}) == len(trials) == total
+    attempts = 0
+    for each in trials:
+        assert ledger.outcome(each) == Outcome(State.DONE, 1 / ticks, ticks, "")
+        # One at a time, each from where the one before was: two at once would have written some step twice.
+        lines = (ledger.directory(each) / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, ticks + 1))
+        with ledger.lease(each) as lease:
+            attempts += len(lease.attempts())
+    assert attempts == total + 16
+    assert sorted(entry.name for entry in (tmp_path / "trials").iterdir()) == sorted(each.name for each in trials)
+
+
+def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
+    program = (
+        "import sys, time\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[2])\n"
+        "from tests.studies.fake_worker import Sleeping\nfrom transformer.studies.ledger import Ledger\n"
+        "from transformer.studies.worker import work\n"
+        "class Hanging(Sleeping):\n"
+        "    def train(self, trial, directory, report):\n"
+        "        super().train(trial, directory, report)\n"
+        "        time.sleep(600)\n"
+        "ledger = Ledger.existing(Path(sys.argv[1]))\n"
+        "work(ledger, None, total=1, metric='validation/loss', trainer=Hanging(), patience=0.5)\n"
+    )
+    ledger = sweep(tmp_path, [trial(1)])
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path, ROOT], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    assert "in train" in done.stderr
+    assert ledger.state(ledger.trials()[0]) == State.PENDING
+    run(ledger)
+    assert ledger.state(ledger.trials()[0]) == State.DONE
+
+
+@pytest.mark.slow
+def test_four_workers_are_at_work_at_once_all_but_a_seventh_of_the_time(tmp_path):
+    """3.5 times as fast as one: as much work overlapping, counted from what each trial's record says."""
+    total, ticks = 32, 10
+    ledger = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])
+    for each in [start(tmp_path, total, 0.1) for _ in range(4)]:
+        each.wait()
+    times = [ledger.times(each) for each in ledger.trials()]
+    worked = sum(ended - began for began, ended in times)
+    span = max(ended for _, ended in times) - min(began for began, _ in times)
+    print(f"{worked:.2f} s of trials in {span:.2f} s: {worked / span:.2f}")
+    assert worked / span >= 3.5
+
+
+def test_signals_and_locks_leave_no_process_behind(tmp_path):
+    ledger = sweep(tmp_path, [trial(1000)])
+    one = start(tmp_path, 1, 0.05)
+    while leased(ledger) == 0:
+        assert one.poll() is None
+        time.sleep(0.02)
+    os.kill(one.pid, signal.SIGINT)
+    assert one.wait() != 0
+    one.stderr.close()
+    assert ledger.state(ledger.trials()[0]) == State.PENDING

@@ -1,0 +1,1 @@
+"""Studies: many runs as one question. The sweep engine, paired statistics, the report."""

@@ -1,0 +1,226 @@
+"""An ablation: arms that differ in a few keys, the seeds that they share, and how the question is decided.
+
+`get_ablation(ablation)` beside a config's `get_config()` receives `build_ablation` and returns what it made.
+"""
+
+import dataclasses
+import enum
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer.config import UserError, from_config, nearest
+
+Overrides = Mapping[str, Any]  # dotted key without "config." -> value; a mapping replaces a whole group
+
+
+class Better(enum.Enum):
+    """Which way a metric is to go."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """A stack of blocks whose gradients at initialisation are measured at several depths.
+
+    `overrides` make its config from the study's base and `depth_keys` are set to each of the `depths`.
+    """
+
+    depths: tuple[int, ...]
+    depth_keys: tuple[str, ...]
+    overrides: Overrides = dataclasses.field(default_factory=dict)
+    seeds: tuple[int, ...] = (1, 2, 3)
+
+    def __post_init__(self) -> None:
+        _check_whole("stack.depths", self.depths, least=1)
+        _check_whole("stack.seeds", self.seeds)
+        if not self.depth_keys:
+            raise UserError("stack.depth_keys is empty: say which keys hold the depth, as depth_keys=('model.layers',)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """A question, the arms that answer it, and how.
+
+    Every arm is trained on every task of `tasks` (named sets of overrides) with every seed of `seeds` and every
+    combination of the `tuned` values. For each arm and task the values with the best mean `chosen_by` are chosen, and
+    there the arms are compared with the `reference` by `reported`. `better` is the direction of both metrics, which
+    are "split/name" as in metrics.jsonl.
+
+    `target` is a value of `chosen_by` whose first reaching is timed. A finished run whose `chosen_by` is worse than
+    `diverged_beyond` counts as diverged. `notable` is the smallest difference that matters, in the units of
+    `reported`. `followed` are further metrics to draw, `initial_gradients` stacks by name.
+    """
+
+    question: str
+    arms: Mapping[str, Overrides]
+    reference: str
+    tuned: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    chosen_by: str = "validation/loss"
+    reported: str = "test/loss"
+    better: Better = Better.LOWER
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
+    target: float | None = None
+    diverged_beyond: float | None = None
+    notable: float | None = None
+    followed: tuple[str, ...] = ()
+    initial_gradients: Mapping[str, Stack] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.question.strip():
+            raise UserError("ablation.question is empty: say in one sentence what the study asks")
+        if len(self.arms) < 2:
+            raise UserError(f"ablation.arms has {len(self.arms)} of them: an ablation compares two arms or more")
+        if self.reference not in self.arms:
+            raise UserError(f"ablation.reference={self.reference!r} is no arm: {nearest(self.reference, self.arms)}")
+        if not self.tasks:
+            raise UserError("ablation.tasks is empty: leave it out, or name a set of overrides for each task")
+        _check_whole("ablation.seeds", self.seeds)
+        for name in self.metrics:
+            split, slash, metric = name.partition("/")
+            if not (slash and split and metric) or any(map(str.isspace, name)):
+                raise UserError(
+                    f"ablation: metric {name!r} is not written as split/name: say for example 'validation/loss'"
+                )
+        for name in ("target", "diverged_beyond", "notable"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise UserError(f"ablation.{name}={value} is not finite: say a number, or leave it out")
+        if self.notable is not None and self.notable <= 0:
+            raise UserError(
+                f"ablation.notable={self.notable} must be above 0: it is the smallest difference that matters"
+            )
+        self._check_tuned()
+        self._check_owners()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every metric that the study reads, each once: those that decide, the training loss, and those followed."""
+        return tuple(dict.fromkeys((self.chosen_by, self.reported, "train/loss", *self.followed)))
+
+    @property
+    def curves(self) -> tuple[str, ...]:
+        """The metrics whose course over training is kept."""
+        return tuple(dict.fromkeys((self.chosen_by, "train/loss", *self.followed)))
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """Every combination of the tuned values, the last key fastest; one empty where nothing is tuned."""
+        for values in itertools.product(*self.tuned.values()):
+            yield dict(zip(self.tuned, values, strict=True))
+
+    def _check_tuned(self) -> None:
+        for key, values in self.tuned.items():
+            if not values:
+                raise UserError(f"ablation.tuned[{key!r}] is empty: give the values to try, or leave the key out")
+            for value in values:
+                # 1 and True are one to ==, but not to a config.
+                if sum(type(value) is type(other) and value == other for other in values) > 1:
+                    raise UserError(f"ablation.tuned[{key!r}] has {value!r} twice: every value is tried once")
+
+    def _check_owners(self) -> None:
+        """A key belongs to the seeds, the tuned values, an arm or a task: to one of them alone."""
+        arms, tasks = _named("arm", self.arms), _named("task", self.tasks)
+        for owner, keys in (*arms, *tasks, ("tuned", self.tuned)):
+            for key in keys:
+                if key == "seed":
+                    raise UserError(f"{owner} sets seed: every arm is trained with all of ablation.seeds={self.seeds}")
+        for owner, keys in (*arms, *tasks):
+            for key, other in _overlaps(keys, self.tuned):
+                raise UserError(f"{owner} sets {key} and tuned tries values of {other}: let one of them say it")
+        for (arm, keys), (task, others) in itertools.product(arms, tasks):
+            for key, other in _overlaps(keys, others):
+                raise UserError(f"{arm} sets {key} and {task} sets {other}: let one of them say it")
+
+
+def build_ablation(**values: Any) -> Ablation:
+    """What `get_ablation(ablation)` calls: the fields of `Ablation`, as plain values.
+
+    Lists serve as tuples, dicts as stacks, ConfigDicts as dicts, and the value of an enum as its member.
+
+    Errors: UserError for an unknown or missing field, and for whatever cannot be a study.
+    """
+    plain = {name: _plain(value) for name, value in values.items()}
+    for name in ("arms", "tasks"):
+        for key, overrides in _mapping(plain, name).items():
+            if not isinstance(key, str) or not isinstance(overrides, Mapping):
+                raise UserError(f"ablation.{name}[{key!r}]={overrides!r} must be a dict of overrides by dotted key")
+    for key, tried in _mapping(plain, "tuned").items():
+        if not isinstance(tried, (list, tuple)):
+            raise UserError(f"ablation.tuned[{key!r}]={tried!r} must be a tuple of the values to try")
+        plain["tuned"] = {**plain["tuned"], key: tuple(tried)}
+    stacks = _mapping(plain, "initial_gradients")
+    if stacks:
+        plain["initial_gradients"] = {name: _stack(name, stack) for name, stack in stacks.items()}
+    return from_config(Ablation, plain, "ablation")
+
+
+def with_seeds(spec: Ablation, text: str) -> Ablation:
+    """The study with the seeds that a flag names, as "1,2,3".
+
+    Errors: UserError for what is no list of whole numbers, and for a missing or a doubled seed.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UserError(f"--seeds={text!r} lacks a seed: write whole numbers, as --seeds=1,2,3")
+    try:
+        seeds = tuple(int(word) for word in words)
+    except ValueError:
+        raise UserError(f"--seeds={text!r} is no list of whole numbers: write them as --seeds=1,2,3") from None
+    return dataclasses.replace(spec, seeds=seeds)
+
+
+def group_or_part(key: str, other: str) -> bool:
+    """Whether one of two dotted keys is the other, or a group that holds it."""
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
+
+
+def _overlaps(keys: Iterable[str], others: Collection[str]) -> Iterator[tuple[str, str]]:
+    return ((key, other) for key in keys for other in others if group_or_part(key, other))
+
+
+def _named(kind: str, groups: Mapping[str, Overrides]) -> list[tuple[str, Overrides]]:
+    return [(f"{kind} {name!r}", overrides) for name, overrides in groups.items()]
+
+
+def _check_whole(name: str, numbers: tuple[int, ...], *, least: int = 0) -> None:
+    if not numbers:
+        raise UserError(f"{name} is empty: say at least one, as {name.rpartition('.')[2]}=(1, 2, 3)")
+    for number in numbers:
+        if number < least:
+            raise UserError(f"{name}={numbers} has {number}: say whole numbers from {least} on")
+        if numbers.count(number) > 1:
+            raise UserError(f"{name}={numbers} has {number} twice: each counts once")
+
+
+def _mapping(values: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
+    found = values.get(name, {})
+    if not isinstance(found, Mapping):
+        raise UserError(f"ablation.{name}={found!r} must be a dict")
+    return found
+
+
+def _stack(name: Any, values: Any) -> Stack:
+    path = f"ablation.initial_gradients[{name!r}]"
+    if not isinstance(values, Mapping):
+        raise UserError(f"{path}={values!r} must be a dict with depths and depth_keys")
+    try:
+        return from_config(Stack, values, "stack")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """The value with every ConfigDict in it as a dict."""
+    if isinstance(value, ConfigDict):
+        return _plain(value.to_dict())
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item) for item in value)
+    return value

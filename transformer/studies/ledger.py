@@ -1,0 +1,368 @@
+"""The ledger of a sweep: which trials there are, who is at one, and how each ended.
+
+    WORKDIR/
+        sweep.json                what the sweep is: base config, space, engine, seed, metric
+        trials.jsonl              the trials in the order planned, a line each
+        ledger/NAME/lock          who is at a trial: held, so nobody else is
+        ledger/NAME/attempts.jsonl   every start of it, and whether it was left in good order
+        ledger/NAME/outcome.json  how it ended; nothing writes it twice
+        trials/NAME/              the run directory
+
+Many processes on many machines work from these files alone. Who trains a trial holds its lock, which the kernel of a
+disk lets go of when the process dies (in a bucket it is a lease that ends unless it is renewed): a trial without an
+outcome whose lock is free is pending, whatever became of those that had it before. Its outcome is written while its
+lock is held, so that it is written once.
+
+Nothing here imports jax.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer.config import UserError
+from transformer.storage import InUse, locate, storage_of
+from transformer.studies.trials import Trial, plain
+
+_FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
+_PLANNING = "planning"  # the folder whose lock is held to plan
+_LOCK = "lock"
+_WAIT = 0.02  # seconds between two looks at a lock that others hold for an instant
+_SHOWN = 3  # differences of two sweeps
+_CORRECTABLE = ("metric", "better")  # as long as no trial has an outcome by them
+
+
+class State(enum.Enum):
+    """What a trial is at."""
+
+    PENDING = "pending"
+    LEASED = "leased"
+    DONE = "done"
+    PRUNED = "pruned"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
+class Outcome(NamedTuple):
+    """How a trial ended."""
+
+    state: State
+    value: float | None  # the sweep's metric at the end
+    step: int
+    message: str
+
+
+class Attempt(NamedTuple):
+    """One start of a trial."""
+
+    step: int  # that had been reached before
+    left: bool  # in good order: its worker was stopped, it did not die
+
+
+class Ledger:
+    """The files of one sweep. Open it by what the sweep is, or as `existing`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._trials: tuple[Trial, ...] = ()
+        self._version: Any = None
+        self._outcomes: dict[str, Outcome] = {}  # that are known: they never change
+
+    @classmethod
+    def open(cls, path: Path, sweep: Mapping[str, Any]) -> "Ledger":
+        """The sweep at `path`, begun or gone on with; `sweep` holds the plain facts that fix what it is.
+
+        A metric that was misnamed may be put right as long as no trial has an outcome.
+
+        Errors: UserError where another sweep is there (with the first differences) or something else.
+        """
+        path, facts = locate(path), plain(sweep)
+        ledger = cls(path)
+        with _usable(path):
+            storage_of(path).reach(path)
+            _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
+            with ledger._planning():
+                _check_directory(path)
+                found = ledger.facts() if (path / _FACTS).is_file() else None
+                if found is not None:
+                    free = () if ledger._any_outcome() else _CORRECTABLE
+                    _check_facts(path, {**found, **{key: facts[key] for key in free if key in facts}}, facts)
+                if found != facts:
+                    text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+                    storage_of(path).replace(path / _FACTS, f"{text}\n".encode())
+        return ledger
+
+    @classmethod
+    def existing(cls, path: Path) -> "Ledger":
+        """The sweep that is at `path`.
+
+        Errors: UserError where there is none.
+        """
+        path = locate(path)
+        with _usable(path):
+            storage_of(path).reach(path)
+            if not (path / _FACTS).is_file():
+                raise UserError(f"--workdir={path} holds no sweep: it has no {_FACTS}")
+        return cls(path)
+
+    def facts(self) -> dict[str, Any]:
+        """What the sweep is.
+
+        Errors: UserError when the file is no JSON object.
+        """
+        return _object(self.path / _FACTS)
+
+    def plan(self, trials: Sequence[Trial]) -> None:
+        """Append the trials that are not there yet."""
+        if {trial.name for trial in trials} - {trial.name for trial in self.trials()}:
+            with self._planning():
+                self._append(trials)
+
+    def extend(self, total: int, propose: Callable[[], Trial | None]) -> bool:
+        """Append what `propose` says unless there are `total` trials; whether there is more to do now.
+
+        One process proposes at a time and sees what all others have planned.
+        """
+        with self._planning():
+            if len(self.trials()) >= total:
+                return True
+            trial = propose()
+            if trial is None:
+                return False
+            self._append([trial])
+        return True
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials, in the order planned."""
+        version = storage_of(self.path).versions(self.path, [_TRIALS])
+        if version != self._version:
+            content = storage_of(self.path).read(self.path / _TRIALS) if version else b""
+            # A last line without its end is being written, or was torn by a kill and will be cut off.
+            lines = content.rpartition(b"\n")[0].splitlines()
+            self._trials = tuple(Trial(**json.loads(line)) for line in lines)
+            self._version = version
+        return self._trials
+
+    def state(self, trial: Trial) -> State:
+        """What a trial is at."""
+        outcome = self.outcome(trial)
+        if outcome is not None:
+            return outcome.state
+        return State.LEASED if _held(self._folder(trial) / _LOCK) else State.PENDING
+
+    def outcome(self, trial: Trial) -> Outcome | None:
+        """How a trial ended; None where it has not."""
+        if trial.name not in self._outcomes:
+            file = self._folder(trial) / "outcome.json"
+            if not file.is_file():
+                return None
+            found = _object(file)
+            self._outcomes[trial.name] = Outcome(State(found["state"]), found["value"], found["step"], found["message"])
+        return self._outcomes[trial.name]
+
+    def times(self, trial: Trial) -> tuple[float, float] | None:
+        """When the attempt that ended a trial began and ended, in seconds since 1970; None where it has not."""
+        file = self._folder(trial) / "outcome.json"
+        if not file.is_file():
+            return None
+        found = _object(file)
+        return found["began"], found["ended"]
+
+    def directory(self, trial: Trial) -> Path:
+        """Where a trial is trained: a run directory as any other."""
+        return self.path / "trials" / trial.name
+
+    @contextlib.contextmanager
+    def lease(self, trial: Trial) -> Iterator["Lease"]:
+        """Be at a trial, alone, while the context lasts.
+
+        Errors: InUse where another process is at it; in a bucket Lost, when the lease could not be renewed.
+        """
+        folder = self._folder(trial)
+        with storage_of(folder).claim(folder, _LOCK):
+            yield Lease(self, trial, folder, time.time())
+
+    def forget_failed(self) -> int:
+        """Make failed trials pending again, as if never begun but for what their directories hold; how many."""
+        count = 0
+        for trial in self.trials():
+            outcome = self.outcome(trial)
+            if outcome is not None and outcome.state == State.FAILED:
+                with contextlib.suppress(InUse), self.lease(trial):
+                    for name in ("outcome.json", "attempts.jsonl"):
+                        (self._folder(trial) / name).unlink(missing_ok=True)
+                    del self._outcomes[trial.name]
+                    count += 1
+        return count
+
+    def known(self, trial: Trial, outcome: Outcome) -> None:
+        """Remember an outcome that was just written."""
+        self._outcomes[trial.name] = outcome
+
+    def _folder(self, trial: Trial) -> Path:
+        return self.path / _LEDGER / trial.name
+
+    def _any_outcome(self) -> bool:
+        return any(self.outcome(trial) is not None for trial in self.trials())
+
+    @contextlib.contextmanager
+    def _planning(self) -> Iterator[None]:
+        """Plan alone; who else plans waits."""
+        folder = self.path / _LEDGER / _PLANNING
+        with contextlib.ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(storage_of(folder).claim(folder, _LOCK))
+                    break
+                except InUse:
+                    time.sleep(_WAIT)
+            yield
+
+    def _append(self, trials: Sequence[Trial]) -> None:
+        there = {trial.name for trial in self.trials()}
+        new = {trial.name: trial for trial in trials if trial.name not in there}
+        if not new:
+            return
+        file = storage_of(self.path).append_to(self.path / _TRIALS)
+        with contextlib.closing(file):
+            file.rewrite(_whole_lines)
+            file.append(b"".join(json.dumps(trial._asdict()).encode() + b"\n" for trial in new.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lease:
+    """A trial that this process is at."""
+
+    ledger: Ledger
+    trial: Trial
+    folder: Path
+    began: float
+
+    def attempts(self) -> list[Attempt]:
+        """The starts so far."""
+        try:
+            content = storage_of(self.folder).read(self.folder / "attempts.jsonl")
+        except FileNotFoundError:
+            return []
+        found: list[Attempt] = []
+        for line in content.rpartition(b"\n")[0].splitlines():
+            entry = json.loads(line)
+            if "step" in entry:
+                found.append(Attempt(entry["step"], left=False))
+            else:
+                found[-1] = found[-1]._replace(left=True)
+        return found
+
+    def begin(self, step: int) -> None:
+        """Note this start, after `step` steps of earlier ones."""
+        self._note({"step": step, "began": self.began, "worker": f"process {os.getpid()} on {socket.gethostname()}"})
+
+    def leave(self) -> None:
+        """Note that this start ends without an outcome, in good order."""
+        self._note({"left": True})
+
+    def record(self, outcome: Outcome) -> None:
+        """Write how the trial ended.
+
+        Errors: RuntimeError where that is known already.
+        """
+        if self.ledger.outcome(self.trial) is not None:
+            raise RuntimeError(f"trial {self.trial.name} has an outcome already")
+        about = {**outcome._asdict(), "state": outcome.state.value, "began": self.began, "ended": time.time()}
+        text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False)
+        storage_of(self.folder).replace(self.folder / "outcome.json", f"{text}\n".encode())
+        self.ledger.known(self.trial, outcome)
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        file = storage_of(self.folder).append_to(self.folder / "attempts.jsonl")
+        with contextlib.closing(file):
+            file.rewrite(_whole_lines)
+            file.append(json.dumps(entry).encode() + b"\n")
+
+
+def _whole_lines(content: bytes) -> bytes:
+    complete, newline, _ = content.rpartition(b"\n")
+    return complete + newline
+
+
+def _held(lock: Path) -> bool:
+    """Whether a live process holds a lock, without waiting. In a bucket: whether the lease is there."""
+    if not lock.is_file():
+        return False
+    if not isinstance(lock, Path):
+        return True
+    descriptor = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); repair it or choose another --workdir") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is not what a sweep writes; repair it or choose another --workdir")
+    return value
+
+
+def _check_directory(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UserError(f"--workdir={path} is a file; name a directory")
+    if path.is_dir() and not (path / _FACTS).is_file():
+        # A start that was killed before it wrote its facts leaves these behind.
+        others = {entry.name for entry in path.iterdir()} - {_LEDGER, f"{_FACTS}.new"}
+        if others:
+            raise UserError(
+                f"--workdir={path} holds {min(others)!r} but no {_FACTS}, so it is no sweep; "
+                "name an empty or a new directory"
+            )
+
+
+def _check_facts(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    here, there = _flatten(wanted), _flatten(found)
+    different = [key for key in here | there if here.get(key) != there.get(key)]
+    if different:
+        said = [f"{key}={there.get(key, 'absent')}, not {here.get(key, 'absent')}" for key in different[:_SHOWN]]
+        more = f" (and {len(different) - _SHOWN} more)" if len(different) > _SHOWN else ""
+        raise UserError(
+            f"--workdir={path} holds another sweep: {'; '.join(said)}{more}; choose another --workdir, or go back to "
+            "what is there to complete it"
+        )
+
+
+def _flatten(value: Any, key: str = "") -> dict[str, str]:
+    """The values as JSON text by dotted key, also inside of lists."""
+    entries: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        entries = {str(name): item for name, item in value.items()}
+    elif isinstance(value, list):
+        entries = {str(number): item for number, item in enumerate(value)}
+    if not entries:
+        return {key: json.dumps(value, sort_keys=True, ensure_ascii=False)}
+    flat: dict[str, str] = {}
+    for name, item in entries.items():
+        flat |= _flatten(item, f"{key}.{name}" if key else name)
+    return flat
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """A place that cannot be asked or written to is a mistake of whoever named it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error

@@ -1,0 +1,101 @@
+// Every run: what it was, how it ended, and the command that trains it again.
+
+const sorting = { column: null, descending: false };
+
+/** The columns of the runs: their heads, and the value by which a column sorts. */
+function cellColumns() {
+  return [
+    { head: "arm", value: ({ arm }) => arm, cell: ({ arm }) => line(...named(arm)) },
+    ...(severalTasks ? [{ head: "task", value: ({ task }) => task }] : []),
+    { head: "seed", value: ({ seed }) => seed },
+    ...Object.keys(data.tuned ?? {}).map((key) => ({
+      head: shortKey(key),
+      value: ({ tuned }) => own(tuned, key) ?? null,
+      cell: ({ tuned }) => tunedWords(own(tuned, key)),
+    })),
+    { head: "state", value: ({ state }) => state, cell: (cell) => stateOf(cell) },
+    { head: metricName(data.chosen_by), value: ({ chosen }) => chosen },
+    { head: metricName(data.reported), value: ({ reported }) => reported },
+    { head: "steps", value: ({ steps }) => steps },
+  ];
+}
+
+function stateOf({ arm, task, directory, state }) {
+  const taken = armNamed(arm)?.seeds.some((each) => each.task === task && each.directory === directory);
+  const words = make("span", { class: `state ${visible(state)}` }, visible(state));
+  return taken && tunedKeys().length
+    ? [words, make("span", { class: "taken-mark", title: "at the arm's chosen values" }, " chosen")]
+    : [words];
+}
+
+function showCells() {
+  const columns = cellColumns();
+  const head = columns.map(({ head }, index) => {
+    const button = make("button", { type: "button", class: "sort" }, head);
+    const cell = make("th", { scope: "col", "aria-sort": "none" }, button);
+    button.addEventListener("click", () => sortBy(index));
+    return cell;
+  });
+  const last = make("th", { scope: "col" }, "the command that trains it");
+  const body = make("tbody", {});
+  const table = make(
+    "table",
+    { id: "cells-table", class: "figures" },
+    make("thead", {}, make("tr", {}, ...head, last)),
+    body,
+  );
+  const rows = data.cells.map((cell) => [cell, cellRow(cell, columns)]);
+  body.append(...rows.map(([, row]) => row));
+  const scroll = make(
+    "div",
+    { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every run" },
+    table,
+  );
+  const panel = addPanel("cells", "Every run", scroll);
+  const saving = make("div", { class: "exports" });
+  for (const [kind, words] of [
+    ["csv", "CSV of the runs"],
+    ["json", "JSON of everything"],
+  ]) {
+    const button = make("button", { type: "button", class: "small-button", id: `save-${kind}` }, words);
+    button.addEventListener("click", () => saveData(kind));
+    saving.append(button);
+  }
+  panel.querySelector(".panel-head").append(saving);
+
+  function sortBy(index) {
+    sorting.descending = sorting.column === index && !sorting.descending;
+    sorting.column = index;
+    const order = [...rows].sort(([a], [b]) => compared(columns[index].value(a), columns[index].value(b)));
+    body.replaceChildren(...order.map(([, row]) => row));
+    head.forEach((cell, at) => {
+      const direction = sorting.descending ? "descending" : "ascending";
+      cell.setAttribute("aria-sort", at === index ? direction : "none");
+    });
+  }
+}
+
+/** What has no value stays last, whichever way is sorted. */
+function compared(a, b) {
+  const absent = (value) => value === null || value === undefined;
+  if (absent(a) || absent(b)) return absent(a) - absent(b);
+  const order =
+    isNumber(a) && isNumber(b) ? a - b : worded(a).localeCompare(worded(b), "en", { numeric: true });
+  return sorting.descending ? -order : order;
+}
+
+function cellRow(cell, columns) {
+  const parts = columns.map(({ value, cell: write }) => {
+    if (write) return make("td", {}, ...[write(cell)].flat());
+    const found = value(cell);
+    return make("td", {}, typeof found === "string" ? visible(found) : exact(found, brief(found)));
+  });
+  const command = String(cell.command ?? "");
+  const code = make("code", { title: visible(cell.directory ?? "") }, visible(command));
+  const last = make(
+    "td",
+    { class: "of-command" },
+    ...(command ? [make("span", {}, copyButton(command), code)] : []),
+  );
+  return make("tr", {}, ...parts, last);
+}

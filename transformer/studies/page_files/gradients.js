@@ -1,0 +1,78 @@
+// Gradients at the first step, before anything is learned: layer by layer, for stacks of several depths.
+
+function showGradients() {
+  const found = data.about?.initial_gradients;
+  if (!found?.stacks?.length) return;
+  const how = found.how
+    ? visible(found.how)
+    : "Norm of the gradient of each block's first feed-forward matrix, mean over seeds.";
+  const panel = addPanel("gradients", "Gradients at initialisation", make("p", { class: "note" }, how));
+  found.stacks.forEach((stack, number) => showStack(panel, stack, number));
+}
+
+function showStack(panel, stack, number) {
+  const place = make("div", { class: "trio" });
+  panel.append(make("h3", {}, visible(stack.name)), place);
+  // One scale for all depths of a stack: growth is compared across them.
+  const range = stack.arms
+    .flatMap(({ layers, low, high }) => [...layers, ...(low ?? []), ...(high ?? [])])
+    .filter((value) => isNumber(value) && value > 0);
+  for (const [index, depth] of stack.depths.entries())
+    addLines(place, {
+      id: `gradients-${number}-${index}`,
+      title: counted(depth, "layer"),
+      height: 210,
+      tell: (layer) => `layer ${layer} of ${depth}`,
+      look: () => ({
+        series: shownArms().flatMap(({ name }) => {
+          const entry = stack.arms.find((each) => each.arm === name && each.depth === depth);
+          return entry ? [{ arm: name, points: layerPoints(entry) }] : [];
+        }),
+        xScale: (layers) => layerScale(layers),
+        xName: "layer, from the input",
+        yName: "gradient norm",
+        logarithmic: range.length > 0,
+        range,
+      }),
+    });
+  panel.append(make("div", { class: "scroll" }, gradientTable(stack)));
+}
+
+const layerPoints = ({ layers, low, high }) =>
+  layers.map((middle, at) => ({ x: at + 1, middle, low: low?.[at], high: high?.[at] }));
+
+function layerScale(layers) {
+  const last = Math.max(...layers);
+  const every = [1, 2, 4, 6, 8, 12, 24].find((step) => last / step <= 7) ?? Math.ceil(last / 6);
+  const ticks = layers.filter((layer) => layer === 1 || layer % every === 0);
+  const share = (layer) => (last > 1 ? (layer - 0.7) / (last - 0.4) : 0.5);
+  return { ticks: [...new Set(ticks)].map((layer) => [layer, String(layer)]), share };
+}
+
+function gradientTable(stack) {
+  const ratio = (name, depth) =>
+    stack.ratio?.find((each) => each.arm === name && each.depth === depth)?.last_over_first;
+  const exponent = (name) => stack.exponent?.find((each) => each.arm === name)?.value;
+  const columns = [
+    { head: "arm", cell: ({ name }) => line(...named(name)) },
+    ...stack.depths.map((depth) => ({
+      head: `last / first of ${depth}`,
+      title: `the norm in the last layer over that in the first, of ${counted(depth, "layer")}`,
+      cell: ({ name }) => exact(ratio(name, depth), brief(ratio(name, depth))),
+    })),
+    {
+      head: "depth exponent",
+      title: "slope of the last layer's norm over the depth, both as logarithms; −0.5 is 1/√depth",
+      absent: !stack.exponent?.some(({ value }) => isNumber(value)),
+      cell: ({ name }) => exact(exponent(name), fixed(exponent(name), 2)),
+    },
+  ];
+  const rows = data.arms.filter(({ name }) => stack.arms.some(({ arm }) => arm === name));
+  const attributes = { class: "figures", "data-stack": visible(stack.name) };
+  return makeTable(
+    `Growth through ${visible(stack.name)}`,
+    columns.filter(({ absent }) => !absent),
+    rows,
+    attributes,
+  );
+}

@@ -1,0 +1,166 @@
+// The map of two tuned keys: a heat map an arm, on one scale for all of them.
+
+function showMap() {
+  const maps = data.arms.filter(({ map }) => map);
+  if (!maps.length) return;
+  const { x_key, y_key } = maps[0].map;
+  const note =
+    `Mean of ${metricName(data.chosen_by)} over the seeds, one scale for all arms; a cross counts the runs that ` +
+    "diverged, over the whole cell where none was left. The frame is what the arm chose.";
+  const place = make("div", {});
+  addPanel("map", `${shortKey(x_key)} × ${shortKey(y_key)}`, make("p", { class: "note" }, note), place);
+  addFigure(place, { id: "maps", title: `${metricName(data.chosen_by)} by arm`, paint: paintMaps });
+}
+
+function paintMaps(width) {
+  const arms = shownArms().filter(({ map }) => map);
+  if (!arms.length) return null;
+  const every = data.arms.filter(({ map }) => map).flatMap(({ map }) => map.cells.flat());
+  const means = every.map(({ mean }) => mean).filter(isNumber);
+  const scale = means.length ? colourScale(means) : null;
+  const { x: xs, y: ys } = arms[0].map;
+  const left = widest(ys) + 30;
+  const cell = { wide: Math.max(30, Math.min(64, (width - left - 12) / xs.length)), tall: 32 };
+  const across = left + cell.wide * xs.length + 26;
+  const columns = Math.max(1, Math.floor((width + 26) / across));
+  const down = ys.length * cell.tall + 76;
+  const [parts, stops] = [[], []];
+  arms.forEach((arm, index) => {
+    const [x, y] = [(index % columns) * across + left, Math.floor(index / columns) * down + 30];
+    drawMap(arm, x, y, cell, scale, parts, stops);
+  });
+  const rows = Math.ceil(arms.length / columns);
+  if (scale) parts.push(...scaleBar(scale, left, rows * down + 6, Math.min(260, width - left - 20)));
+  const crossed = ({ map }) => map.cells.flat().filter(({ diverged }) => diverged > 0).length;
+  const said = arms.map((arm) => `${visible(arm.name)} has diverged runs in ${crossed(arm)} cells`);
+  return {
+    height: rows * down + 44,
+    parts,
+    stops,
+    description:
+      `Maps of ${metricName(data.chosen_by)} over ${tunedKeys().map(shortKey).join(" and ")}, ` +
+      `${xs.length * ys.length} cells each: ${said.join("; ")}.`,
+  };
+}
+
+/** Where a mean stands between the least and the most of all arms, by its logarithm where they lie far apart. */
+function colourScale(means) {
+  const [low, high] = [Math.min(...means), Math.max(...means)];
+  const logarithmic = low > 0 && high > 8 * low;
+  const turn = logarithmic ? Math.log : (value) => value;
+  const share = (value) => (high > low ? (turn(value) - turn(low)) / (turn(high) - turn(low)) : 0);
+  const value = (part) => (logarithmic ? low * (high / low) ** part : low + (high - low) * part);
+  return { share, value, logarithmic, low, high };
+}
+
+// The ramp takes square roots: a share's square runs evenly along it.
+const shade = (share) => css(share ** 2);
+
+function drawMap({ name, map, chosen }, left, top, cell, scale, parts, stops) {
+  const { x: xs, y: ys, x_key: xKey, y_key: yKey } = map;
+  parts.push(marker(name, left + 5, top - 13, 4.2));
+  parts.push(label(shorten(visible(name), 26), left + 15, top - 9, { class: "facet-name" }));
+  const isTaken = (xValue, yValue) =>
+    Object.values(chosen ?? {}).some(
+      (values) => sameValue(own(values, xKey), xValue) && sameValue(own(values, yKey), yValue),
+    );
+  ys.forEach((yValue, row) => {
+    // The largest value stands at the top, as on any axis.
+    const y = top + (ys.length - 1 - row) * cell.tall;
+    xs.forEach((xValue, column) => {
+      const found = map.cells[row][column];
+      const x = left + column * cell.wide;
+      const words = () => mapWords(name, found, [xKey, xValue], [yKey, yValue]);
+      parts.push(...mapCell(found, x, y, cell, scale));
+      stops.push({ x: x + cell.wide / 2, y: y + cell.tall / 2, reach: cell.wide, words });
+      const box = { x: x + 1.5, y: y + 1.5, width: cell.wide - 4, height: cell.tall - 4, rx: 2 };
+      if (isTaken(xValue, yValue)) parts.push(draw("rect", { class: "taken", ...box }));
+    });
+  });
+  parts.push(...mapAxes(map, left, top, cell));
+}
+
+function mapAxes({ x: xs, y: ys, x_key: xKey, y_key: yKey }, left, top, cell) {
+  const [middle, end] = [{ "text-anchor": "middle" }, { "text-anchor": "end" }];
+  const bottom = top + ys.length * cell.tall;
+  const rows = ys.map((value, row) =>
+    label(tunedWords(value), left - 7, bottom - (row + 0.5) * cell.tall + 4, { class: "tick", ...end }),
+  );
+  const columns = xs.map((value, column) =>
+    label(tunedWords(value), left + (column + 0.5) * cell.wide, bottom + 14, { class: "tick", ...middle }),
+  );
+  const [x, y] = [left - widest(ys) - 16, (top + bottom) / 2];
+  const turned = { class: "axis-name", ...middle, transform: `rotate(-90 ${x} ${y})` };
+  const xName = label(shortKey(xKey), left + xs.length * cell.wide, bottom + 29, {
+    class: "axis-name",
+    ...end,
+  });
+  return [...rows, ...columns, xName, label(shortKey(yKey), x, y, turned)];
+}
+
+const widest = (values) => Math.ceil(Math.max(...values.map((value) => widthOf(tunedWords(value)))));
+
+/** A mean in its colour and in figures; the runs that diverged crossed out, or counted beside those that did not. */
+function mapCell({ mean, diverged }, x, y, { wide, tall }, scale) {
+  const [width, height] = [wide - 1, tall - 1];
+  const share = isNumber(mean) ? scale.share(mean) : null;
+  const ground = share === null ? { class: "no-value" } : { fill: shade(share) };
+  const parts = [draw("rect", { ...ground, x, y, width, height, rx: 2 })];
+  const ink = share > 0.5 ? "ink light" : "ink";
+  const words = share !== null && wide >= 34 ? minus(compact(Number(mean.toPrecision(3)))) : "";
+  const attributes = { class: `cell-value ${ink}`, "text-anchor": "middle" };
+  if (words) parts.push(label(words, x + width / 2, y + tall / 2 + (diverged > 0 ? -2 : 4), attributes));
+  if (!(diverged > 0)) return parts;
+  const [right, foot] = [x + width - 5, y + height - 5];
+  const d =
+    share === null
+      ? `M${x + 5} ${y + 5}L${right} ${foot}M${x + 5} ${foot}L${right} ${y + 5}`
+      : `M${x + width / 2 - 8} ${foot - 7}l6 6m0 -6l-6 6`;
+  parts.push(draw("path", { class: `cell-cross ${ink}`, d }));
+  if (share !== null) parts.push(label(diverged, x + width / 2 + 1, foot, { class: `cell-count ${ink}` }));
+  return parts;
+}
+
+const mapWords = (name, { mean, diverged, n }, ...tuned) => [
+  tipHead(tuned.map(([key, value]) => `${shortKey(key)} ${tunedWords(value)}`).join(", ")),
+  tipRow(name, isNumber(mean) ? brief(mean) : "no value", runsWords(diverged, n)),
+];
+
+function scaleBar(scale, left, top, width) {
+  const parts = [];
+  const count = 48;
+  for (let part = 0; part < count; part++)
+    parts.push(
+      draw("rect", {
+        x: left + (part * width) / count,
+        y: top,
+        width: width / count + 0.4,
+        height: 9,
+        fill: shade((part + 0.5) / count),
+      }),
+    );
+  for (const share of [0, 0.5, 1]) {
+    const anchor = ["start", "middle", "end"][2 * share];
+    parts.push(
+      label(minus(compact(scale.value(share))), left + width * share, top + 22, {
+        class: "tick",
+        "text-anchor": anchor,
+      }),
+    );
+  }
+  const better = lowerIsBetter ? 0 : 1;
+  parts.push(
+    label(better ? "better →" : "← better", left + width * better, top + 35, {
+      class: "axis-name",
+      "text-anchor": better ? "end" : "start",
+    }),
+  );
+  if (scale.logarithmic)
+    parts.push(
+      label("log scale", left + width * (1 - better), top + 35, {
+        class: "axis-name",
+        "text-anchor": better ? "start" : "end",
+      }),
+    );
+  return parts;
+}

@@ -1,0 +1,80 @@
+// The page put together: the bar of the arms, the panels, and what makes all figures be drawn anew.
+
+function showLegend() {
+  const bar = byId("legend");
+  const buttons = data.arms.map(({ name }) => {
+    const button = make(
+      "button",
+      { type: "button", class: "arm-button", "aria-pressed": "true", "data-slot": slots.get(name) },
+      ...named(name),
+    );
+    if (name === data.reference) button.append(make("i", {}, "reference"));
+    button.addEventListener("click", () => toggleArm(name));
+    return button;
+  });
+  const all = make(
+    "button",
+    { type: "button", class: "small-button", id: "all-arms", hidden: "" },
+    "show all",
+  );
+  all.addEventListener("click", () => {
+    hiddenArms.clear();
+    armsChanged();
+  });
+  bar.replaceChildren(...buttons, all);
+}
+
+function toggleArm(name) {
+  if (!hiddenArms.delete(name)) hiddenArms.add(name);
+  // Figures of nothing help nobody: whoever hides the last arm begins again with all.
+  if (hiddenArms.size === data.arms.length) hiddenArms.clear();
+  armsChanged();
+}
+
+function armsChanged() {
+  for (const button of byId("legend").querySelectorAll(".arm-button")) {
+    const { name } = data.arms.find((arm) => slots.get(arm.name) === Number(button.dataset.slot));
+    button.setAttribute("aria-pressed", String(!hiddenArms.has(name)));
+  }
+  byId("all-arms").hidden = !hiddenArms.size;
+  redrawAll();
+}
+
+function showStudy() {
+  showHeader();
+  showLegend();
+  showArms();
+  showSeeds();
+  showBands();
+  showTuned();
+  showMap();
+  showGradients();
+  showHeads();
+  showConfigs();
+  showCells();
+  redrawAll();
+}
+
+try {
+  showStudy();
+} catch (error) {
+  byId("problem").textContent =
+    `This page cannot be drawn here (${error.message}): its data are whole, open it in a current browser.`;
+  byId("problem").hidden = false;
+  throw error;
+}
+
+let drawnWidth = document.documentElement.clientWidth;
+let waiting = null;
+addEventListener("resize", () => {
+  if (document.documentElement.clientWidth === drawnWidth) return;
+  drawnWidth = document.documentElement.clientWidth;
+  cancelAnimationFrame(waiting);
+  waiting = requestAnimationFrame(redrawAll);
+});
+dark.addEventListener("change", () => {
+  renewRamp();
+  redrawAll();
+});
+addEventListener("scroll", followScroll, { passive: true });
+document.body.dataset.shown = "yes";

@@ -1,0 +1,101 @@
+// Over training: the metrics as bands over the seeds, and what heads do.
+
+// From this ratio on the end of a curve is flattened by its beginning.
+const CURVE_LOG_WORTH = 6;
+const banding = { metric: null, logarithmic: false };
+
+function showBands() {
+  const metrics = [...new Set(data.arms.flatMap(({ bands }) => Object.keys(bands ?? {})))].filter((metric) =>
+    data.arms.some(({ bands }) => own(bands, metric)?.steps.length),
+  );
+  if (!metrics.length) return;
+  banding.metric = metrics.includes(data.chosen_by) ? data.chosen_by : metrics[0];
+  const place = make("div", {});
+  const note = "Mean over the seeds at the chosen values, from the least seed to the most.";
+  const panel = addPanel("bands", "Over training", make("p", { class: "note" }, note), place);
+  const title = () => metricName(banding.metric);
+  const figure = addLines(place, {
+    id: "bands-figure",
+    title: title(),
+    height: 300,
+    look: () => ({
+      series: shownArms().flatMap(({ name, bands }) => {
+        const band = own(bands, banding.metric);
+        return band ? [{ arm: name, points: pointsOf(band) }] : [];
+      }),
+      xScale: (steps) => linearScale(steps, 5),
+      xName: "step",
+      yName: title(),
+      logarithmic: banding.logarithmic,
+      level: banding.metric === data.chosen_by ? data.target : null,
+      levelName: "target",
+    }),
+  });
+  const renew = () => {
+    figure.title = title();
+    figure.element.querySelector("strong").textContent = title();
+    redraw(figure);
+  };
+  const box = make("input", { type: "checkbox", id: "bands-log" });
+  const values = (metric) =>
+    data.arms.flatMap(({ bands }) => own(bands, metric)?.middle ?? []).filter(isNumber);
+  const suit = () => (box.checked = banding.logarithmic = worthLog(values(banding.metric), CURVE_LOG_WORTH));
+  box.addEventListener("change", () => {
+    banding.logarithmic = box.checked;
+    renew();
+  });
+  suit();
+  const head = panel.querySelector(".panel-head");
+  if (metrics.length > 1)
+    head.append(
+      chooser(
+        "metric",
+        metrics.map((metric) => [metric, metricName(metric)]),
+        banding.metric,
+        (metric) => {
+          banding.metric = metric;
+          suit();
+          renew();
+        },
+      ),
+    );
+  head.append(make("label", { class: "toggle" }, box, " logarithmic"));
+}
+
+const STATISTICS = {
+  entropy: "Entropy of the attention weights, in nats",
+  sink: "Weight on the first token (sink)",
+};
+
+function showHeads() {
+  const statistics = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(heads ?? {})))];
+  const found = statistics.flatMap((statistic) => {
+    const sites = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(own(heads, statistic) ?? {})))];
+    return sites.map((site) => [statistic, site]);
+  });
+  if (!found.length) return;
+  const note =
+    "Mean over the layers and heads of a site, then over the seeds at the chosen values, with the least and the " +
+    "most seed.";
+  const panel = addPanel("heads", "Heads over training", make("p", { class: "note" }, note));
+  for (const statistic of statistics) {
+    const place = make("div", { class: "trio" });
+    panel.append(make("h3", {}, own(STATISTICS, statistic) ?? visible(statistic)), place);
+    for (const [number, [, site]] of found.filter(([name]) => name === statistic).entries())
+      addLines(place, {
+        id: `heads-${statistics.indexOf(statistic)}-${number}`,
+        title: visible(site),
+        height: 200,
+        look: () => ({
+          series: shownArms().flatMap(({ name, heads }) => {
+            const band = own(own(heads, statistic), site);
+            return band ? [{ arm: name, points: pointsOf(band) }] : [];
+          }),
+          xScale: (steps) => linearScale(steps, 3),
+          xName: "step",
+          yName: visible(statistic),
+          logarithmic: false,
+        }),
+      });
+  }
+}

@@ -1,0 +1,109 @@
+// The tuned values: how much an arm depends on each, the map of two of them, and how often it diverged.
+
+function showTuned() {
+  const keys = [...new Set(data.arms.flatMap((arm) => (arm.sensitivity ?? []).map(({ key }) => key)))];
+  const tried = keys.filter((key) =>
+    data.arms.some((arm) => (sensitivityOf(arm, key)?.points.length ?? 0) > 1),
+  );
+  const place = make("div", { class: tried.length > 1 ? "trio" : "pair" });
+  const panel = addPanel("sensitivity", tried.length ? "Tuned values and divergence" : "Divergence", place);
+  if (tried.length) {
+    const words =
+      "Mean over the seeds and their band, the other values as chosen; a cross counts the runs that diverged. " +
+      "Sensitivity is what is lost against the best value, mean over the values tried, a diverged run counting as " +
+      "one that learned nothing (Wortsman et al. 2023).";
+    panel.querySelector(".panel-head").after(make("p", { class: "note" }, words));
+  }
+  for (const [number, key] of tried.entries()) {
+    const values = own(data.tuned, key) ?? [];
+    addLines(place, {
+      id: `sensitivity-${number}`,
+      title: `${metricName(data.chosen_by)} by ${shortKey(key)}`,
+      note: sensitivityWords(key),
+      tell: (value) => `${shortKey(key)} ${tunedWords(value)}`,
+      look: () => ({
+        series: shownArms().map((arm) => ({
+          arm: arm.name,
+          points: (sensitivityOf(arm, key)?.points ?? []).map(({ value, mean, ...more }) => ({
+            x: value,
+            middle: mean,
+            ...more,
+          })),
+        })),
+        xScale: (found) => tunedScale(values.length ? values : [...new Set(found)]),
+        xName: shortKey(key),
+        yName: metricName(data.chosen_by),
+        logarithmic: "auto",
+      }),
+    });
+  }
+  addFigure(place, {
+    id: "divergence",
+    title: "Runs that diverged",
+    note: "of all runs of an arm that ended by themselves; the bar is the 95 % Wilson interval",
+    paint: paintDivergence,
+  });
+}
+
+const sensitivityOf = (arm, key) => (arm.sensitivity ?? []).find((each) => each.key === key);
+
+function sensitivityWords(key) {
+  const said = data.arms.flatMap((arm) => {
+    const value = sensitivityOf(arm, key)?.sensitivity;
+    return isNumber(value) ? [`${shorten(visible(arm.name), 24)} ${brief(value)}`] : [];
+  });
+  return said.length ? `sensitivity: ${said.join(", ")}` : "";
+}
+
+function paintDivergence(width) {
+  const arms = shownArms();
+  const box = { left: 12, right: width - PLOT.right - 8, top: PLOT.top };
+  const atX = (share) => box.left + (box.right - box.left) * share;
+  const [parts, stops] = [[], []];
+  let y = box.top;
+  for (const { name, runs } of arms) {
+    y += 18;
+    parts.push(label(shorten(visible(name), 30), box.left, y, { class: "facet-name" }));
+    parts.push(
+      label(
+        `${runs.diverged} of ${runs.ended}${runs.failed ? `, ${runs.failed} failed` : ""}`,
+        box.right,
+        y,
+        { class: "tick", "text-anchor": "end" },
+      ),
+    );
+    const middle = y + 13;
+    if (runs.interval) {
+      parts.push(intervalBar(name, ...runs.interval.map(atX), middle));
+    }
+    if (isNumber(runs.rate)) {
+      parts.push(marker(name, atX(runs.rate), middle, 4.4));
+      const ends = runs.interval ? `${percent(runs.interval[0])} to ${percent(runs.interval[1])}` : "";
+      stops.push({
+        x: atX(runs.rate),
+        y: middle,
+        reach: 24,
+        words: () => [
+          tipHead(`${runs.diverged} of ${counted(runs.ended, "run")}`),
+          tipRow(name, percent(runs.rate), ends),
+        ],
+      });
+    }
+    y += 22;
+  }
+  const bottom = y + 6;
+  const frame = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
+    draw("line", { class: "grid", x1: atX(share), x2: atX(share), y1: box.top, y2: bottom }),
+    label(`${100 * share} %`, Math.min(atX(share), width - 18), bottom + 15, {
+      class: "tick",
+      "text-anchor": share ? "middle" : "start",
+    }),
+  ]);
+  const said = arms.map(({ name, runs }) => `${visible(name)} ${runs.diverged} of ${runs.ended}`).join("; ");
+  return {
+    height: bottom + 26,
+    parts: [...frame, ...parts],
+    stops,
+    description: `Runs that diverged: ${said}.`,
+  };
+}

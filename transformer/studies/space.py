@@ -1,0 +1,394 @@
+"""Spaces of overrides: what `get_sweep(sweep)` in a config file makes of product, zip, chain, choice and log_uniform.
+
+    def get_sweep(sweep):
+        return sweep.product(
+            sweep.choice("model.norm_placement", ["pre", "post"]),
+            sweep.log_uniform("optimizer.learning_rate", 1e-4, 1e-2),
+        )
+
+A space yields overrides: dotted keys of the config (without "config.") and their values. A finite space numbers its
+points; every space can be drawn from, asking at each place that has something to decide.
+"""
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from transformer.config import UserError
+
+Overrides = dict[str, Any]
+
+
+class Ask(Protocol):
+    """Who decides where a space leaves something open: chance, or a sampler that learns from earlier trials.
+
+    `name` is one place of the space; the same place is always asked by the same name.
+    """
+
+    def index(self, name: str, labels: tuple[str, ...]) -> int:
+        """Which of the labelled possibilities."""
+
+    def number(self, name: str, low: float, high: float, log: bool) -> float:
+        """A number between two others, on a logarithmic scale or a plain one."""
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        """A whole number, both ends included."""
+
+
+class Space(Protocol):
+    """A set of overrides."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that any of its points sets."""
+
+    @property
+    def size(self) -> int | None:
+        """How many points it has; None: without end."""
+
+    def point(self, number: int) -> Overrides:
+        """One of the points of a finite space, counted from 0; the last member of a product changes fastest."""
+
+    def draw(self, ask: Ask, place: str = "") -> Overrides:
+        """A point as `ask` decides."""
+
+    def describe(self) -> Any:
+        """The space as plain values: equal ones are equal spaces."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One key and its values."""
+
+    key: str
+    values: tuple[Any, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    @property
+    def size(self) -> int:
+        """One point a value."""
+        return len(self.values)
+
+    def point(self, number: int) -> Overrides:
+        """The value with that number."""
+        return {self.key: self.values[number]}
+
+    def draw(self, ask: Ask, place: str = "") -> Overrides:
+        """A value."""
+        return self.point(ask.index(place + self.key, tuple(map(_plain, self.values))))
+
+    def describe(self) -> Any:
+        """{"choice": {key: values}}."""
+        return {"choice": {self.key: json.loads(_plain(self.values))}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform:
+    """One key and the numbers between two others; of `log`, 1e-4 to 1e-3 as often as 1e-3 to 1e-2."""
+
+    key: str
+    low: float
+    high: float
+    log: bool
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    @property
+    def size(self) -> None:
+        """Without end."""
+        return None
+
+    def point(self, number: int) -> Overrides:
+        """Errors: ValueError, as its points cannot be counted."""
+        raise ValueError(f"the points of {self.key} cannot be counted")
+
+    def draw(self, ask: Ask, place: str = "") -> Overrides:
+        """A number."""
+        return {self.key: ask.number(place + self.key, self.low, self.high, self.log)}
+
+    def describe(self) -> Any:
+        """{"log_uniform": {key: [low, high]}}."""
+        return {"log_uniform" if self.log else "uniform": {self.key: [self.low, self.high]}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Integers:
+    """One key and the whole numbers from `low` to `high`, both included."""
+
+    key: str
+    low: int
+    high: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    @property
+    def size(self) -> int:
+        """One point a number."""
+        return self.high - self.low + 1
+
+    def point(self, number: int) -> Overrides:
+        """The number that far above the lowest."""
+        return {self.key: self.low + number}
+
+    def draw(self, ask: Ask, place: str = "") -> Overrides:
+        """A number."""
+        return {self.key: ask.integer(place + self.key, self.low, self.high)}
+
+    def describe(self) -> Any:
+        """{"integers": {key: [low, high]}}."""
+        return {"integers": {self.key: [self.low, self.high]}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """Every point of one with every point of the others."""
+
+    spaces: tuple[Space, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those of all members."""
+        return tuple(key for space in self.spaces for key in space.keys)
+
+    @property
+    def size(self) -> int | None:
+        """The product of the sizes."""
+        sizes = [space.size for space in self.spaces]
+        return None if None in sizes else math.prod(size for size in sizes if size is not None)
+
+    def point(self, number: int) -> Overrides:
+        """A point of each member, the last of which changes fastest."""
+        parts = []
+        for space in reversed(self.spaces):
+            assert space.size is not None
+            number, position = divmod(number, space.size)
+            parts.append(space.point(position))
+        return {key: value for part in reversed(parts) for key, value in part.items()}
+
+    def draw(self, ask: Ask, place: str = "") -> Overrides:
+        """A draw of each member; their keys differ, so a place needs no more than its key."""
+        return {key: value for space in self.spaces for key, value in space.draw(ask, place).items()}
+
+    def describe(self) -> Any:
+        """{"product": members}."""
+        return {"product": [space.describe() for space in self.spaces]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Zip:
+    """The first point of one with the first of the others, the second with the second, and so on."""
+
+    spaces: tuple[Space, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those of all members."""
+        return tuple(key for space in self.spaces for key in space.keys)
+
+    @property
+    def size(self) -> int:
+        """That of each."""
+        size = self.spaces[0].size
+        assert size is not None
+        return size
+
+    def point(self, number: int) -> Overrides:
+        """The points with that number."""
+        return {key: value for space in self.spaces for key, value in space.point(number).items()}
+
+    def draw(self, ask: Ask, place: str = "") -> Overrides:
+        """One decision for all the keys."""
+        labels = tuple(_plain(self.point(number)) for number in range(self.size))
+        return self.point(ask.index(place + "+".join(self.keys), labels))
+
+    def describe(self) -> Any:
+        """{"zip": members}."""
+        return {"zip": [space.describe() for space in self.spaces]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """The points of one, then those of the next."""
+
+    spaces: tuple[Space, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those of any member, each once."""
+        return tuple(dict.fromkeys(key for space in self.spaces for key in space.keys))
+
+    @property
+    def size(self) -> int | None:
+        """The sum of the sizes."""
+        sizes = [space.size for space in self.spaces]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def point(self, number: int) -> Overrides:
+        """The point with that number, counted through all members."""
+        for space in self.spaces:
+            assert space.size is not None
+            if number < space.size:
+                return space.point(number)
+            number -= space.size
+        raise IndexError(number)
+
+    def draw(self, ask: Ask, place: str = "") -> Overrides:
+        """Which member, then a draw of it; each is another place, also where they share keys."""
+        names = tuple(f"{number}: {','.join(space.keys)}" for number, space in enumerate(self.spaces))
+        here = f"{place}chain({'+'.join(self.keys)})"
+        member = ask.index(here, names)
+        return self.spaces[member].draw(ask, f"{here}[{member}]/")
+
+    def describe(self) -> Any:
+        """{"chain": members}."""
+        return {"chain": [space.describe() for space in self.spaces]}
+
+
+class Sweep:
+    """What a config file's `get_sweep(sweep)` is given: each method makes a space.
+
+    Errors: each UserError is one line that names the key or the sizes that cannot be.
+    """
+
+    def choice(self, key: str, values: Iterable[Any]) -> Space:
+        """One key with each of its values; a dict replaces a whole group."""
+        if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+            raise UserError(f"choice({key!r}, {values!r}): give a list of values, as [{values!r}]")
+        found = tuple(values)
+        if not found:
+            raise UserError(f"choice({key!r}) is empty: give it at least one value")
+        plain = [_plain(value, key) for value in found]
+        for value in plain:
+            if plain.count(value) > 1:
+                raise UserError(f"choice({key!r}) has {value} twice: name each value once")
+        return Choice(_key(key), found)
+
+    def log_uniform(self, key: str, low: float, high: float) -> Space:
+        """One key with the numbers from low to high, each order of magnitude as likely as another."""
+        _ordered("log_uniform", key, low, high)
+        if low <= 0:
+            raise UserError(f"log_uniform({key!r}, {low!r}, {high!r}): low must be above 0, or say uniform")
+        return Uniform(_key(key), float(low), float(high), log=True)
+
+    def uniform(self, key: str, low: float, high: float) -> Space:
+        """One key with the numbers from low to high."""
+        _ordered("uniform", key, low, high)
+        return Uniform(_key(key), float(low), float(high), log=False)
+
+    def integers(self, key: str, low: int, high: int) -> Space:
+        """One key with the whole numbers from low to high, both included."""
+        _ordered("integers", key, low, high)
+        if not isinstance(low, int) or not isinstance(high, int):
+            raise UserError(f"integers({key!r}, {low!r}, {high!r}): both ends must be whole numbers")
+        return Integers(_key(key), low, high)
+
+    def product(self, *spaces: Space) -> Space:
+        """Every point of one space with every point of the others."""
+        return Product(_joined("product", spaces))
+
+    def zip(self, *spaces: Space) -> Space:
+        """The points of finite spaces of one size, side by side."""
+        members = _joined("zip", spaces)
+        for space in members:
+            if space.size is None:
+                raise UserError(f"zip: {', '.join(space.keys)} has no number of values; zip takes choice and integers")
+        sizes = {", ".join(space.keys): space.size for space in members}
+        if len(set(sizes.values())) > 1:
+            said = " and ".join(f"{size} of {name}" for name, size in sizes.items())
+            raise UserError(f"zip of unequal lengths: {said}; give each as many values as the others")
+        return Zip(members)
+
+    def chain(self, *spaces: Space) -> Space:
+        """The points of one space, then those of the next."""
+        return Chain(_members("chain", spaces))
+
+
+def permutation(size: int, seed: int) -> Iterator[int]:
+    """The numbers below `size` in an order that the seed fixes, whatever how many of them are taken.
+
+    Fisher and Yates's shuffle, remembering only what has moved.
+    """
+    chance, moved = random.Random(seed), dict[int, int]()
+    for position in range(size):
+        other = chance.randrange(position, size)
+        yield moved.get(other, other)
+        moved[other] = moved.pop(position, position)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chance:
+    """What decides at random."""
+
+    source: random.Random
+
+    def index(self, name: str, labels: tuple[str, ...]) -> int:
+        """Each as likely."""
+        return self.source.randrange(len(labels))
+
+    def number(self, name: str, low: float, high: float, log: bool) -> float:
+        """Uniform, or uniform in the logarithm; never outside by a rounding."""
+        if log:
+            return min(max(math.exp(self.source.uniform(math.log(low), math.log(high))), low), high)
+        return self.source.uniform(low, high)
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        """Each as likely."""
+        return self.source.randint(low, high)
+
+
+def _key(key: str) -> str:
+    if not isinstance(key, str) or not all(key.split(".")):
+        raise UserError(f"{key!r} is no key: write a dotted key of the config, as 'optimizer.learning_rate'")
+    if key.startswith("config."):
+        raise UserError(f"the key {key!r} is written without 'config.' in a sweep: {key.removeprefix('config.')!r}")
+    return key
+
+
+def _ordered(name: str, key: str, low: Any, high: Any) -> None:
+    said = f"{name}({key!r}, {low!r}, {high!r})"
+    for bound in (low, high):
+        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
+            raise UserError(f"{said}: {bound!r} is no finite number")
+    if low >= high:
+        raise UserError(f"{said}: low must be below high")
+
+
+def _members(name: str, spaces: tuple[Space, ...]) -> tuple[Space, ...]:
+    if not spaces:
+        raise UserError(f"{name}() is empty: give it at least one space, as sweep.choice(KEY, VALUES)")
+    for space in spaces:
+        if not isinstance(space, (Choice, Uniform, Integers, Product, Zip, Chain)):
+            raise UserError(f"{name}: {space!r} is no space; make one with sweep.choice(KEY, VALUES)")
+    return spaces
+
+
+def _joined(name: str, spaces: tuple[Space, ...]) -> tuple[Space, ...]:
+    """Members that are set at once: no key may be set by two of them."""
+    seen: set[str] = set()
+    for space in _members(name, spaces):
+        for key in space.keys:
+            if key in seen:
+                raise UserError(f"{name}: {key!r} is set twice; give all its values to one of them, or use chain")
+        seen |= set(space.keys)
+    return spaces
+
+
+def _plain(value: Any, key: str = "") -> str:
+    """A value as JSON, in which equal values are equal."""
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"choice({key!r}): {value!r} cannot be written down as a config value ({error})") from None

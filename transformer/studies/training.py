@@ -1,0 +1,63 @@
+"""What trains the trials of a sweep: the loop that trains any run, fed by trials."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.studies.trials import Trial
+from transformer.studies.worker import Report
+from transformer.training.experiment import Experiment, resolve, train
+from transformer.training.sinks.contract import NullSink, Number
+
+
+class ModelTrainer:
+    """Trains models. `data_dir` is where this machine's data lies: it names no trial, as other machines differ."""
+
+    def __init__(self, data_dir: str | None = None):
+        self._data_dir = data_dir
+        self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
+
+    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+        """Train a trial, or go on with it.
+
+        Errors: as `transformer.training.experiment.train`; FloatingPointError where it diverges; what `report` raises.
+        """
+        train(self._experiment(trial), directory, sink=_Reports(report))
+
+    def program(self, trial: Trial) -> str:
+        """What is compiled for a trial, whatever its seed and its scalars."""
+        from transformer.training.lanes import program_of
+
+        if trial.name not in self._programs:
+            self._programs[trial.name] = program_of(self._experiment(trial))
+        return self._programs[trial.name]
+
+    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+        """How many times faster the trials' steps go as one program, measured here."""
+        from transformer.training.lanes import lanes_gain
+
+        return lanes_gain([self._experiment(trial) for trial in trials], folder)
+
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+        """Train the trials as one program; for each the step at which it diverged, if it did."""
+        from transformer.training.lanes import train_lanes
+
+        ended = train_lanes([self._experiment(trial) for trial in trials], directories)
+        return [lane.diverged_at for lane in ended]
+
+    def _experiment(self, trial: Trial) -> Experiment:
+        values: dict[str, Any] = {**trial.config, "task": dict(trial.config["task"])}
+        if self._data_dir is not None:
+            values["task"]["data_dir"] = self._data_dir
+        return resolve(values)
+
+
+class _Reports(NullSink):
+    """The sink that tells a function the numbers."""
+
+    def __init__(self, report: Report):
+        self._report = report
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """Tell them."""
+        self._report(step, split, values)

@@ -1,0 +1,45 @@
+"""A trial: one resolved config of a sweep, named by what it is."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from transformer.config import UserError
+from transformer.studies.overrides import describe, with_overrides
+
+_DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
+
+
+class Trial(NamedTuple):
+    """One run of a sweep. Two with the same resolved config (its seed is in it) are the same trial."""
+
+    name: str  # its directory: the first hexadecimal digits of the SHA-256 of the resolved config
+    overrides: Mapping[str, Any]  # what makes it from the base
+    config: Mapping[str, Any]  # resolved
+
+
+def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
+    """The trial that the overrides make of a base config.
+
+    Errors: UserError, naming the overrides, for a config that cannot be.
+    """
+    # jax comes with it; what only reads or runs trials does without.
+    from transformer.training.experiment import resolve
+
+    try:
+        config = resolve(with_overrides(base, overrides)).to_config()
+    except UserError as error:
+        raise UserError(f"{error} (in the trial {describe(overrides)})" if overrides else str(error)) from None
+    return named(plain(overrides), plain(config))
+
+
+def named(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
+    """The trial of a config that is resolved already, both as plain values."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    return Trial(digest[:_DIGITS], overrides, config)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as they come back from JSON: tuples are lists."""
+    return json.loads(json.dumps(values))

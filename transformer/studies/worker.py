@@ -1,0 +1,342 @@
+"""A worker: lease a trial, train it or go on with it, record how it ended; until all are finished.
+
+Any number of workers share a ledger. One that is killed holds its trial no longer, and whoever takes it up goes on from
+its last checkpoint. One that hangs while it lives would hold its trial for ever, and nobody else can tell a hung worker
+from a slow one: so each watches itself, and when nothing in its trial's directory has changed for `PATIENCE` seconds it
+writes where it hangs to stderr and ends. A trial that `ATTEMPTS` workers in a row died of, none getting further than
+those before, is failed.
+
+Nothing here imports jax: what trains is given.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import hashlib
+import json
+import math
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformer.config import UserError
+from transformer.storage import InUse, Lost, storage_of
+from transformer.studies.ledger import Lease, Ledger, Outcome, State
+from transformer.studies.overrides import describe
+from transformer.studies.proposers import Proposer
+from transformer.studies.reports import (
+    Metric,
+    last_step,
+    metrics_in,
+    parse_metric,
+    reached,
+    read_last,
+    read_reports,
+)
+from transformer.studies.trials import Trial
+
+PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
+ATTEMPTS = 5
+LANES = 16  # trials that are trained as one program, at most
+_FAILURES = 3  # in a row that are no user's mistake, after which it is this machine that is not right
+_LOOKS = 10.0  # seconds between two looks at a trial's directory
+_WAITS = (0.1, 5.0)  # seconds between two looks at the ledger where others are at all that is left: from, to
+
+Report = Callable[[int, str, Mapping[str, Any]], None]
+
+
+class Pruned(Exception):
+    """Raised by a report to end a trial that is not worth going on with."""
+
+    def __init__(self, step: int, value: float):
+        super().__init__(f"pruned at step {step}")
+        self.step, self.value = step, value
+
+
+class Trainer(Protocol):
+    """What trains trials; `transformer.studies.training` has the one that trains models."""
+
+    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+        """Train a trial to its end in its directory, from where it stopped, telling `report` what it reports.
+
+        Errors: FloatingPointError where it diverges; what `report` raises.
+        """
+
+    def program(self, trial: Trial) -> str:
+        """Equal for trials that can be trained as one program."""
+
+    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+        """How many times faster the trials go as one program, measured; `folder` is for its files."""
+
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+        """Train as one program; for each trial the step at which it diverged, if it did."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What a worker works with."""
+
+    ledger: Ledger
+    proposer: Proposer | None
+    metric: Metric
+    trainer: Trainer
+    patience: float
+
+
+def work(
+    ledger: Ledger,
+    proposer: Proposer | None,
+    *,
+    total: int,
+    metric: str,
+    trainer: Trainer,
+    vectorise: bool = False,
+    patience: float = PATIENCE,
+) -> None:
+    """Be one worker of a sweep: return when its first `total` trials are finished, by whomever.
+
+    Without a `proposer` the trials are those planned. With `vectorise`, trials of one program are trained together
+    where that was measured to be faster.
+
+    Errors: UserError for a metric that a finished trial has not; RuntimeError where one failure follows another.
+    """
+    setting = _Work(ledger, proposer, parse_metric(metric), trainer, patience)
+    failures, pause = 0, _WAITS[0]
+    while True:
+        planned = ledger.trials()[:total]
+        unfinished = [trial for trial in planned if ledger.outcome(trial) is None]
+        exhausted = proposer is None or len(planned) >= total
+        if not unfinished and exhausted:
+            return
+        ended = _next(setting, unfinished, vectorise)
+        if ended is not None:
+            failures = failures + 1 if ended.state == State.FAILED and ended.step < 0 else 0
+            if failures == _FAILURES:
+                raise RuntimeError(f"{failures} trials in a row failed here, the last with: {ended.message}")
+            pause = _WAITS[0]
+        elif proposer is not None and not exhausted and ledger.extend(total, lambda: proposer.propose(ledger)):
+            pause = _WAITS[0]
+        elif not unfinished:
+            return  # and nothing more is proposed
+        else:
+            time.sleep(pause)
+            pause = min(2 * pause, _WAITS[1])
+
+
+def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outcome | None:
+    """Train the first trial that nobody is at; None where there is none."""
+    for trial in unfinished:
+        # Somebody else is at the trial, trains in its directory by hand, or has taken it over from here.
+        with contextlib.suppress(InUse, Lost), setting.ledger.lease(trial) as lease:
+            if setting.ledger.outcome(trial) is None:
+                if vectorise:
+                    together = _train_together(setting, lease, unfinished)
+                    if together is not None:
+                        return together
+                return _train(setting, lease)
+    return None
+
+
+def _train(setting: _Work, lease: Lease) -> Outcome:
+    """Train a leased trial and record how it ended. Of a failure that is no user's mistake the step returned is -1."""
+    trial, directory = lease.trial, setting.ledger.directory(lease.trial)
+    step = last_step(read_last(directory))
+    if _stuck(lease, step):
+        outcome = Outcome(
+            State.FAILED,
+            None,
+            step,
+            f"{ATTEMPTS} workers in a row died at it, none past step {step}: see what they said last",
+        )
+        lease.record(outcome)
+        return outcome
+    _say(f"{trial.name}: {describe(trial.overrides)}" + (f" (from step {step} or before)" if step else ""))
+    with _attempted([lease], [step]), _watched([directory], setting.patience):
+        outcome = _outcome(setting, trial, directory)
+    lease.record(outcome._replace(step=max(outcome.step, 0)))
+    value = "" if outcome.value is None else f"  {setting.metric} {outcome.value:.4g}"
+    _say(f"{trial.name}: {outcome.state.value}{value}  {outcome.message}".rstrip())
+    return outcome
+
+
+def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
+    def report(step: int, split: str, values: Mapping[str, Any]) -> None:
+        value = float(values.get(setting.metric.name, math.nan)) if split == setting.metric.split else math.nan
+        if setting.proposer is not None and math.isfinite(value) and setting.proposer.prune(trial, step, value):
+            raise Pruned(step, value)
+
+    try:
+        setting.trainer.train(trial, directory, report)
+    except Pruned as pruned:
+        return Outcome(State.PRUNED, pruned.value, pruned.step, "")
+    except FloatingPointError as error:
+        step = getattr(error, "step", last_step(read_last(directory)))
+        return Outcome(State.DIVERGED, None, step, _one_line(error))
+    except (InUse, Lost):
+        raise
+    except UserError as error:
+        return Outcome(State.FAILED, None, last_step(read_last(directory)), _one_line(error))
+    except Exception as error:
+        traceback.print_exc()
+        return Outcome(State.FAILED, None, -1, f"{type(error).__name__}: {_one_line(error)}")
+    return _result(setting, directory)
+
+
+def _result(setting: _Work, directory: Path) -> Outcome:
+    """How a trial that was trained to its end ended.
+
+    Errors: UserError for a metric that it has not.
+    """
+    records = read_reports(directory)
+    found = reached(records, setting.metric)
+    if found is None:
+        known = ", ".join(metrics_in(records)) or "nothing"
+        raise UserError(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
+    if found.value is None:
+        return Outcome(State.DIVERGED, None, found.step, f"{setting.metric} is not finite")
+    return Outcome(State.DONE, found.value, found.step, "")
+
+
+def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -> Outcome | None:
+    """Train a leased trial with others of its program, where that is faster; None where it is not."""
+    ledger = setting.ledger
+    companions = _companions(setting, first.trial, unfinished)
+    if not companions:
+        return None
+    with contextlib.ExitStack() as stack:
+        leases = [first]
+        for trial in companions:
+            with contextlib.suppress(InUse):
+                lease = stack.enter_context(ledger.lease(trial))
+                if ledger.outcome(trial) is None:
+                    leases.append(lease)
+        trials = [lease.trial for lease in leases]
+        directories = [ledger.directory(trial) for trial in trials]
+        steps = [last_step(read_last(directory)) for directory in directories]
+        if len(leases) == 1 or any(_stuck(lease, step) for lease, step in zip(leases, steps, strict=True)):
+            return None
+        _say(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
+        try:
+            with _attempted(leases, steps), _watched(directories, setting.patience):
+                diverged = setting.trainer.train_together(trials, directories)
+        except (InUse, Lost):
+            raise
+        except Exception as error:
+            # One at a time they may well fit, and whose mistake it is shows then.
+            _note_gain(setting, first.trial, 0.0, len(leases), _one_line(error))
+            return None
+        outcomes = [
+            _result(setting, directory)
+            if step is None
+            else Outcome(State.DIVERGED, None, step, f"a loss was not finite at step {step}")
+            for directory, step in zip(directories, diverged, strict=True)
+        ]
+        for lease, outcome in zip(leases, outcomes, strict=True):
+            lease.record(outcome)
+            _say(f"{lease.trial.name}: {outcome.state.value}")
+        return outcomes[0]
+
+
+def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
+    """Those that are worth training with a trial: of its program, as far as it is, and faster with it."""
+    program = setting.trainer.program(trial)
+    step = last_step(read_last(setting.ledger.directory(trial)))
+    alike = [
+        other
+        for other in unfinished
+        if other.name != trial.name
+        and setting.ledger.state(other) == State.PENDING
+        and setting.trainer.program(other) == program
+        and last_step(read_last(setting.ledger.directory(other))) == step
+    ][: LANES - 1]
+    return alike if alike and _gain(setting, trial, alike) > 1 else []
+
+
+def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
+    """The gain of a program, measured by the first worker that asks."""
+    folder = _gain_folder(setting, trial)
+    with contextlib.ExitStack() as stack:
+        while True:
+            with contextlib.suppress(InUse):
+                stack.enter_context(storage_of(folder).claim(folder, "lock"))
+                break
+            time.sleep(_WAITS[0])
+        if not (folder / "gain.json").is_file():
+            scratch = storage_of(folder).scratch(folder) / "measured"
+            scratch.mkdir(parents=True, exist_ok=True)
+            try:
+                gain, message = setting.trainer.gain([trial, *others], scratch), ""
+            except Exception as error:
+                gain, message = 0.0, _one_line(error)
+            _note_gain(setting, trial, gain, 1 + len(others), message)
+    return float(json.loads((folder / "gain.json").read_text())["gain"])
+
+
+def _note_gain(setting: _Work, trial: Trial, gain: float, lanes: int, message: str) -> None:
+    folder = _gain_folder(setting, trial)
+    text = json.dumps({"gain": gain, "lanes": lanes, "message": message}, indent=2, allow_nan=False)
+    storage_of(folder).replace(folder / "gain.json", f"{text}\n".encode())
+    _say(f"{lanes} trials as one program: {message or f'{gain:.2f} times as fast as one by one'}")
+
+
+def _gain_folder(setting: _Work, trial: Trial) -> Path:
+    program = setting.trainer.program(trial)
+    return setting.ledger.path / "lanes" / hashlib.sha256(program.encode()).hexdigest()[:16]
+
+
+def _stuck(lease: Lease, step: int) -> bool:
+    """Whether the last attempts all ended in death, and none of them got further than the first of them began."""
+    died = [attempt for attempt in lease.attempts() if not attempt.left][-ATTEMPTS:]
+    return len(died) == ATTEMPTS and step <= died[0].step
+
+
+@contextlib.contextmanager
+def _attempted(leases: Sequence[Lease], steps: Sequence[int]) -> Iterator[None]:
+    """Note a start and, where it is broken off, that it was left in good order."""
+    for lease, step in zip(leases, steps, strict=True):
+        lease.begin(step)
+    try:
+        yield
+    except BaseException:
+        for lease in leases:
+            with contextlib.suppress(Lost):
+                lease.leave()
+        raise
+
+
+@contextlib.contextmanager
+def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
+    """End this process, saying where it hangs, when nothing in the directories changes for `patience` seconds."""
+    ended = threading.Event()
+
+    def look() -> None:
+        seen: Any = None
+        while True:
+            now = [storage_of(path).versions(path, ("*", "checkpoints/*", "maps/*")) for path in directories]
+            if now != seen:
+                # The timer is in C: it fires also where Python itself does not get on.
+                faulthandler.dump_traceback_later(patience, exit=True, file=sys.__stderr__ or sys.stderr)
+                seen = now
+            if ended.wait(min(_LOOKS, patience / 4)):
+                return
+
+    thread = threading.Thread(target=look, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
