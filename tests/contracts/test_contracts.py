@@ -1,14 +1,13 @@
 """Every toy, and every registered task on every registered model, through the real step and the real loop.
 
-One table: each case runs plain, accumulated, resumed and mapped. A family that needs the step, the loop or the
-store to know about it fails here.
+One table: each case runs plain, accumulated, resumed, mapped and vectorised. A family that needs the step, the loop
+or the store to know about it fails here.
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,17 +32,28 @@ from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import Setting, assemble, compile_once, resolve
 from transformer.training.loop import Cadence, Measured, run
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.probe import compile_probe
 from transformer.training.sharding import one_device
 from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
+from transformer.training.stacking import StackedBatches, stack_states, take_lane
 from transformer.training.state import TrainState, by_path, stream
-from transformer.training.step import init_state, make_step
+from transformer.training.step import init_state, make_step, vectorise
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4
+
+
+class Lane(NamedTuple):
+    """What one of several vectorised runs has for itself: its key, which draws its batches as well, and its rate."""
+
+    key: int
+    rate: float
+
+
+LANES, VECTORISED = (Lane(7, 0.1), Lane(8, 0.1), Lane(7, 0.03)), 3  # steps
 
 
 class Recorder(NullSink):
@@ -54,6 +64,11 @@ class Recorder(NullSink):
 
     def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         self.records.append((step, split, dict(values)))
+
+
+def optimizer_config(algorithm: Algorithm, rate: float) -> OptimizerConfig:
+    beta1 = 0.0 if algorithm is Algorithm.SGD else 0.5
+    return OptimizerConfig(algorithm, rate, Schedule.CONSTANT, warmup=0, beta1=beta1)
 
 
 class Trial:
@@ -71,7 +86,7 @@ class Trial:
         ]
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
         self.adam = Algorithm.ADAM, case.learning_rate
-        self.first = self.initial(*self.adam)
+        (self.first,) = self.initial(*self.adam)
         plan, self.probe = compile_probe(
             self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
         )
@@ -79,13 +94,11 @@ class Trial:
         self.store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         half = case.steps // 2
         self.final, self.records = self.train(
-            self.step, self.initial(*self.adam), case.steps, half=half, maps=Maps(self.store), save=self.save
+            self.step, *self.initial(*self.adam), case.steps, half=half, maps=Maps(self.store), save=self.save
         )
 
     def optimisers(self, algorithm: Algorithm, rate: float) -> dict[str, Any]:
-        config = OptimizerConfig(algorithm, rate, Schedule.CONSTANT, warmup=0, beta1=0.5)
-        if algorithm is Algorithm.SGD:
-            config = dataclasses.replace(config, beta1=0.0)
+        config = optimizer_config(algorithm, rate)
         return {o.name: make_optimizer(config, self.case.steps) for o in self.setting.task.objectives}
 
     def compiled(self, algorithm: Algorithm, rate: float, accumulate: int = 1) -> Any:
@@ -93,12 +106,16 @@ class Trial:
         step = make_step(self.setting.model, self.setting.task, optimisers, self.case.averages, accumulate=accumulate)
         return jax.jit(step, donate_argnums=0)
 
-    def initial(self, algorithm: Algorithm, rate: float) -> TrainState:
-        optimisers = self.optimisers(algorithm, rate)
+    def initial(self, algorithm: Algorithm, *rates: float, keys: Sequence[int] = (7,)) -> tuple[TrainState, ...]:
+        """The first state of each learning rate and key."""
+        optimisers = self.optimisers(algorithm, rates[0])
         make = functools.partial(init_state, self.setting.model, self.setting.task, optimisers, self.case.averages)
-        state = compile_once(make, self.setting.placement)(jax.random.key(7))
+        compiled = compile_once(make, self.setting.placement)
         # Where a restored state will lie: otherwise the step would be compiled for each.
-        return jax.device_put(state, jax.devices()[0])
+        return tuple(
+            jax.device_put(compiled(hyper_of(optimizer_config(algorithm, rate)), jax.random.key(key)), jax.devices()[0])
+            for rate, key in zip(rates, keys, strict=True)
+        )
 
     def save(self, state: TrainState) -> None:
         self.checkpoints.save(int(state.step), state, {})
@@ -138,13 +155,13 @@ def accumulated(trial: Trial) -> None:
     """Four micro-batches make the step of the large batch, where the loss is linear in the batch."""
     if trial.case.sampled:
         step = trial.compiled(*trial.adam, accumulate=MICRO_BATCHES)
-        _, records = trial.train(step, trial.initial(*trial.adam), trial.case.steps)
+        _, records = trial.train(step, *trial.initial(*trial.adam), trial.case.steps)
         learned(trial.case, records)
         return
     # Plain gradient descent, whose update is linear in the gradient: Adam would blow rounding up.
     descent = Algorithm.SGD, 0.1
     (large, of_large), (cut, of_cut) = (
-        trial.train(trial.compiled(*descent, accumulate=parts), trial.initial(*descent), steps=2)
+        trial.train(trial.compiled(*descent, accumulate=parts), *trial.initial(*descent), steps=2)
         for parts in (1, MICRO_BATCHES)
     )
     for path, leaf in by_path((large.variables, large.averages, large.extra)).items():
@@ -191,6 +208,34 @@ def mapped(trial: Trial) -> None:
         assert looks_right(store, name, 0) < trial.case.attends
 
 
+def vectorised(trial: Trial) -> None:
+    """Lanes with keys, batches and learning rates of their own are their single runs, in one program."""
+    # Plain descent, as where a batch is cut: Adam would blow rounding up.
+    descent, task, averages = Algorithm.SGD, trial.setting.task, trial.case.averages
+    keys, rates = zip(*LANES, strict=True)
+    states = list(trial.initial(descent, *rates, keys=keys))
+    step = trial.compiled(descent, rates[0])
+    # That of no lane: the numbers are the state's.
+    optimisers = trial.optimisers(descent, 123.0)
+    together = jax.jit(vectorise(make_step(trial.setting.model, task, optimisers, averages)))
+    state = stack_states(states, trial.setting.placement)
+    batches = StackedBatches([task.source(lane.key) for lane in LANES])
+    for number in range(VECTORISED):
+        state, seen = together(state, batches[number])
+        for lane, of_lane in enumerate(LANES):
+            states[lane], metrics = step(states[lane], task.source(of_lane.key)[number])
+            found = {name: float(value[lane]) for name, value in (seen.totals | seen.values).items()}
+            expected = {name: float(value) for name, value in (metrics.totals | metrics.values).items()}
+            assert found == pytest.approx(expected, rel=trial.case.rounding, abs=1e-6), f"lane {lane}, step {number}"
+    for lane, alone in enumerate(states):
+        here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in (take_lane(state, lane), alone))
+        for path, leaf in there.items():
+            # What is zero but for rounding, such as the bias of a key, has no digits to compare.
+            atol = 1e-5 * max(np.abs(leaf).max(initial=0), 0.01)
+            np.testing.assert_allclose(here[path], leaf, rtol=0, atol=atol, err_msg=f"lane {lane}: {path}")
+    assert together._cache_size() == step._cache_size() == 1
+
+
 def seen_by(setting: Setting, state: TrainState) -> dict[str, np.ndarray]:
     """The maps of the probe batch, whole."""
     capture = Capture(tuple(site.name for site in setting.model.sites))
@@ -235,7 +280,7 @@ def state_differs(state: TrainState, other: TrainState) -> bool:
     return all(raw(here[path]) != raw(there[path]) for path in here)
 
 
-MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped)}
+MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped, vectorised)}
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)

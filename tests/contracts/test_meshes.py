@@ -11,7 +11,7 @@ import pytest
 from tests.contracts.cases import CASES, Case
 from transformer.axes import DividedAttention, Placement
 from transformer.training.experiment import Setting, compile_once
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.sharding import (
     ShardingConfig,
     make_placement,
@@ -60,7 +60,7 @@ class Run:
         config = OptimizerConfig(Algorithm.SGD, 0.02, Schedule.CONSTANT, warmup=0, beta1=0.5)
         made = {objective.name: make_optimizer(config, STEPS) for objective in self.setting.task.objectives}
         model, task = self.setting.model, self.setting.task
-        make = functools.partial(init_state, model, task, made, case.averages)
+        make = functools.partial(init_state, model, task, made, case.averages, hyper_of(config))
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
         self.initialise = compile_once(make, placement, self.shardings)
         step = traced_on(placement, make_step(model, task, made, case.averages))

@@ -13,7 +13,7 @@ from transformer.models.contract import Interface, Precision
 from transformer.models.decoder import DecoderConfig, build
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.sharding import ShardingConfig, batch_sharding, make_placement, state_shardings, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import init_state, make_step
@@ -65,9 +65,9 @@ def training(
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
     interface = Interface({"tokens": tokens}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     model = build(config, interface, Precision(compute=compute))
-    optimizer = make_optimizer(OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup=0), 10)
-    task, optimisers = NextToken(), {"language": optimizer}
-    make = functools.partial(init_state, model, task, optimisers, {})  # type: ignore[arg-type]
+    by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup=0)
+    task, optimisers = NextToken(), {"language": make_optimizer(by_adam, 10)}
+    make = functools.partial(init_state, model, task, optimisers, {}, hyper_of(by_adam))  # type: ignore[arg-type]
     abstract = jax.eval_shape(make, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement)
     placed = jax.tree.map(

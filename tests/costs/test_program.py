@@ -140,7 +140,7 @@ def test_arguments_are_parameters_optimiser_and_batch() -> None:
         {
             "parameters": state.variables,
             "optimiser": state.optimisers,
-            "rest": (state.step, state.key, state.averages, state.extra),
+            "rest": (state.step, state.key, state.averages, state.extra, state.hyper),
             "batch": made.batch,
         }
     )
@@ -151,8 +151,8 @@ def test_arguments_are_parameters_optimiser_and_batch() -> None:
     assert split["batch"] == 2 * (2 * 8) * 4
     # Two moments of every parameter, and the count of steps.
     assert 2 * split["parameters"] <= split["optimiser"] <= 2 * split["parameters"] + 16
-    # A step and a key of two numbers.
-    assert split["rest"] == 4 + 8
+    # A step, a key of two numbers, and Adam's five: rate, warm-up, two betas, epsilon.
+    assert split["rest"] == 4 + 8 + 5 * 4
 
 
 def test_bytes_of_a_divided_array_are_its_shards() -> None:

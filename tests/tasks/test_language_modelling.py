@@ -22,7 +22,7 @@ from transformer.training.state import TrainState
 
 
 def state_of(view: View) -> TrainState:
-    return TrainState(jnp.int32(0), jax.random.key(3), view.variables, {}, {}, {})
+    return TrainState(jnp.int32(0), jax.random.key(3), view.variables, {}, {}, {}, {})
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:

@@ -192,7 +192,7 @@ def test_another_model_is_refused_before_anything_is_read(
     monkeypatch.setattr(Checkpoints, "_read", lambda *_: pytest.fail("the arrays were read"))
     other = changed(state, **params)
     for expected in (other, abstract(other)):
-        with pytest.raises(UserError, match=f"of another model: .*{message}; give the config"):
+        with pytest.raises(UserError, match=f"of another model or version: .*{message}; give the config"):
             checkpoints.restore(1, expected)
         with pytest.raises(UserError, match=message):
             checkpoints.restore_part(1, expected.params, ("params",))

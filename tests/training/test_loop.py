@@ -9,7 +9,7 @@ import pytest
 
 from transformer.attention.capture import Captured
 from transformer.tasks.contract import Report
-from transformer.training.loop import Cadence, Measured, run
+from transformer.training.loop import Cadence, Diverged, Measured, run
 from transformer.training.sinks.contract import Sink
 from transformer.training.step import Metrics
 
@@ -84,7 +84,7 @@ class Trial:
 
     def probe(self, state: Count) -> dict[str, np.ndarray]:
         self.sink.calls.append(("probe", state.step))
-        return {"site": np.full(1, state.step)}
+        return {"site": np.full(1, np.max(state.step))}
 
     def run(self, steps: int, cadence: Cadence, start: int = 0, **options: Any) -> Any:
         evaluations = [self.measured("bleu", False), self.measured("error_rate", True)]
@@ -96,7 +96,7 @@ class Trial:
             cadence=cadence,
             evaluations=evaluations,
             probe=self.probe,  # type: ignore[arg-type]
-            save=lambda state: self.sink.calls.append(("save", int(state.step))),
+            save=lambda state: self.sink.calls.append(("save", int(np.max(state.step)))),
             sink=self.sink,
             **options,
         )
@@ -152,7 +152,7 @@ def test_the_metrics_of_every_step_count_once() -> None:
     assert a_step == pytest.approx([10 * np.mean(w) for w in windows])
     pairs = [r["pairs_per_second"] / r["steps_per_second"] for r in reports]
     assert pairs == pytest.approx([2, 2, 2])
-    assert all("utilisation" not in r for r in reports)
+    assert all(not {"utilisation", "flops_per_step"} & set(r) for r in reports)
 
 
 def test_utilisation_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
@@ -162,16 +162,44 @@ def test_utilisation_is_the_formulas_operations_over_what_the_devices_could_do()
     reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
     a_step = [r["utilisation"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
+    assert [r["flops_per_step"] for r in reports] == [1500, 3500]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("at", [3, 4, 5])
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(bad: float, at: int) -> None:
     trial = Trial(losses={at: bad})
-    with pytest.raises(FloatingPointError, match=f"loss is {bad} at step {at}; lower config.optimizer"):
+    with pytest.raises(Diverged, match=f"loss is {bad} at step {at}; lower config.optimizer") as diverged:
         trial.run(5, Cadence(log=4, evaluate=0, maps=0, checkpoint=4))
+    assert isinstance(diverged.value, FloatingPointError)
+    assert diverged.value.step == at
     # The checkpoint of step 4 comes behind its metrics, so that no bad state is ever saved.
     assert trial.sink.steps("save") == ([4] if at > 4 else [])
+
+
+def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_step() -> None:
+    trial, checked = Trial(losses={5: math.nan}), []
+
+    def step(state: Any, batch: Any, observe: bool = False) -> tuple[Any, Metrics]:
+        number = int(state.step[0]) + 1
+        loss = np.array([number, trial.losses.get(number, 2 * number)], np.float32)
+        return Count(np.full(2, number)), Metrics({"tokens": np.array([3.0, 5.0])}, {"loss": loss})  # type: ignore
+
+    trial.step = step  # type: ignore[method-assign]
+    trial.run(
+        6,
+        Cadence(log=2, evaluate=9, maps=0, checkpoint=0),
+        start=np.full(2, 2),  # type: ignore[arg-type]
+        check=lambda step, losses: checked.append((step, losses["loss"].tolist())),
+        flops=lambda batch: 10.0,
+    )
+    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    np.testing.assert_array_equal([r["loss"] for r in reports], [[3.5, 7], [5.5, np.nan]])
+    rates = reports[0]["tokens_per_second"] / reports[0]["steps_per_second"]
+    np.testing.assert_allclose(rates, [3, 5])
+    assert reports[0]["flops_per_step"] == 10
+    np.testing.assert_array_equal(checked[2][1], [5, np.nan])
+    assert [number for number, _ in checked] == [3, 4, 5, 6]
 
 
 def test_heads_are_reported_of_the_steps_that_observed_them_and_of_no_other() -> None:

@@ -1,5 +1,7 @@
 """Schedules against their formulas, and what weight decay and clipping touch."""
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, learning_rate, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 
 PEAK, WARMUP, STEPS, FINAL = 0.02, 7, 40, 0.1
 
@@ -33,7 +35,8 @@ FORMULAS = {
 
 
 def rates(config: OptimizerConfig, steps: int) -> np.ndarray:
-    return np.asarray(jax.vmap(learning_rate(config, steps))(jnp.arange(steps)))
+    rate = functools.partial(make_optimizer(config, steps).learning_rate, hyper=hyper_of(config))
+    return np.asarray(jax.vmap(rate)(jnp.arange(steps)))
 
 
 @pytest.mark.parametrize("schedule", Schedule)
@@ -71,8 +74,8 @@ PARAMETERS = {
 def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
     """The first update, at a learning rate of 0.1."""
     config = OptimizerConfig(learning_rate=0.1, schedule=Schedule.CONSTANT, warmup=0, **fields)
-    rule = make_optimizer(config, STEPS).transformation
-    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS)
+    rule = make_optimizer(config, STEPS)
+    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, hyper_of(config))
     return {path: np.asarray(leaf) for path, leaf in updates.items()}
 
 
@@ -96,15 +99,74 @@ def test_clipping_bounds_the_global_norm(norm: float, kept: float) -> None:
 
 
 def test_momentum_adds_up() -> None:
-    rule = make_optimizer(
-        OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.5), STEPS
-    ).transformation
+    config = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.5)
+    rule = make_optimizer(config, STEPS)
     ones, state = {"x": jnp.ones(1)}, rule.init({"x": jnp.zeros(1)})
     moved = []
     for _ in range(3):
-        updates, state = rule.update(ones, state)
+        updates, state = rule.update(ones, state, {"x": jnp.zeros(1)}, hyper_of(config))
         moved.append(float(updates["x"][0]))
     assert moved == pytest.approx([-0.1, -0.15, -0.175])
+
+
+NUMBERS = {"learning_rate": 0.3, "warmup": 5, "beta1": 0.7, "beta2": 0.9, "epsilon": 1e-4}
+RULES = {
+    "adam": OptimizerConfig(final=0.2, clip=0.6, schedule=Schedule.COSINE, **NUMBERS),
+    "adamw": OptimizerConfig(Algorithm.ADAMW, weight_decay=0.2, **NUMBERS),
+    "sgd": OptimizerConfig(Algorithm.SGD, 0.3, Schedule.CONSTANT, warmup=5, beta1=0.7, clip=0.6),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
+    config, hyper = RULES[name], hyper_of(RULES[name])
+    # The rule of other numbers, every one of them, given those of the config.
+    others = dataclasses.replace(
+        config, **{key: value * 0.5 for key, value in hyper.items() if key != "warmup"}, warmup=9
+    )
+    assert hyper_of(others).keys() == hyper.keys()
+    assert all(hyper_of(others)[key] != value for key, value in hyper.items())
+    fixed, given = make_optimizer(config, STEPS), make_optimizer(others, STEPS)
+    gradients = jax.tree.map(lambda leaf: leaf / 3, PARAMETERS)
+    states = [rule.init(PARAMETERS) for rule in (fixed, given)]
+    for _ in range(3):
+        updates, states[0] = fixed.update(gradients, states[0], PARAMETERS, hyper)
+        moved, states[1] = given.update(gradients, states[1], PARAMETERS, hyper)
+        jax.tree.map(np.testing.assert_array_equal, updates, moved)
+        jax.tree.map(np.testing.assert_array_equal, *states)
+    for key, value in hyper.items():
+        changed, _ = fixed.update(gradients, states[0], PARAMETERS, {**hyper, key: value * np.float32(0.8)})
+        same, _ = fixed.update(gradients, states[0], PARAMETERS, hyper)
+        moves = any(np.any(changed[path] != same[path]) for path in PARAMETERS)
+        assert moves == (key not in ("final",)), key  # no schedule is at its end here
+
+
+def test_what_is_zero_is_no_number() -> None:
+    assert "clip" not in hyper_of(OptimizerConfig())
+    assert "weight_decay" not in hyper_of(OptimizerConfig(Algorithm.ADAMW))
+    assert "beta1" not in hyper_of(OptimizerConfig(Algorithm.SGD, beta1=0.0))
+    assert "final" not in hyper_of(OptimizerConfig())
+    assert "beta2" not in hyper_of(OptimizerConfig(Algorithm.SGD))
+
+
+def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
+    # A clip that nothing reaches: it has to fit the type of the gradients all the same.
+    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.9, beta2=0.999, clip=1e6)
+    rule, hyper = make_optimizer(config, STEPS), hyper_of(config)
+    m = v = np.zeros(4)
+    for kind, digits in ((jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)):
+        params = {"x": jnp.ones(4, kind)}
+        state, m, v = rule.init(params), np.zeros(4), np.zeros(4)
+        for t in range(1, 4):
+            gradient = np.array([0.5, -1.0, 2.0, 0.25]) * t
+            updates, after = rule.update({"x": jnp.asarray(gradient, kind)}, state, params, hyper)
+            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+            expected = -0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-9)
+            np.testing.assert_allclose(np.asarray(updates["x"], np.float64), expected, rtol=digits)
+            kinds = [jax.tree.map(lambda leaf: leaf.dtype, each) for each in (state, after)]
+            assert kinds[0] == kinds[1]  # a state that changed its types would compile every step again
+            assert updates["x"].dtype == kind
+            state = after
 
 
 @pytest.mark.parametrize(

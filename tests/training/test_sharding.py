@@ -22,7 +22,7 @@ from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.averages import Average, AverageKind
 from transformer.training.experiment import compile_once
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.sharding import (
     ShardingConfig,
     by_examples,
@@ -85,10 +85,22 @@ def model() -> Model:
     return build(config, interface, Precision())
 
 
+# Plain descent where numbers are compared: its update is linear in the gradient.
+CONFIGS = {
+    algorithm: OptimizerConfig(algorithm, 0.5, Schedule.CONSTANT, warmup=0, beta1=beta1)
+    for algorithm, beta1 in ((Algorithm.ADAM, 0.9), (Algorithm.SGD, 0.0))
+}
+
+
 def optimisers(algorithm: Algorithm) -> dict[str, Any]:
-    # Plain descent where numbers are compared: its update is linear in the gradient.
-    beta1 = 0.9 if algorithm is Algorithm.ADAM else 0.0
-    return {"read": make_optimizer(OptimizerConfig(algorithm, 0.5, Schedule.CONSTANT, warmup=0, beta1=beta1), 10)}
+    return {"read": make_optimizer(CONFIGS[algorithm], 10)}
+
+
+def first_state(model: Model, algorithm: Algorithm) -> Any:
+    """The maker of the first state, of a key."""
+    return functools.partial(
+        init_state, model, Reading(), optimisers(algorithm), AVERAGES, hyper_of(CONFIGS[algorithm])
+    )
 
 
 def numbers(metrics: Metrics) -> dict[str, float]:
@@ -97,7 +109,7 @@ def numbers(metrics: Metrics) -> dict[str, float]:
 
 def two_steps(model: Model, devices: int) -> tuple[Any, list[Any], Any]:
     placement, made = on(ShardingConfig(), devices), optimisers(Algorithm.SGD)
-    make = functools.partial(init_state, model, Reading(), made, AVERAGES)
+    make = first_state(model, Algorithm.SGD)
     shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
     state = compile_once(make, placement, shardings)(jax.random.key(0))
     step = traced_on(placement, make_step(model, Reading(), made, AVERAGES))
@@ -140,7 +152,7 @@ def test_rows_that_cannot_be_divided_lie_whole() -> None:
 
 
 def abstract_state(model: Model) -> Any:
-    make = functools.partial(init_state, model, Reading(), optimisers(Algorithm.ADAM), AVERAGES)
+    make = first_state(model, Algorithm.ADAM)
     return jax.eval_shape(make, jax.random.key(0))
 
 
@@ -165,7 +177,7 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
 
 def test_the_state_begins_divided(model: Model) -> None:
     placement = on(FSDP, 8)
-    make = functools.partial(init_state, model, Reading(), optimisers(Algorithm.ADAM), AVERAGES)
+    make = first_state(model, Algorithm.ADAM)
     shardings = state_shardings(model, abstract_state(model), placement)
     state = compile_once(make, placement, shardings)(jax.random.key(0))
     table = state.variables.params["embedding"]["table"]

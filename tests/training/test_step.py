@@ -12,7 +12,7 @@ import pytest
 from transformer.models.contract import Aux, Variables
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.training.averages import Average, AverageKind
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.state import TrainState, by_path, stream
 from transformer.training.step import Metrics, init_state, make_step
 
@@ -101,7 +101,7 @@ def steps(
     """The state before and after a step on each batch, and each step's metrics."""
     model, averages = model or Line(), averages or {}
     made = optimisers(task, config)
-    start = init_state(model, task, made, averages, jax.random.key(1))
+    start = init_state(model, task, made, averages, hyper_of(config), jax.random.key(1))
     step = jax.jit(make_step(model, task, made, averages, accumulate=accumulate))
     state, found = start, []
     for batch in batches:

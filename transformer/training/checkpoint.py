@@ -184,6 +184,12 @@ class Checkpoints:
         """The newest complete step, or None."""
         return max(self.steps(), default=None)
 
+    def drop_after(self, step: int) -> None:
+        """Delete the checkpoints beyond `step`: a run that goes on from there will save them again."""
+        for later in self.steps():
+            if later > step:
+                self._manager.delete(later)
+
     def restore(self, step: int, abstract: PyTree) -> tuple[PyTree, dict]:
         """The state of `step` and its metadata, bit for bit, placed as `abstract` says.
 
@@ -260,9 +266,9 @@ class Checkpoints:
         for name in here | there:
             if there.get(name) != here.get(name):
                 raise UserError(
-                    f"checkpoint {step} in {self._directory} is of another model: leaf {name!r} is "
+                    f"checkpoint {step} in {self._directory} is of another model or version: leaf {name!r} is "
                     f"{there.get(name, 'absent')} there and {here.get(name, 'absent')} here; "
-                    "give the config that it was trained with, or another --workdir"
+                    "give the config and the version that it was trained with, or another --workdir"
                 )
 
     def _read(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:

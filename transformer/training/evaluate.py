@@ -55,7 +55,7 @@ def _compile(model: Model, placement: Placement, step: EvaluationStep, parameter
 def _evaluate(evaluation: Evaluation, step: CompiledStep, placement: Placement) -> Evaluate:
     def evaluate(state: TrainState) -> Report:
         # Optimisers stay out of the compiled program's arguments.
-        state = state._replace(optimisers={})
+        state = state.for_looking()
         key = stream(state.key, state.step, evaluation.name)
         results = [
             jax.device_get(

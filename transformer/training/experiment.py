@@ -18,9 +18,8 @@ from transformer.attention.statistics import STATISTICS
 from transformer.axes import Placement
 from transformer.config import RunConfig, UserError, from_config, to_config
 from transformer.costs.chips import peak_flops
-from transformer.costs.flops import recomputed_flops, training_flops
+from transformer.costs.flops import training_flops
 from transformer.layers.block_config import BlockConfig
-from transformer.maps.probe import Plan
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
@@ -33,10 +32,11 @@ from transformer.training.checkpoint import Checkpoints
 from transformer.training.divided_positions import check_divided_positions
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.loop import Cadence, Measured, run
-from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, make_optimizer
+from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.probe import compile_probe
 from transformer.training.processes import claimed, in_turn, primary
 from transformer.training.profile import Profiled
+from transformer.training.records import open_records
 from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import (
     ShardingConfig,
@@ -46,10 +46,8 @@ from transformer.training.sharding import (
     state_shardings,
     traced_on,
 )
-from transformer.training.sinks import Console, HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
-from transformer.training.sinks.background import BackgroundMaps
+from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
-from transformer.training.sinks.maps import Maps
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step, init_state, make_step
 
@@ -140,14 +138,17 @@ def assemble(
     optimizer = make_optimizer(experiment.optimizer, experiment.run.steps)
     optimisers = {objective.name: optimizer for objective in task.objectives}
     make = functools.partial(init_state, model, task, optimisers, experiment.averages)
-    abstract = jax.eval_shape(make, jax.random.key(0))
+    hyper = hyper_of(experiment.optimizer)
+    abstract = jax.eval_shape(make, hyper, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement, experiment.sharding.largest_whole)
     placed = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         abstract,
         shardings,
     )
-    return Setting(task, model, optimisers, placement, compile_once(make, placement, shardings), placed)
+    # The numbers are arguments of this program as well: runs that differ in nothing else share it.
+    initialise = functools.partial(compile_once(make, placement, shardings), hyper)
+    return Setting(task, model, optimisers, placement, initialise, placed)
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
@@ -164,8 +165,10 @@ def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any 
     )
 
 
-def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> RunDirectory:
+def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink: Sink | None = None) -> RunDirectory:
     """Train in a run directory, or resume there; return when all steps and evaluations are done.
+
+    `sink` is fed after the run's own; what it raises ends the run, whose metrics are written by then.
 
     Errors: UserError for whatever the person can put right, before anything compiles.
     """
@@ -182,12 +185,7 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> Ru
             directory.log_to_file() if primary() else contextlib.nullcontext(),
             contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints,
         ):
-            latest = checkpoints.latest()
-            if latest is not None and latest > experiment.run.steps:
-                raise UserError(
-                    f"config.steps={experiment.run.steps} is behind the run's checkpoint of step {latest}: say "
-                    f"{latest} or more, or another --workdir"
-                )
+            latest = latest_step(experiment, checkpoints)
             if latest is None:
                 state = setting.initialise(jax.random.key(experiment.run.seed))
             else:
@@ -196,8 +194,22 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False) -> Ru
                 directory.record(parameters=count_parameters(setting.abstract.variables.params))
                 _greet(experiment, setting, directory, latest)
             if latest != experiment.run.steps:
-                _train(experiment, setting, directory, checkpoints, state, profile)
+                _train(experiment, setting, directory, checkpoints, state, profile, sink)
     return directory
+
+
+def latest_step(experiment: Experiment, checkpoints: Checkpoints) -> int | None:
+    """The step of the run's latest checkpoint, None where there is none.
+
+    Errors: UserError where it is beyond the last step.
+    """
+    latest = checkpoints.latest()
+    if latest is not None and latest > experiment.run.steps:
+        raise UserError(
+            f"config.steps={experiment.run.steps} is behind the run's checkpoint of step {latest}: say "
+            f"{latest} or more, or another --workdir"
+        )
+    return latest
 
 
 def changeable(experiment: Experiment) -> tuple[str, ...]:
@@ -228,13 +240,13 @@ def load(
     parts = {
         name: checkpoints.restore_part(step, getattr(setting.abstract, name), (name,))
         for name in TrainState._fields
-        if name != "optimisers"
+        if name not in ("optimisers", "hyper")
     }
-    return experiment, setting, TrainState(**parts, optimisers={})
+    return experiment, setting, TrainState(**parts, optimisers={}, hyper={})
 
 
-def compile_step(experiment: Experiment, setting: Setting, capture: Capture | None = None) -> Step:
-    """The jitted training step, which takes host batches and consumes its state.
+def training_step(experiment: Experiment, setting: Setting, capture: Capture | None = None) -> Step:
+    """The training step, not compiled.
 
     Where the run observes its heads, one program serves the steps that do and those that do not; `capture` observes
     something else than the statistics of every head.
@@ -242,7 +254,7 @@ def compile_step(experiment: Experiment, setting: Setting, capture: Capture | No
     if capture is None and experiment.run.heads_every:
         sites = tuple(site.name for site in setting.model.sites)
         capture = Capture(sites, maps=False, statistics=tuple(STATISTICS.values()))
-    step = make_step(
+    return make_step(
         setting.model,
         setting.task,
         setting.optimisers,
@@ -250,6 +262,11 @@ def compile_step(experiment: Experiment, setting: Setting, capture: Capture | No
         accumulate=experiment.run.accumulate,
         capture=capture,
     )
+
+
+def compile_step(experiment: Experiment, setting: Setting, capture: Capture | None = None) -> Step:
+    """The jitted `training_step`, which takes host batches and consumes its state."""
+    step = training_step(experiment, setting, capture)
     # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, setting.abstract)
     whole = NamedSharding(setting.placement.mesh, PartitionSpec())  # every process reads what was seen
@@ -264,11 +281,22 @@ def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], f
     return lambda batch: training_flops(experiment.model, batch, vocabularies)
 
 
-def count_recomputed(experiment: Experiment, setting: Setting, batch: Mapping[str, Any]) -> float:
-    """What rematerialisation adds to the operations of `count_flops`; 0 where the family has no formula."""
-    if not isinstance(experiment.model, BlockConfig):
-        return 0.0
-    return recomputed_flops(experiment.model, batch)
+def cadence_of(config: RunConfig) -> Cadence:
+    """How often a run does what."""
+    return Cadence(
+        log=config.log_every,
+        evaluate=config.eval_every,
+        maps=config.maps_every,
+        checkpoint=config.checkpoint_every,
+        heads=config.heads_every,
+    )
+
+
+def measured(setting: Setting) -> list[Measured]:
+    """The task's evaluations, compiled."""
+    evaluations = setting.task.evaluations
+    compiled = compile_evaluations(setting.model, evaluations, setting.placement)
+    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(evaluations, compiled, strict=True)]
 
 
 def _train(
@@ -278,6 +306,7 @@ def _train(
     checkpoints: Checkpoints,
     state: TrainState,
     profile: bool,
+    also: Sink | None,
 ) -> None:
     config = experiment.run
     plan, probe = compile_probe(
@@ -290,7 +319,9 @@ def _train(
         # A run goes on as it began, also where it now looks more often or trains for longer.
         tiers=MapStore.tiers_at(directory.maps),
     )
-    sink = _open_sinks(experiment, setting, directory, plan, start=int(state.step))
+    sink = open_records(directory, plan, config_hash(experiment), steps=config.steps, start=int(state.step))
+    if primary():
+        sink = Sinks(sink, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
     compiled = compile_step(experiment, setting)
 
     def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
@@ -308,21 +339,8 @@ def _train(
             step,
             setting.task.source(config.seed),
             steps=config.steps,
-            cadence=Cadence(
-                log=config.log_every,
-                evaluate=config.eval_every,
-                maps=config.maps_every,
-                checkpoint=config.checkpoint_every,
-                heads=config.heads_every,
-            ),
-            evaluations=[
-                Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
-                for evaluation, evaluate in zip(
-                    setting.task.evaluations,
-                    compile_evaluations(setting.model, setting.task.evaluations, setting.placement),
-                    strict=True,
-                )
-            ],
+            cadence=cadence_of(config),
+            evaluations=measured(setting),
             probe=probe,
             save=lambda state: checkpoints.save(int(state.step), state, {}),
             sink=sink,
@@ -336,40 +354,6 @@ def _train(
         raise
     with stack:
         sink.close()
-
-
-def _open_sinks(experiment: Experiment, setting: Setting, directory: RunDirectory, plan: Plan, start: int) -> Sink:
-    """All that a run feeds, cut to the step that it goes on from: what it saw after that it will see again.
-
-    Every process writes the maps that it holds; all else the first writes alone.
-    """
-    maps = in_turn(
-        lambda: MapStore.open(
-            directory.maps,
-            setting.model.sites,
-            plan.labels,
-            config_hash(experiment),
-            plan.tiers,
-            plan.sizes,
-            writers=(jax.process_index(), jax.process_count()),
-        )
-    )
-    maps.truncate(after_step=start or -1)
-    if not primary():
-        return BackgroundMaps(Maps(maps))
-    files = (
-        MetricsFile(directory.metrics_file),
-        SamplesFile(directory.samples_file),
-        HeadsFile(directory.heads_file),
-    )
-    for file in files:
-        file.truncate(after_step=start or -1)
-    return Sinks(
-        *files,
-        BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
-        Log(experiment.run.steps),
-        Console(experiment.run.steps, sys.stdout),
-    )
 
 
 def config_hash(experiment: Experiment) -> str:

@@ -5,9 +5,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from transformer.data.batches import Source, stream
 from transformer.maps.tiers import Kept
@@ -26,6 +27,24 @@ class Cadence:
     maps: int
     checkpoint: int
     heads: int = 0
+
+
+class Diverged(FloatingPointError):
+    """A loss that is not finite, read from step `step`."""
+
+    def __init__(self, name: str, value: float, step: int):
+        super().__init__(
+            f"{name} is {value} at step {step}; lower config.optimizer.learning_rate, lengthen "
+            "config.optimizer.warmup or set config.optimizer.clip"
+        )
+        self.step = step
+
+
+def refuse_divergence(step: int, losses: Mapping[str, np.ndarray]) -> None:
+    """Errors: Diverged for the first of the losses that is not finite."""
+    for name, value in losses.items():
+        if not np.isfinite(value):
+            raise Diverged(name, float(value), step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +68,23 @@ def run(
     probe: Callable[[TrainState], Mapping[str, Kept]],
     save: Callable[[TrainState], None],
     sink: Sink,
+    check: Callable[[int, Mapping[str, np.ndarray]], None] = refuse_divergence,
     flops: Callable[[Batch], float] | None = None,
     peak_flops: float = math.inf,
 ) -> TrainState:
     """Train from the state's step to `steps`, feeding everything that is seen to `sink`.
 
     `flops` counts a step's floating-point operations by formula and `peak_flops` is what the devices could do
-    in a second: their ratio over time is logged as utilisation. The metrics of step N - 1 are read after step N
-    is dispatched, so that the device never waits for the host. The last checkpoint is saved after the last
-    evaluations: a run that has it is complete.
+    in a second: their ratio over time is logged as utilisation. `check` is shown the losses of every step. A state,
+    and with it all that is seen, may be that of several runs at one step (transformer.training.lanes).
 
-    Errors: FloatingPointError at the first loss that is not finite.
+    The metrics of step N - 1 are read after step N is dispatched, so that the device never waits for the host. The
+    last checkpoint is saved after the last evaluations: a run that has it is complete.
+
+    Errors: Diverged at the first loss that is not finite, or what else `check` raises.
     """
-    first = int(state.step)
-    meter = Meter(flops, peak_flops)
+    first = int(np.max(jax.device_get(state.step)))
+    meter = Meter(check, flops, peak_flops)
     pending: Seen | None = None
     if first == 0 and cadence.maps:
         sink.maps(0, probe(state))
@@ -102,10 +124,18 @@ class Seen(NamedTuple):
 
 
 class Meter:
-    """Means of the training metrics since the last report, and how fast the steps went."""
+    """Means of the training metrics since the last report, and how fast the steps went.
 
-    def __init__(self, flops: Callable[[Batch], float] | None, peak_flops: float):
-        self._flops_of, self._peak = flops, peak_flops
+    Metrics may have a leading axis, of several runs, and then so have their means.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[int, Mapping[str, np.ndarray]], None],
+        flops: Callable[[Batch], float] | None,
+        peak_flops: float,
+    ):
+        self._check, self._flops_of, self._peak = check, flops, peak_flops
         self._since: float | None = None
         self._clear()
 
@@ -120,15 +150,10 @@ class Meter:
     def read(self, metrics: Metrics, step: int) -> None:
         """Add the metrics of a step, waiting until they are there."""
         totals, values = jax.device_get((metrics.totals, metrics.values))
-        for name, value in values.items():
-            if name.endswith("loss") and not math.isfinite(value):
-                raise FloatingPointError(
-                    f"{name} is {value} at step {step}; lower config.optimizer.learning_rate, lengthen "
-                    "config.optimizer.warmup or set config.optimizer.clip"
-                )
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
-        for name, value in totals.items():
-            self._totals[name] = self._totals.get(name, 0.0) + float(value)
+        self._check(step, {name: value for name, value in values.items() if name.endswith("loss")})
+        for found, sums in ((values, self._sums), (totals, self._totals)):
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64)
         self._steps += 1
 
     @contextmanager
@@ -139,7 +164,7 @@ class Meter:
         if self._since is not None:
             self._since += time.perf_counter() - began
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> dict[str, Any]:
         """The means since the last report, with the rate of every total, and start again."""
         assert self._since is not None
         seconds = time.perf_counter() - self._since
@@ -147,14 +172,15 @@ class Meter:
         found |= {f"{name}_per_second": value / seconds for name, value in self._totals.items()}
         found["steps_per_second"] = self._steps / seconds
         if self._flops:
+            found["flops_per_step"] = self._flops / self._steps
             found["utilisation"] = self._flops / seconds / self._peak
         self._since = time.perf_counter()
         self._clear()
         return found
 
     def _clear(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._totals: dict[str, float] = {}
+        self._sums: dict[str, Any] = {}
+        self._totals: dict[str, Any] = {}
         self._steps = 0
         self._flops = 0.0
 

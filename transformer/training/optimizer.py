@@ -2,13 +2,19 @@
 
 import dataclasses
 import enum
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jaxtyping import Array, Float, Int
 
 from transformer.config import UserError
+
+PyTree = Any
 
 
 class Algorithm(enum.Enum):
@@ -60,58 +66,92 @@ class OptimizerConfig:
             )
 
 
+Number = Float[Array, ""] | np.float32
+Hyper = Mapping[str, Number]
+
+
 class Optimizer(NamedTuple):
-    """An update rule over a dict of parameters by path, and its learning rate by step."""
+    """An update rule over a dict of parameters by path, as functions of its numbers.
 
-    transformation: optax.GradientTransformation
-    learning_rate: optax.Schedule
+    `init(params)` is its state, `update(gradients, state, params, hyper)` the updates and the next state, and
+    `learning_rate(step, hyper)` what update `step` + 1 is scaled by. The numbers are no part of the rule, so that one
+    compiled program serves all their values: those of a config are `hyper_of`.
+    """
+
+    init: Callable[[PyTree], PyTree]
+    update: Callable[[PyTree, PyTree, PyTree, Hyper], tuple[PyTree, PyTree]]
+    learning_rate: Callable[[int | Int[Array, ""], Hyper], Float[Array, ""]]
 
 
-def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """The learning rate of update t = 1, 2, ... (`step` counts from 0).
+def hyper_of(config: OptimizerConfig) -> dict[str, np.float32]:
+    """The numbers that the config's rule reads, by their names there.
+
+    What is left out at zero (clip, weight_decay, the momentum of sgd) makes another program, not another number.
+    """
+    names = ["learning_rate", "warmup"]
+    if config.schedule in (Schedule.LINEAR, Schedule.COSINE):
+        names.append("final")
+    match config.algorithm:
+        case Algorithm.ADAM:
+            names += ["beta1", "beta2", "epsilon"]
+        case Algorithm.ADAMW:
+            names += ["beta1", "beta2", "epsilon"] + ["weight_decay"] * bool(config.weight_decay)
+        case Algorithm.SGD:
+            names += ["beta1"] * bool(config.beta1)
+    names += ["clip"] * bool(config.clip)
+    return {name: np.float32(getattr(config, name)) for name in names}
+
+
+def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
+    """The learning rate of update t = 1, 2, ... of `steps` (`step` counts from 0).
 
     Warm-up: peak t / w, the same for all. Then inverse_square_root: peak sqrt(w / t), which with
     peak = (E w)^-0.5 is equation 3 of Vaswani et al. 2017; linear and cosine: down to `final` x peak at the last
     step; constant: peak.
     """
-    peak, warmup, final = config.learning_rate, max(config.warmup, 1), config.final
-
-    def rate(step: jax.Array) -> jax.Array:
-        t = jnp.asarray(step, jnp.float32) + 1
-        progress = jnp.clip((t - warmup) / max(steps - warmup, 1), 0, 1)
-        match config.schedule:
-            case Schedule.CONSTANT:
-                after = jnp.ones_like(t)
-            case Schedule.INVERSE_SQUARE_ROOT:
-                after = jnp.sqrt(warmup / t)
-            case Schedule.LINEAR:
-                after = 1 - (1 - final) * progress
-            case Schedule.COSINE:
-                after = final + (1 - final) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
-        return peak * jnp.where(t < warmup, t / warmup, after)
-
-    return rate
+    t, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.maximum(hyper["warmup"], 1)
+    progress = jnp.clip((t - warmup) / jnp.maximum(steps - warmup, 1), 0, 1)
+    match schedule:
+        case Schedule.CONSTANT:
+            after = jnp.ones_like(t)
+        case Schedule.INVERSE_SQUARE_ROOT:
+            after = jnp.sqrt(warmup / t)
+        case Schedule.LINEAR:
+            after = 1 - (1 - hyper["final"]) * progress
+        case Schedule.COSINE:
+            after = hyper["final"] + (1 - hyper["final"]) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+    return hyper["learning_rate"] * jnp.where(t < warmup, t / warmup, after)
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
-    """The optimiser of a run of `steps` updates."""
-    rate = learning_rate(config, steps)
-    match config.algorithm:
-        case Algorithm.ADAM:
-            rule = optax.adam(rate, config.beta1, config.beta2, config.epsilon)
-        case Algorithm.ADAMW:
-            rule = optax.adamw(
-                rate,
-                config.beta1,
-                config.beta2,
-                config.epsilon,
-                weight_decay=config.weight_decay,
-                mask=_decayed,
-            )
-        case Algorithm.SGD:
-            rule = optax.sgd(rate, momentum=config.beta1 or None)
-    clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
-    return Optimizer(optax.chain(*clip, rule), rate)
+    """The optimiser of a run of `steps` updates: of the config it takes what is no number, and which are zero."""
+
+    def rate(step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
+        return learning_rate(config.schedule, steps, step, hyper)
+
+    def rule(hyper: Hyper) -> optax.GradientTransformation:
+        scale = functools.partial(rate, hyper=hyper)
+        adam = hyper.get("beta1"), hyper.get("beta2"), hyper.get("epsilon")
+        match config.algorithm:
+            case Algorithm.ADAM:
+                descent = optax.adam(scale, *adam)
+            case Algorithm.ADAMW:
+                descent = optax.adamw(scale, *adam, weight_decay=hyper.get("weight_decay", 0.0), mask=_decayed)
+            case Algorithm.SGD:
+                descent = optax.sgd(scale, momentum=hyper.get("beta1"))
+        return optax.chain(*([optax.clip_by_global_norm(hyper["clip"])] if "clip" in hyper else []), descent)
+
+    def update(gradients: PyTree, state: PyTree, params: PyTree, hyper: Hyper) -> tuple[PyTree, PyTree]:
+        # Beside parameters of a narrower type the numbers are float32 all the same: 0.999 in bfloat16 would be 1.
+        wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradients)
+        updates, after = rule(hyper).update(wide, state, params)
+        return _as_types_of(gradients, updates), _as_types_of(state, after)
+
+    return Optimizer(rule(hyper_of(config)).init, update, rate)
+
+
+def _as_types_of(before: PyTree, after: PyTree) -> PyTree:
+    return jax.tree.map(lambda old, new: new.astype(old.dtype), before, after)
 
 
 def _decayed(params: dict[str, jax.Array]) -> dict[str, bool]:

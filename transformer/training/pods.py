@@ -12,11 +12,12 @@ from jax.extend.core import jaxprs_in_params
 from transformer.config import UserError
 from transformer.costs.chips import chip_of
 from transformer.costs.compiler import OutOfMemoryError, compile_lowered, topology_devices
+from transformer.costs.flops import recomputed_flops
 from transformer.costs.program import Program, read_program, split_arguments
 from transformer.costs.roofline import Estimate, estimate
 from transformer.models.contract import count_parameters
 from transformer.tasks.rehearsal import abstract_batch
-from transformer.training.experiment import Experiment, assemble, compile_step, count_flops, count_recomputed
+from transformer.training.experiment import Experiment, assemble, compile_step, count_flops
 from transformer.training.sharding import batch_sharding, make_placement
 from transformer.training.state import TrainState
 
@@ -121,7 +122,7 @@ def prove(experiment: Experiment, topology: str) -> Proof:
         buffers=tuple(Largest(each.bytes, each.shape, each.source) for each in program.buffers),
         estimate=None
         if chip is None or proof.flops is None
-        else estimate(program, proof.flops, chip, placement.mesh, count_recomputed(experiment, setting, batch)),
+        else estimate(program, proof.flops, chip, placement.mesh, recomputed_flops(experiment.model, batch)),
     )
 
 

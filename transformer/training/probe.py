@@ -45,7 +45,7 @@ def compile_probe(
         view = View(model, state.variables, state.averages, state.extra, state.step, train=False)
         return task.probe(view, capture, stream(state.key, state.step, "probe")).maps
 
-    abstract = abstract._replace(optimisers={})
+    abstract = abstract.for_looking()
     labels = task.labels()
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
@@ -64,4 +64,4 @@ def compile_probe(
         whole = NamedSharding(here.mesh, PartitionSpec())
         lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
     probe = jax.jit(traced_on(here, seen), out_shardings=lying)
-    return Probe(plan, lambda state: probe(state._replace(optimisers={})))
+    return Probe(plan, lambda state: probe(state.for_looking()))

@@ -149,6 +149,10 @@ class RunDirectory:
             elif entry.name != _LOCK:
                 entry.unlink()
 
+    def facts(self) -> dict[str, Any]:
+        """All that environment.json says, of each fact the latest."""
+        return {name: value for start in self._starts() for name, value in start.items()}
+
     def config(self) -> dict[str, Any]:
         """The recorded config.
 
@@ -160,11 +164,13 @@ class RunDirectory:
     def log_to_file(self) -> Iterator[None]:
         """Append to log.txt, while the context lasts, what is logged.
 
-        That is INFO and above from `transformer`, WARNING and above from everybody else.
+        That is INFO and above from `transformer`, WARNING and above from everybody else; nothing that speaks of
+        another run of this process.
         """
         lines = _LogLines(storage_of(self.log_file).append_to(self.log_file))
         handler = logging.StreamHandler(lines)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.addFilter(lambda record: getattr(record, "run", self.path) == self.path)
         root, own = logging.getLogger(), logging.getLogger("transformer")
         level = own.level
         own.setLevel(logging.INFO)
@@ -192,7 +198,7 @@ class RunDirectory:
                 )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        here, there = _flatten(config), _flatten(self.config())
+        here, there = flatten(config), flatten(self.config())
         for key in here | there:
             free = any(key == name or key.startswith(f"{name}.") for name in may_change)
             now, before = here.get(key, _ABSENT), there.get(key, _ABSENT)
@@ -290,13 +296,13 @@ def _read_json(path: Path, kind: type) -> Any:
     return value
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """The values as JSON text, where 1, 1.0 and true differ, by dotted key; a list is one value."""
     flat: dict[str, str] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            flat |= _flatten(value, f"{name}.")
+            flat |= flatten(value, f"{name}.")
         else:
             flat[name] = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return flat

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from transformer.models.contract import Variables
 
@@ -13,7 +13,10 @@ PyTree = Any
 
 
 class TrainState(NamedTuple):
-    """`step` updates have been made; `optimisers` are by objective, `averages` by name."""
+    """`step` updates have been made; `optimisers` are by objective, `averages` by name.
+
+    `hyper` are the optimisers' numbers, such as the learning rate: here, so that no value is part of the program.
+    """
 
     step: Int[Array, ""]
     key: Key[Array, ""]
@@ -21,6 +24,11 @@ class TrainState(NamedTuple):
     optimisers: Mapping[str, PyTree]
     averages: Mapping[str, Mapping[str, Array]]
     extra: PyTree
+    hyper: Mapping[str, Float[Array, ""]]
+
+    def for_looking(self) -> "TrainState":
+        """The state without what updates alone are made with: what evaluations and probes are compiled for."""
+        return self._replace(optimisers={}, hyper={})
 
 
 def stream(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:

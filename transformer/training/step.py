@@ -14,7 +14,7 @@ from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.models.contract import Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.averages import Average, init_average, update_average, with_average
-from transformer.training.optimizer import Optimizer
+from transformer.training.optimizer import Hyper, Optimizer
 from transformer.training.state import TrainState, by_path, stream
 
 
@@ -38,6 +38,7 @@ def init_state(
     task: Task,
     optimisers: Mapping[str, Optimizer],
     averages: Mapping[str, Average],
+    hyper: Hyper,
     key: Key[Array, ""],
 ) -> TrainState:
     """The state before the first step; pure, so that it can run under jit with output shardings."""
@@ -49,11 +50,12 @@ def init_state(
         key=key,
         variables=variables,
         optimisers={
-            objective.name: optimisers[objective.name].transformation.init(_trained(objective, variables.params))
+            objective.name: optimisers[objective.name].init(_trained(objective, variables.params))
             for objective in task.objectives
         },
         averages=kept,
         extra=task.init_extra(view, stream(key, 0, "extra")),
+        hyper={name: jnp.float32(value) for name, value in hyper.items()},
     )
 
 
@@ -90,15 +92,15 @@ def make_step(
             gradients, aux = _accumulated(view, objective, batch, totals, key(objective.name), accumulate)
             trained = _trained(objective, view.variables.params)
             optimizer = optimisers[objective.name]
-            updates, new_optimisers[objective.name] = optimizer.transformation.update(
-                gradients, state.optimisers[objective.name], trained
+            updates, new_optimisers[objective.name] = optimizer.update(
+                gradients, state.optimisers[objective.name], trained, state.hyper
             )
             params = with_average(view.variables.params, optax.apply_updates(trained, updates))
             view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
             prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
             found = {
                 **aux.metrics,
-                "learning_rate": optimizer.learning_rate(state.step),
+                "learning_rate": optimizer.learning_rate(state.step, state.hyper),
                 "gradient_norm": optax.tree.norm(gradients),
                 "update_norm": optax.tree.norm(updates),
             }
@@ -109,10 +111,23 @@ def make_step(
             name: update_average(average, state.averages[name], view.variables.params, step)
             for name, average in averages.items()
         }
-        state = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra)
+        state = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra, state.hyper)
         return state, Metrics(dict(totals), values, captured)
 
     return step
+
+
+def vectorise(step: Step) -> Step:
+    """The step of several runs at once, its lanes: a leading axis of every leaf of state, batch and metrics.
+
+    Lanes differ in what the state holds, key and hyper-parameters included, and in their batches' examples; whether
+    the heads are looked at is said for all.
+    """
+
+    def lanes(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        return jax.vmap(step, in_axes=(0, 0, None))(state, batch, observe)
+
+    return lanes
 
 
 def _trained(objective: Objective, params: Any) -> dict[str, Array]:

@@ -1,0 +1,70 @@
+"""Several states, batches and reports as one, with a leading axis of lanes, and one of them again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer.axes import Placement
+from transformer.config import UserError
+from transformer.data.batches import Batch, Source
+from transformer.tasks.contract import Report
+from transformer.training.state import TrainState
+
+
+class StackedBatches:
+    """The batches of several sources, those of one step stacked."""
+
+    def __init__(self, sources: Sequence[Source]):
+        self._sources = sources
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batches of one step: every array has a leading axis of sources.
+
+        Errors: UserError where their shapes differ.
+        """
+        batches = [source[step] for source in self._sources]
+        for batch in batches:
+            for name, array in batch.items():
+                here, there = np.shape(array), np.shape(batches[0][name])
+                if here != there:
+                    raise UserError(
+                        f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {here} and {there}, "
+                        "which one program cannot train as lanes; give config.task.lengths a single length, or train "
+                        "without lanes"
+                    )
+        return {name: np.stack([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
+
+
+def stacked_on(placement: Placement) -> NamedSharding:
+    """Where what is stacked lies: lanes are of one device."""
+    return NamedSharding(placement.mesh, PartitionSpec())
+
+
+def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainState:
+    """One state of as many lanes."""
+
+    def stack(*states: TrainState) -> TrainState:
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+    return jax.jit(stack, out_shardings=stacked_on(placement))(*states)
+
+
+@jax.jit
+def take_lane(state: TrainState, lane: int) -> TrainState:
+    """The state of one lane."""
+    return jax.tree.map(lambda leaf: leaf[lane], state)
+
+
+def stack_reports(reports: Sequence[Report | None]) -> Report:
+    """One report of several, None where a lane has none: each number, and the samples, a sequence over the lanes."""
+    there = [report for report in reports if report is not None]
+    names = dict.fromkeys(name for report in there for name in report.scalars)
+    scalars: dict[str, Any] = {
+        name: tuple(None if report is None else report.scalars.get(name) for report in reports) for name in names
+    }
+    samples: Any = tuple(() if report is None else report.samples for report in reports)
+    return Report(scalars, samples if any(samples) else ())
