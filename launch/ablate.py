@@ -199,10 +199,6 @@ def _report(
             **provenance([each.path for each in ended]),
         },
     )
-    there = {each.planned.trial.name for each in ended}
-    missing = [each.where for each in planned if each.trial.name not in there]
-    if missing:
-        result["warnings"].insert(0, f"{len(missing)} of {len(planned)} runs have not ended: {_some(missing)}.")
     files = write_result(result, ledger.path, render(result), cells_csv(result))
     print("\n".join(["", *result["warnings"], "", arms_table(result), "", *result["summary"]]))
     failed = [each for each in ended if each.state == "failed"]
@@ -248,10 +244,6 @@ def _config_file(words: Sequence[str]) -> str:
 def _words_of_workers(words: Iterable[str]) -> list[str]:
     """The words without those of the first process alone."""
     return [word for word in words if word not in ("--retry-failed", "--no-retry-failed", "--no-report")]
-
-
-def _some(names: Sequence[str], most: int = 4) -> str:
-    return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
 
 if __name__ == "__main__":

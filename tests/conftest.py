@@ -44,6 +44,8 @@ LONGEST = (
     "tests/training/test_pods.py",
     "tests/launch/test_compile.py",
     "tests/launch/test_ablate.py",
+    "tests/launch/test_sweep.py",
+    "tests/training/test_lanes.py",
     "tests/studies/test_page.py",
     "tests/studies/test_page_saved.py",
     "tests/models/test_encoder_decoder.py",

@@ -15,6 +15,7 @@ _LABELS = {
     "gradient_norm": "grad",
     "update_norm": "update",
     "utilisation": "util",
+    "flops_per_step": "flops",
     "exact_match": "exact",
 }
 _TRAINING = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second", "utilisation")
