@@ -140,7 +140,9 @@ def _train(
 ) -> dict[str, Any]:
     """Train what is not trained yet, then measure the gradients at initialisation."""
     from transformer.studies.about import measure_initial_gradients, write_about
+    from transformer.studies.initial_gradients import check_stacks
 
+    check_stacks(arguments.config.to_dict(), spec)
     if arguments.retry_failed:
         print(f"{ledger.forget_failed()} failed runs are tried again", flush=True)
     ledger.plan([each.trial for each in planned])
@@ -162,7 +164,7 @@ def _train(
     )
     if spec.initial_gradients:
         print("measuring the gradients at initialisation", flush=True)
-    about = measure_initial_gradients(spec, arguments.config.to_dict(), about)
+    about = measure_initial_gradients(spec, arguments.config.to_dict(), about, arguments.data_dir)
     write_about(ledger.path, about)
     return about
 
@@ -195,7 +197,7 @@ def _report(
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": shlex.join(["python", "-m", "launch.ablate", *arguments.words]),
+            "command": shlex.join(["python", "-m", "launch.ablate", *_words_of_the_study(arguments.words)]),
             **provenance([each.path for each in ended]),
         },
     )
@@ -239,6 +241,11 @@ def _config_file(words: Sequence[str]) -> str:
         if re.fullmatch(r"--config(=.*)?", word):
             found = word.partition("=")[2] or after
     return found
+
+
+def _words_of_the_study(words: Iterable[str]) -> list[str]:
+    """The words without those of this occasion alone."""
+    return [word for word in words if word not in ("--report", "--retry-failed")]
 
 
 def _words_of_workers(words: Iterable[str]) -> list[str]:

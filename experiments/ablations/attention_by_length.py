@@ -44,5 +44,10 @@ def get_ablation(ablation):
         reported="test/bleu",
         better="higher",
         notable=2.0,
-        followed=tuple(f"{split}/bleu/{length}" for split in ("validation", "test") for length in LENGTHS),
+        followed=tuple(
+            f"{split}/{metric}/{length}"
+            for split in ("validation", "test")
+            for metric in ("bleu", "exact_match")
+            for length in LENGTHS
+        ),
     )

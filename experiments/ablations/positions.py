@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Eight kinds against the sinusoids of the first Transformer."""
+    """Seven kinds against the sinusoids of the first Transformer."""
     return ablation(
         question="Which positions learn these phrases best?",
         arms={kind: {"model.positions": kind} for kind in KINDS},

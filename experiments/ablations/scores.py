@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Eight scores against the scaled product."""
+    """Seven scores against the scaled product."""
     return ablation(
         question="Which score function learns these phrases best?",
         arms={kind: {"model.score": kind} for kind in KINDS},

@@ -246,7 +246,7 @@ def test_when_the_target_is_reached() -> None:
     assert (post["reached"], post["of"], post["steps"], post["flops"]) == (2, 5, None, None)
     assert (
         "Median steps to validation/loss 1: pre 30 (2 of 5 never did); "
-        "post never by half of its runs (3 of 5 never did)." in result["summary"]
+        "post not by more than half of its runs (3 of 5 never did)." in result["summary"]
     )
     never = analyse(spec(target=0.1), cells, {})
     assert "The target validation/loss=0.1 is never reached: the best of all is 0.5." in never["warnings"]

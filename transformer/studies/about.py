@@ -11,7 +11,7 @@ from transformer.storage import storage_of
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned, differences
 from transformer.studies.fairness import beginnings, check_metrics, check_shared_data
-from transformer.studies.initial_gradients import initial_gradients
+from transformer.studies.initial_gradients import check_stacks, initial_gradients
 from transformer.studies.ledger import Ledger
 from transformer.studies.trials import plain
 from transformer.training.experiment import resolve
@@ -52,6 +52,7 @@ def check_arms(
 
     Errors: UserError for arms whose data differ, data that are missing, and metrics of splits that nothing reports.
     """
+    check_stacks(base, spec)
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
         check_metrics(spec, tasks[spec.reference])
@@ -88,14 +89,16 @@ def write_about(path: Path, about: Mapping[str, Any]) -> None:
     write_json(path / _FILE, about)
 
 
-def measure_initial_gradients(spec: Ablation, base: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
+def measure_initial_gradients(
+    spec: Ablation, base: Mapping[str, Any], about: Mapping[str, Any], data_dir: str | None = None
+) -> dict[str, Any]:
     """`about` with the gradients of the study's stacks at initialisation, measured unless they are there."""
     stacks = plain(to_config(spec.initial_gradients))
     if not stacks:
         return {**about, "initial_gradients": None, "stacks": {}}
     if about.get("stacks") == stacks and about.get("initial_gradients"):
         return dict(about)
-    return {**about, "initial_gradients": initial_gradients(base, spec), "stacks": stacks}
+    return {**about, "initial_gradients": initial_gradients(base, spec, data_dir), "stacks": stacks}
 
 
 def write_result(result: Mapping[str, Any], path: Path, page: str, table: str) -> dict[str, Path]:

@@ -5,6 +5,7 @@ feed-forward network is of order d sqrt(log d) with the norm behind the addition
 d sqrt(log d / L) with the norm before the sub-layer.
 """
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,22 @@ HOW = (
 TaskOf = Callable[[Any], Task]
 
 
-def initial_gradients(base: Mapping[str, Any], spec: Ablation) -> dict[str, Any]:
+def check_stacks(base: Mapping[str, Any], spec: Ablation) -> None:
+    """Refuse stacks that cannot be built, before anything is trained.
+
+    Errors: UserError naming the stack and the arm.
+    """
+    for name, stack in spec.initial_gradients.items():
+        for arm, overrides in spec.arms.items():
+            try:
+                of_arm = with_overrides(with_overrides(base, stack.overrides), overrides)
+                for depth in stack.depths:
+                    resolve(with_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth)))
+            except UserError as error:
+                raise UserError(f"ablation.initial_gradients[{name!r}], arm {arm!r}: {error}") from None
+
+
+def initial_gradients(base: Mapping[str, Any], spec: Ablation, data_dir: str | None = None) -> dict[str, Any]:
     """The gradient norms of every stack of a study by arm and depth, ready for JSON.
 
     `ratio` is the last layer's over the first layer's; `exponent` the slope of log(last layer's) against log(depth),
@@ -51,6 +67,7 @@ def initial_gradients(base: Mapping[str, Any], spec: Ablation) -> dict[str, Any]
         @functools.cache
         def task_of(config: Any) -> Task:
             # One for all arms and depths, so that data are read once.
+            config = config if data_dir is None else dataclasses.replace(config, data_dir=data_dir)
             return tasks.build(config, Path(tempfile.mkdtemp(dir=folder)))
 
         stacks = [

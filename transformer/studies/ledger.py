@@ -37,7 +37,7 @@ _PLANNING = "planning"  # the folder whose lock is held to plan
 _LOCK = "lock"
 _WAIT = 0.02  # seconds between two looks at a lock that others hold for an instant
 _SHOWN = 3  # differences of two sweeps
-_CORRECTABLE = ("metric", "better")  # as long as no trial has an outcome by them
+_CORRECTABLE = ("metric", "better")  # as long as no trial has a value by them
 
 
 class State(enum.Enum):
@@ -80,7 +80,7 @@ class Ledger:
     def open(cls, path: Path, sweep: Mapping[str, Any]) -> "Ledger":
         """The sweep at `path`, begun or gone on with; `sweep` holds the plain facts that fix what it is.
 
-        A metric that was misnamed may be put right as long as no trial has an outcome.
+        A metric that was misnamed may be put right as long as no trial has a value by it.
 
         Errors: UserError where another sweep is there (with the first differences) or something else.
         """
@@ -93,7 +93,7 @@ class Ledger:
                 _check_directory(path)
                 found = ledger.facts() if (path / _FACTS).is_file() else None
                 if found is not None:
-                    free = () if ledger._any_outcome() else _CORRECTABLE
+                    free = () if ledger._any_value() else _CORRECTABLE
                     _check_facts(path, {**found, **{key: facts[key] for key in free if key in facts}}, facts)
                 if found != facts:
                     text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
@@ -210,8 +210,9 @@ class Ledger:
     def _folder(self, trial: Trial) -> Path:
         return self.path / _LEDGER / trial.name
 
-    def _any_outcome(self) -> bool:
-        return any(self.outcome(trial) is not None for trial in self.trials())
+    def _any_value(self) -> bool:
+        found = (self.outcome(trial) for trial in self.trials())
+        return any(outcome is not None and outcome.value is not None for outcome in found)
 
     @contextlib.contextmanager
     def _planning(self) -> Iterator[None]:

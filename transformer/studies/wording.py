@@ -72,7 +72,8 @@ def reason(study: Study, pair: Comparison) -> str:
         return f"{pair.n} paired seed{'s' if pair.n != 1 else ''}, and no verdict is given under three{lost}."
     if test.deviation == 0:
         size = rounded(test.mean) if test.mean else "0"
-        return f"All {pair.n} paired differences are {size}, so that there is no spread to judge by."
+        tail = "every seed says the same, and p counts as 0" if test.mean else "the arms are alike"
+        return f"All {pair.n} paired differences are {size}: {tail}{_survivors(study, pair)}."
     told = f"The mean difference is {_signed(test.mean, test.interval)} ({_between(test.interval)}), {_corrected(pair)}"
     if pair.verdict != "no difference seen":
         return f"{told}, over {pair.n} paired seeds{_survivors(study, pair)}."
@@ -275,6 +276,11 @@ def _winner(study: Study, verdicts: Mapping[str, str], arms: Sequence[Mapping[st
     if first != spec.reference:
         if verdicts[first] == "better":
             yield f"{told}, and beats the reference {spec.reference}."
+        elif verdicts[first] == "worse":
+            # Its mean is of the seeds that it finished, the verdict of those that both did.
+            yield f"{told}, over the seeds that it finished; on the seeds of both it is worse than {spec.reference}."
+        elif verdicts[first] == "not said":
+            yield f"{told}; nothing can be said of it against the reference {spec.reference}."
         else:
             yield f"{told}, but no difference from the reference {spec.reference} was seen."
     elif all(verdict == "worse" for verdict in verdicts.values()):
@@ -339,7 +345,7 @@ def _to_target(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]
         return
     told = []
     for name, times in timed:
-        steps = f"{times['steps']:g}" if times["steps"] is not None else "never by half of its runs"
+        steps = f"{times['steps']:g}" if times["steps"] is not None else "not by more than half of its runs"
         missed = times["of"] - times["reached"]
         told.append(f"{name} {steps}" + (f" ({missed} of {times['of']} never did)" if missed else ""))
     yield f"Median steps to {spec.chosen_by} {spec.target:g}: {'; '.join(told)}."

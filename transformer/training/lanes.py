@@ -159,13 +159,15 @@ def _check_lanes(experiments: Sequence[Experiment], workdirs: Sequence[Path]) ->
     if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
         raise UserError("every lane needs a run directory of its own, and two have the same")
     programs = [flatten(json.loads(program_of(each))) for each in experiments]
-    for program, workdir in zip(programs, workdirs, strict=True):
+    configs = [flatten(each.to_config()) for each in experiments]
+    for program, config, workdir in zip(programs, configs, workdirs, strict=True):
         for key in programs[0] | program:
-            here, there = program.get(key, "absent"), programs[0].get(key, "absent")
-            if here != there:
+            if program.get(key) != programs[0].get(key):
+                here, there = config.get(key, "absent"), configs[0].get(key, "absent")
                 raise UserError(
                     f"config.{key}={here} of {workdir} and {there} of {workdirs[0]} make two programs: lanes differ "
-                    "in config.seed, config.name and the numbers of config.optimizer alone"
+                    "in config.seed, config.name and the numbers of config.optimizer alone; a clip, weight_decay or "
+                    "momentum of zero is another program"
                 )
 
 

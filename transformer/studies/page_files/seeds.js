@@ -83,7 +83,11 @@ function paintValues(width) {
       transform: `rotate(-90 12 ${PLOT.top + lane + tall / 2})`,
     }),
   );
-  const means = [reference, ...others].map((arm) => `${visible(arm.name)} ${brief(arm.mean)}`).join("; ");
+  const meanOf = (arm) => {
+    const found = [...seedsOf(arm).values()].filter(finished).map(({ value }) => value);
+    return found.length ? found.reduce((sum, value) => sum + value, 0) / found.length : null;
+  };
+  const means = [reference, ...others].map((arm) => `${visible(arm.name)} ${brief(meanOf(arm))}`).join("; ");
   const task = severalTasks ? ` on ${taskName(pairing.task)}` : "";
   return {
     height: PLOT.top + rows * (tall + lane + foot),

@@ -11,7 +11,9 @@ function showBands() {
   if (!metrics.length) return;
   banding.metric = metrics.includes(data.chosen_by) ? data.chosen_by : metrics[0];
   const place = make("div", {});
-  const note = "Mean over the seeds at the chosen values, from the least seed to the most.";
+  const note = 
+    "Mean over the seeds at the chosen values, from the least seed to the most; runs that diverged are in it as far " +
+    "as they went.";
   const panel = addPanel("bands", "Over training", make("p", { class: "note" }, note), place);
   const title = () => metricName(banding.metric);
   const figure = addLines(place, {

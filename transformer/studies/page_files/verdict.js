@@ -23,7 +23,7 @@ function showHeader() {
     runs,
     about.hardware && plainWords(about.hardware),
     about.when && plainWords(about.when),
-    about.commit && `commit ${plainWords(about.commit).slice(0, 12)}`,
+    about.commit && `commit ${plainWords(about.commit).replace(/\b([0-9a-f]{12})[0-9a-f]{28}\b/g, "$1")}`,
     about.versions &&
       ["jax", "flax"]
         .map((name) => own(about.versions, name) && `${name} ${plainWords(about.versions[name])}`)
