@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launch.cli import Arguments, Command, Flag, run
 from launch.config_files import load_function
 from launch.reproduce import train_command
-from launch.workers import become_worker, divide_machine, run_workers
+from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
 
 if TYPE_CHECKING:
@@ -64,19 +64,21 @@ def _work(arguments: Arguments) -> None:
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
 
+    told = {"workers": arguments.workers, "seeds": arguments.seeds}
+    idle = [name for name, value in told.items() if value is not None]
+    idle += [name for name in ("report", "retry-failed") if getattr(arguments, name.replace("-", "_"))]
+    if idle:
+        raise UserError(f"--{idle[0]} does nothing in a --worker of a study that was begun: leave one of them away")
     path = locate(arguments.workdir)
     ledger = Ledger.existing(path)
     become_worker(path)
-    from transformer.studies.training import ModelTrainer
-    from transformer.studies.worker import work
-
-    work(
+    work_here(
         ledger,
         None,
         total=len(ledger.trials()),
         metric=ledger.facts()["metric"],
         vectorise=arguments.vectorise,
-        trainer=ModelTrainer(arguments.data_dir),
+        data_dir=arguments.data_dir,
     )
 
 
@@ -250,7 +252,14 @@ def _words_of_the_study(words: Iterable[str]) -> list[str]:
 
 def _words_of_workers(words: Iterable[str]) -> list[str]:
     """The words without those of the first process alone."""
-    return [word for word in words if word not in ("--retry-failed", "--no-retry-failed", "--no-report")]
+    found, of_flag = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        own = name in ("--workers", "--seeds")
+        if not (of_flag or own or name in ("--retry-failed", "--no-retry-failed", "--no-report")):
+            found.append(word)
+        of_flag = own and not equals
+    return found
 
 
 if __name__ == "__main__":

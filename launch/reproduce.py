@@ -1,7 +1,9 @@
 """The command that trains one run of a study again, elsewhere and by itself."""
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.config_files import load_config, override
@@ -17,16 +19,28 @@ def train_command(
 
     It names the config file with the study's own `--config.KEY=VALUE` words and the trial's overrides, where those give
     the trial's very config. Overrides that no command line can say, such as a whole group, are taken from the
-    config.json that the run in `recorded` has.
+    config.json that the run in `recorded` has. A run that had a part of this machine's cores is given as many again:
+    on more it would differ in the last bits.
     """
     from transformer.studies.overrides import as_flags
 
+    start = [*_on_as_many_cores(recorded), "python", "-m", "launch.train"]
     where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
     flags = as_flags(trial.overrides)
     if flags is not None and _config(file, [*words, *flags]) == trial.config:
-        return shlex.join(["python", "-m", "launch.train", f"--config={file}", *words, *flags, *where])
+        return shlex.join([*start, f"--config={file}", *words, *flags, *where])
     copied = [shlex.join(["mkdir", "-p", workdir]), shlex.join(["cp", f"{recorded}/config.json", workdir])]
-    return " && ".join([*copied, shlex.join(["python", "-m", "launch.train", *where])])
+    return " && ".join([*copied, shlex.join([*start, *where])])
+
+
+def _on_as_many_cores(recorded: str) -> list[str]:
+    from transformer.maps.record import read_environment
+
+    start = read_environment(Path(recorded))
+    cores, machine = start.get("cpus"), os.cpu_count()
+    if start.get("devices", {}).get("platform") != "cpu" or cores is None or machine is None or cores >= machine:
+        return []
+    return ["taskset", "-c", f"0-{cores - 1}" if cores > 1 else "0"]
 
 
 def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:

@@ -1,18 +1,22 @@
 """Train every trial of a sweep, or go on with one that was stopped."""
 
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launch.cli import Arguments, Command, Flag, run
 from launch.config_files import load_function
-from launch.workers import become_worker, divide_machine, run_workers
+from launch.reproduce import train_command
+from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
 
 if TYPE_CHECKING:
     from transformer.studies.ledger import Ledger
     from transformer.studies.proposers import Proposer
     from transformer.studies.space import Space
+    from transformer.studies.trials import Trial
 
 COMMAND = Command(
     name="sweep",
@@ -52,24 +56,20 @@ def main(arguments: Arguments) -> None:
         become_worker(locate(arguments.workdir))
     else:
         divide_machine(workers, range(workers))  # what cannot be is told before anything is written
-    from transformer.studies.progress import look, summarise, write_csv
+    from transformer.studies.progress import best_done, look, summarise, write_csv
     from transformer.studies.reports import parse_metric
 
     metric = parse_metric(arguments.metric)
     sweep = _sweep(arguments)
     ledger, total = sweep.ledger, sweep.total
     if arguments.worker:
-        from transformer.studies.training import ModelTrainer
-        from transformer.studies.worker import work
-
-        trainer = ModelTrainer(arguments.data_dir)
-        work(
+        work_here(
             ledger,
             sweep.proposer,
             total=total,
             metric=arguments.metric,
             vectorise=arguments.vectorise,
-            trainer=trainer,
+            data_dir=arguments.data_dir,
         )
     else:
         words = _without(arguments.words, ("workers", "retry-failed", "no-retry-failed", "no-worker"))
@@ -85,9 +85,21 @@ def main(arguments: Arguments) -> None:
     rows = look(ledger, ledger.trials()[:total], metric)
     table = write_csv(ledger, rows, metric)
     if not arguments.worker:
-        command = [word for word in _joined(arguments.words) if word.startswith(("--config", "--data_dir"))]
-        print(summarise(ledger, rows, metric, maximise=arguments.better == "higher", command=command))
+        best = best_done(rows, maximise=arguments.better == "higher")
+        print(summarise(ledger, rows, metric, best, "" if best is None else _once_more(arguments, ledger, best.trial)))
         print(f"all trials: {table}")
+
+
+def _once_more(arguments: Arguments, ledger: "Ledger", trial: "Trial") -> str:
+    """The command that trains a trial again."""
+    return train_command(
+        _config_file(arguments),
+        [word for word in arguments.words if re.match(r"--?config\.", word)],
+        trial,
+        recorded=str(ledger.directory(trial)),
+        workdir="runs/best",
+        data_dir=arguments.data_dir,
+    )
 
 
 class _Sweep(NamedTuple):
@@ -105,7 +117,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     """
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
-    from transformer.studies.proposers import PLANNED, check_total, choose_engine, planned
+    from transformer.studies.proposers import PLANNED, any_drawn, check_total, choose_engine, planned
 
     base = arguments.config.to_dict()
     space = _space(arguments)
@@ -121,8 +133,8 @@ def _sweep(arguments: Arguments) -> _Sweep:
         "metric": arguments.metric,
         "better": arguments.better,
     }
-    # Before the directory is touched; of what is not known yet one by chance, for its keys and their types.
-    trials = planned(engine, base, space, total if engine in PLANNED else 1, seed)
+    # Before the directory is touched; what is not known yet is looked at by chance, for its keys and their types.
+    trials = planned(engine, base, space, total, seed) if engine in PLANNED else [any_drawn(base, space, seed)]
     if engine in PLANNED and len(trials) < total and arguments.trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --trials={total}: all are tried")
     ledger = Ledger.open(locate(arguments.workdir), facts)
@@ -143,8 +155,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
 def _space(arguments: Arguments) -> "Space":
     from transformer.studies.space import Sweep
 
-    given = [word for word in _joined(arguments.words) if word.startswith("--config=")]
-    name = given[-1].removeprefix("--config=")
+    name = _config_file(arguments)
     get_sweep = load_function(name, "get_sweep")
     if get_sweep is None:
         raise UserError(
@@ -160,19 +171,36 @@ def _space(arguments: Arguments) -> "Space":
     return space
 
 
+def _config_file(arguments: Arguments) -> str:
+    given = [word for word in _joined(arguments.words) if word.startswith("--config=")]
+    return given[-1].removeprefix("--config=")
+
+
 def _check_flags(arguments: Arguments, engine: str) -> None:
     """Errors: UserError for a flag that would do nothing with this engine, and for what is not installed."""
-    from transformer.studies.optuna_proposer import check_installed
+    from transformer.storage import locate
+    from transformer.studies.optuna_proposer import check_installed, resources
     from transformer.studies.proposers import PLANNED
 
+    optuna = engine not in PLANNED
     if engine == "grid" and arguments.seed is not None:
         raise UserError("--seed draws nothing from a grid: leave it away, or say --engine=random")
-    if engine in PLANNED and arguments.storage is not None:
+    if not optuna and arguments.storage is not None:
         raise UserError(f"--storage is Optuna's, and --engine={engine} does without: leave it away")
-    if engine == "hyperband" and arguments.vectorise:
-        raise UserError("--vectorise trains trials to one end, and hyperband stops each by itself: leave one away")
-    if engine not in PLANNED:
+    if optuna and arguments.vectorise:
+        raise UserError(
+            f"--vectorise needs many trials that are known at once, and --engine={engine} proposes one after another: "
+            "leave one away"
+        )
+    if optuna and arguments.storage is None and not isinstance(locate(arguments.workdir), Path):
+        raise UserError(
+            f"--engine={engine} keeps its study in a file on a disk, and --workdir={arguments.workdir} is in a bucket: "
+            "say --storage=postgresql://HOST/NAME, or a --workdir on a disk"
+        )
+    if optuna:
         check_installed(engine)
+    if engine == "hyperband":
+        resources(arguments.config.to_dict())
 
 
 def _joined(words: Sequence[str]) -> list[str]:

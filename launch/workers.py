@@ -17,9 +17,14 @@ from transformer.config import UserError
 
 if TYPE_CHECKING:
     from transformer.studies.ledger import Ledger
+    from transformer.studies.proposers import Proposer
 
-DEATHS = 5  # of one worker in a row, without a trial finished in between, after which it is not replaced
+# Deaths of one worker in a row, without a trial finished in between, after which it is not replaced. A trial that kills
+# its workers is recorded as failed by the first after `transformer.studies.worker.ATTEMPTS` of them: more than that.
+DEATHS = 7
+UNFIT = 3  # the exit code of a worker in which one trial after another failed: another here would do no better
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker, with which it ends
+_WORKERS = "HEADWISE_WORKERS"  # how many that process started
 _PERIOD = 1.0  # seconds between two looks
 _GRACE = 30.0  # seconds that workers have to end in good order
 
@@ -71,10 +76,10 @@ def run_workers(
 ) -> None:
     """Start `python -m MODULE WORDS --worker` so many times and show how far the sweep is until all have ended.
 
-    What worker N says goes to WORKDIR/workers/N.log. One that dies is replaced. What ends this call ends them all.
-    The workers have `environment`, with what their share of the machine adds.
+    What worker N says goes to WORKDIR/workers/N.log. One that dies is replaced, one that is UNFIT is not. What ends
+    this call ends them all. The workers have `environment`, with what their share of the machine adds.
 
-    Errors: UserError where a worker met one, in its words; RuntimeError where all died again and again.
+    Errors: UserError where a worker met one, in its words; RuntimeError where all died again and again or are UNFIT.
     """
     from transformer.storage import storage_of
     from transformer.studies.progress import look, open_watch
@@ -86,10 +91,11 @@ def run_workers(
     folder = storage_of(ledger.path).scratch(ledger.path) / "workers"
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, *words, "--worker"]
-    own = {**environment, _PARENT: str(os.getpid())}
+    places = places[:left]
+    own = {**environment, _PARENT: str(os.getpid()), _WORKERS: str(len(places))}
     slots = [
         _Slot(command, place._replace(environment={**own, **place.environment}), folder / f"{number}.log")
-        for number, place in enumerate(places[:left])
+        for number, place in enumerate(places)
     ]
     watch = open_watch(parse_metric(metric), better == "higher", sys.stdout)
     with contextlib.closing(watch), _stopped(slots):
@@ -103,7 +109,8 @@ def run_workers(
         watch.show(look(ledger, ledger.trials()[:total], parse_metric(metric)), total)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
-        raise RuntimeError(f"every worker died {DEATHS} times in a row; the last words of one: {given_up[0].tail()}")
+        one = given_up[0]
+        raise RuntimeError(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
 
 
 def become_worker(path: Path) -> None:
@@ -121,6 +128,33 @@ def become_worker(path: Path) -> None:
     share_compiled(storage_of(path).scratch(path) / "compiled")
 
 
+def work_here(
+    ledger: "Ledger",
+    proposer: "Proposer | None",
+    *,
+    total: int,
+    metric: str,
+    vectorise: bool,
+    data_dir: str | None,
+) -> None:
+    """Work in this process, which `become_worker` has made one, until all trials are finished by whomever.
+
+    Where one trial after another fails it says so in one line and ends with the exit code UNFIT.
+
+    Errors: UserError, as `transformer.studies.worker.work`.
+    """
+    from transformer.studies.training import ModelTrainer
+    from transformer.studies.worker import Unfit, work
+
+    workers = int(os.environ.get(_WORKERS, "1"))
+    trainer = ModelTrainer(data_dir)
+    try:
+        work(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorise=vectorise, workers=workers)
+    except Unfit as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(UNFIT) from None
+
+
 class _Slot:
     """One worker and those that replace it."""
 
@@ -128,7 +162,7 @@ class _Slot:
         self._command, self._place, self._log = command, place, log
         self._deaths = 0
         self._finished = 0  # trials of the sweep, when the worker last died
-        self.given_up = False
+        self.given_up = ""  # why, if it is
         self._process = self._start()
 
     def attend(self, finished: int) -> bool:
@@ -143,8 +177,11 @@ class _Slot:
             raise UserError(mistakes[-1].removeprefix("error: ") if mistakes else f"a worker stopped: {self.tail()}")
         self._deaths = self._deaths + 1 if finished == self._finished else 1
         self._finished = finished
-        self.given_up = self._deaths >= DEATHS
-        if not self.given_up:
+        if code == UNFIT:
+            self.given_up = "saw one trial after another fail"
+        elif self._deaths >= DEATHS:
+            self.given_up = f"died {DEATHS} times in a row"
+        else:
             self._process = self._start()
         return not self.given_up
 
@@ -212,8 +249,10 @@ def _end_with(parent: int, now: Callable[[], int] = os.getppid) -> None:
 
 def _cards(environment: Mapping[str, str], files: Path) -> list[str]:
     """The NVIDIA cards that jax would see, as CUDA_VISIBLE_DEVICES names them."""
-    found = sorted(path.name.removeprefix("nvidia") for path in files.glob("dev/nvidia[0-9]*"))
+    found = list(files.glob("dev/nvidia[0-9]*"))
     said = environment.get("CUDA_VISIBLE_DEVICES")
     if said is None:
-        return sorted(found, key=int)
-    return re.findall(r"[^,\s]+", said) if found else []
+        # CUDA counts those that it may use from 0: in a container that is given card 5 alone, that is card 0.
+        return [str(number) for number in range(len(found))]
+    # What comes after -1, or after any other that there is none of, is not seen.
+    return list(itertools.takewhile(lambda card: card != "-1", re.findall(r"[^,\s]+", said))) if found else []

@@ -302,6 +302,20 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     assert make_trial(load_config(str(study)).to_dict(), trial.overrides).name != trial.name
 
 
+@pytest.mark.parametrize(
+    ("cores", "begins"), [(1, "taskset -c 0 python "), (3, "taskset -c 0-2 python "), (8, "python ")]
+)
+def test_a_run_on_a_part_of_the_machine_is_repeated_on_as_large_a_part(tmp_path, study, monkeypatch, cores, begins):
+    monkeypatch.setattr("launch.reproduce.os.cpu_count", lambda: 8)
+    starts = [{"cpus": cores, "devices": {"platform": "cpu"}}]
+    (tmp_path / "environment.json").write_text(json.dumps(starts))
+    trial = make_trial(load_config(str(study)).to_dict(), {"seed": 3})
+    assert train_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith(begins)
+    starts[0]["devices"]["platform"] = "gpu"
+    (tmp_path / "environment.json").write_text(json.dumps(starts))
+    assert train_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith("python ")
+
+
 def test_a_group_that_is_replaced_is_copied_from_the_run(study):
     trial = make_trial(load_config(str(study)).to_dict(), {"optimizer": {"learning_rate": 1e-3}})
     command = train_command(str(study), [], trial, recorded="run/trials/x", workdir="again/x")
@@ -363,8 +377,8 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
         assert set(arm["heads"]) == {"entropy", "sink"}
         assert arm["shared"]["same"] > 0
     cell = result["cells"][0]
-    python, _, *words = shlex.split(cell["command"])
-    assert (python, words[0]) == ("python", "launch.train")
+    words = shlex.split(cell["command"])
+    words = words[words.index("launch.train") :]
     start(root, *(f"--workdir={tmp_path / 'again'}" if word.startswith("--workdir=") else word for word in words))
     assert without_times(tmp_path / "again") == without_times(run / cell["directory"])
 

@@ -11,8 +11,10 @@ import pytest
 
 from launch import cli, sweep
 from launch.config_files import load_function
+from launch.workers import work_here
 from transformer.config import UserError
 from transformer.studies.ledger import Ledger, Outcome, State
+from transformer.studies.worker import Unfit
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -67,7 +69,9 @@ def refusal(capsys, *words):
 
 def start(*words):
     command = [sys.executable, "-m", "launch.sweep", *words]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    # Without a folder of programs from outside, as a user has none: each sweep has its own.
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    environment["JAX_PLATFORMS"] = "cpu"
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -138,7 +142,12 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.choice('seed', [1, 2])", ["--better=greater"], "--better: invalid choice: 'greater'"),
         ("sweep.choice('seed', [1, 2])", ["--seed=1"], "--seed draws nothing from a grid"),
         ("sweep.choice('seed', [1, 2])", ["--storage=postgresql://h/n"], "--storage is Optuna's"),
-        ("sweep.choice('seed', [1, 2])", ["--engine=hyperband", "--vectorise"], "hyperband stops each by itself"),
+        (
+            "sweep.choice('seed', [1, 2])",
+            ["--engine=hyperband", "--vectorise"],
+            "--engine=hyperband proposes one after",
+        ),
+        ("sweep.choice('seed', [1, 2])", ["--engine=tpe", "--vectorise"], "--engine=tpe proposes one after another"),
         ("sweep.choice('seed', [1, 2])", ["--engine=gp"], "needs "),
         ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", [], "say how many trials there are to be"),
         ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", ["--engine=grid"], "needs a finite space"),
@@ -149,6 +158,18 @@ def test_mistakes_are_one_line_and_leave_no_directory(tmp_path, capsys, config_f
     line = refusal(capsys, f"--config={config_file(space)}", f"--workdir={tmp_path / 's'}", *words)
     assert says in line.replace('"', "'")
     assert not (tmp_path / "s").exists()
+
+
+def test_a_worker_of_an_unfit_machine_ends_with_a_line_and_a_code_of_its_own(tmp_path, capsys, monkeypatch):
+    def work(*about, **settings):
+        raise Unfit("3 trials in a row failed here, the last with: OSError: disk full")
+
+    monkeypatch.setattr("transformer.studies.worker.work", work)
+    with pytest.raises(SystemExit) as ended:
+        work_here(None, None, total=1, metric="validation/loss", vectorise=False, data_dir=None)
+    assert ended.value.code == 3
+    said = capsys.readouterr().err
+    assert said == "error: 3 trials in a row failed here, the last with: OSError: disk full\n"
 
 
 def test_a_directory_that_holds_something_else_is_refused(tmp_path, capsys, config_file):

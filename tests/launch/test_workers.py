@@ -36,10 +36,11 @@ def test_each_worker_has_a_card_and_a_tpu_has_one_worker(tmp_path):
     for card in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl"):
         (tmp_path / "dev" / card).touch()
     places = divide_machine(3, range(64), {}, tmp_path)
-    assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": card} for card in ("0", "1", "10")]
+    assert [place.environment for place in places] == [{"CUDA_VISIBLE_DEVICES": card} for card in ("0", "1", "2")]
     assert cores_of(places) == [None] * 3
     chosen = divide_machine(2, range(64), {"CUDA_VISIBLE_DEVICES": "3,GPU-1f"}, tmp_path)
     assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in chosen] == ["3", "GPU-1f"]
+    assert cores_of(divide_machine(2, [0, 1], {"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path)) == [(0,), (1,)]
     with pytest.raises(UserError, match="--workers=4 is more than the 3 cards here: say 3 or fewer"):
         divide_machine(4, range(64), {}, tmp_path)
     assert cores_of(divide_machine(4, range(4), CPU, tmp_path)) == [(0,), (1,), (2,), (3,)]
@@ -70,6 +71,8 @@ class Odd(Sleeping):
             os.kill(os.getpid(), 9)
         if trial.config.get("ends") == "kills":
             os.kill(os.getpid(), 9)
+        if trial.config.get("ends") == "unfit":
+            os._exit(3)
         if trial.config.get("ends") == "mistake":
             print("error: --metric=x is unknown", file=sys.stderr, flush=True)
             os._exit(2)
@@ -132,9 +135,22 @@ def test_a_workers_mistake_stops_them_all_and_is_told(tmp_path, program):
 def test_workers_that_only_die_are_given_up(tmp_path, program, monkeypatch):
     monkeypatch.setattr(workers, "DEATHS", 2)
     ledger = sweep(tmp_path / "s", [trial(1, ends="kills")])
-    with pytest.raises(RuntimeError, match=r"every worker died 2 times in a row; .*0\.log"):
+    with pytest.raises(RuntimeError, match=r"every worker was given up: one died 2 times in a row; .*0\.log"):
         run(ledger, program, count=1)
     assert ledger.state(ledger.trials()[0]) == State.PENDING
+
+
+def test_a_worker_that_is_unfit_is_not_started_again(tmp_path, program):
+    ledger = sweep(tmp_path / "s", [trial(1, ends="unfit")])
+    with pytest.raises(RuntimeError, match=r"one saw one trial after another fail; .*0\.log"):
+        run(ledger, program, count=1)
+    assert len((tmp_path / "s" / "trials" / f"{ledger.trials()[0].name}.marks").read_text().splitlines()) == 1
+
+
+def test_a_trial_that_kills_every_worker_has_failed_before_the_last_is_given_up(tmp_path, program):
+    ledger = sweep(tmp_path / "s", [trial(1, ends="kills"), trial(1)])
+    run(ledger, program, count=1)
+    assert [ledger.state(each).value for each in ledger.trials()] == ["failed", "done"]
 
 
 def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):

@@ -118,7 +118,7 @@ def _about(arms: Sequence[str]) -> Facts:
         "name": "norm_placement",
         "base": base,
         "arms": facts,
-        "hardware": "1 x cpu, 2 CPU cores, cpu",
+        "hardware": "1 x cpu, 2 CPU cores a run, cpu",
         "when": "2025-11-21T10:00",
         "commit": "0123456789abcdef",
         "command": "python -m launch.ablate --config=experiments/ablations/norm_placement.py --workdir=runs/norms",

@@ -114,7 +114,7 @@ def test_where_runs_come_from_is_told_of_all(tmp_path):
     one, other = write_run(tmp_path / "one", RECORDS), write_run(tmp_path / "other", RECORDS, commit="def")
     found = provenance([one, other, tmp_path / "missing"])
     assert found == {
-        "hardware": "1 x cpu, 2 CPU cores, Linux",
+        "hardware": "1 x cpu, 2 CPU cores a run, Linux",
         "commit": "abc, def",
         "versions": {"python": "3.13", "jax": "0.12.0"},
     }

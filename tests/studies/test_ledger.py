@@ -13,7 +13,7 @@ import pytest
 
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
-from transformer.storage import InUse
+from transformer.storage import InUse, storage_of
 from transformer.studies.ledger import Ledger, Outcome, State
 
 TRIALS = [trial(1, seed=seed) for seed in range(4)]
@@ -119,6 +119,24 @@ def test_failed_trials_can_be_forgotten_and_no_others(tmp_path):
     assert [Ledger.existing(tmp_path).state(each).value for each in TRIALS[:3]] == ["done", "pending", "pending"]
     with ledger.lease(TRIALS[1]) as lease:
         assert lease.attempts() == []
+        lease.begin(3)
+        assert [attempt.step for attempt in lease.attempts()] == [3]
+
+
+def test_processes_may_replace_one_file_at_once(tmp_path, monkeypatch):
+    path, written = tmp_path / "trials.csv", []
+
+    def another_writes_it_meanwhile(descriptor):
+        if not written:
+            written.append(descriptor)
+            with monkeypatch.context() as other:
+                other.setattr(os, "getpid", lambda: 4711)
+                storage_of(path).replace(path, b"theirs")
+
+    monkeypatch.setattr(os, "fsync", another_writes_it_meanwhile)
+    storage_of(path).replace(path, b"ours")
+    assert path.read_bytes() == b"ours"
+    assert os.listdir(tmp_path) == ["trials.csv"]
 
 
 def test_a_changed_sweep_is_refused_with_the_difference(tmp_path):
@@ -163,6 +181,9 @@ def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path):
         Ledger.existing(tmp_path / "nowhere")
     # What a start leaves that was killed before it wrote its facts.
     (tmp_path / "s" / "ledger" / "planning").mkdir(parents=True)
+    (tmp_path / "s" / "sweep.json.4711.new").touch()
+    # And what a worker has made already.
+    (tmp_path / "s" / "compiled").mkdir()
     sweep(tmp_path / "s", TRIALS)
 
 

@@ -11,8 +11,8 @@ import pytest
 import rich.console
 
 from tests.studies.fake_worker import sweep, trial
-from transformer.studies.ledger import Outcome, State
-from transformer.studies.progress import best_first, counts, draw, look, open_watch, summarise, write_csv
+from transformer.studies.ledger import Ledger, Outcome, State
+from transformer.studies.progress import best_done, best_first, counts, draw, look, open_watch, summarise, write_csv
 from transformer.studies.reports import (
     Metric,
     Reached,
@@ -139,17 +139,32 @@ def test_the_file_has_every_trial_and_the_summary_the_best(rows):
     assert found[5]["model.sizes"] == "[1, 2]"
     assert found[3]["message"] == "disk full, at once"
     assert (ledger.path / found[4]["directory"] / "metrics.jsonl").is_file()
-    command = ["--config=x y.py", "--config.steps=3"]
-    said = summarise(ledger, rows, LOSS, maximise=False, command=command)
+    best = best_done(rows, maximise=False)
+    said = summarise(ledger, rows, LOSS, best, "python -m launch.train --config=x.py")
     assert "best: validation/loss 0.5  seed=1" in said
     assert str(ledger.directory(rows[1].trial)) in said
-    words = "python -m launch.train '--config=x y.py' --config.steps=3 --config.seed=1 --workdir=runs/best"
-    assert words in said
+    assert "once more  python -m launch.train --config=x.py" in said
     assert "failed: disk full, at once" in said
     assert "--retry-failed" in said
-    # A whole group cannot be said on a command line.
-    whole = [row._replace(trial=row.trial._replace(overrides={"task": {"name": "x"}})) for row in rows]
-    assert "launch.train" not in summarise(ledger, whole, LOSS, maximise=False, command=command)
+    none = [row for row in rows if row.state != State.DONE]
+    assert best_done(none, maximise=False) is None
+    assert "best" not in summarise(ledger, none, LOSS, None, "")
+
+
+def test_a_trial_that_ends_while_it_is_looked_at_has_its_outcome(tmp_path, monkeypatch):
+    ledger, real = sweep(tmp_path / "s", [trial(4)]), Ledger.state
+
+    def state(self, each):
+        found = real(self, each)
+        if not (tmp_path / "ended").exists():
+            (tmp_path / "ended").touch()
+            with ledger.lease(each) as lease:
+                lease.record(Outcome(State.DONE, 0.5, 4, ""))
+        return found
+
+    monkeypatch.setattr(Ledger, "state", state)
+    (row,) = look(ledger, ledger.trials(), LOSS)
+    assert (row.state, row.value, row.step) == (State.DONE, 0.5, 4)
 
 
 def test_compiled_programs_are_packed_with_zlib_in_a_folder_of_ones_own(tmp_path):

@@ -185,6 +185,25 @@ def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
 
 
 @needs_optuna
+def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
+    ledger = Ledger.open(tmp_path, {"engine": "tpe"})
+    heads = sweep.choice("model.heads", [3, 2, 5, 7])
+    proposer = connect("tpe", ledger, base(), heads, seed=0, maximise=False)
+    trial = proposer.propose(ledger)
+    assert trial.overrides == {"model.heads": 2}
+    ledger.plan([trial])
+    assert proposer.propose(ledger) is None
+
+
+@needs_optuna
+def test_hyperband_needs_reports_before_the_last_step(tmp_path):
+    ledger = Ledger.open(tmp_path, {"engine": "hyperband"})
+    for every in (0, 9, 10):
+        with pytest.raises(UserError, match=f"config.eval_every={every} makes none before step 9"):
+            connect("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximise=False)
+
+
+@needs_optuna
 def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
     ledger = Ledger.open(tmp_path, {"engine": "tpe"})
     proposer = connect("tpe", ledger, base(), sweep.choice("model.heads", [3]), seed=0, maximise=False)

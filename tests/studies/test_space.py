@@ -109,6 +109,7 @@ def test_equal_spaces_are_described_alike_and_others_are_not():
         (lambda: sweep.zip(), "zip() is empty"),
         (lambda: sweep.choice("a", []), "choice('a') is empty"),
         (lambda: sweep.choice("a", "post"), "give a list of values, as ['post']"),
+        (lambda: sweep.choice("a", {1}), "a set has no order; give a list"),
         (lambda: sweep.choice("a", 3), "give a list of values, as [3]"),
         (lambda: sweep.choice("a", [1, 2, 1]), "choice('a') has 1 twice"),
         (lambda: sweep.choice("a", [{1}]), "cannot be written down"),

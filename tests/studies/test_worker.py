@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from transformer.config import UserError
 from transformer.storage import InUse
 from transformer.studies import worker
 from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.worker import work
+from transformer.studies.worker import Unfit, work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,12 +113,14 @@ def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
 def test_one_failure_after_another_stops_the_worker(tmp_path):
     trials = [trial(1, ends=ends, seed=seed) for seed, ends in enumerate(["breaks", "", "breaks", "breaks", "breaks"])]
     ledger = sweep(tmp_path, [*trials, trial(1, seed=99)])
-    with pytest.raises(RuntimeError, match="3 trials in a row failed here, the last with: OSError: disk full"):
+    with pytest.raises(Unfit, match="3 trials in a row failed here, the last with: OSError: disk full"):
         run(ledger)
     assert ledger.state(ledger.trials()[-1]) == State.PENDING
-    # A user's mistakes are of the trials, not of the machine.
+    # Also what is told as a mistake may be of the machine: data that is not there, a disk that is full.
     mistaken = sweep(tmp_path / "m", [trial(1, ends="mistake", seed=seed) for seed in range(5)])
-    run(mistaken)
+    with pytest.raises(Unfit, match=r"config\.model\.width=7 cannot be"):
+        run(mistaken)
+    assert [mistaken.state(each).value for each in mistaken.trials()] == ["failed"] * 3 + ["pending"] * 2
 
 
 def test_an_unknown_metric_is_told_with_those_there_are_and_nothing_recorded(tmp_path):
@@ -128,6 +131,40 @@ def test_an_unknown_metric_is_told_with_those_there_are_and_nothing_recorded(tmp
     for metric in ("loss", "/loss", "validation/", "validation//x"):
         with pytest.raises(UserError, match="is no metric: write split/name"):
             run(ledger, metric=metric)
+
+
+def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
+    class Other(Together):
+        def train(self, trial, directory, report):
+            super().train(trial, directory, report)
+            if trial.config.get("ends") == "otherwise":
+                file = directory / "metrics.jsonl"
+                file.write_text(file.read_text().replace('"loss"', '"bleu"'))
+
+        def train_together(self, trials, directories):
+            self.groups.append([each.name for each in trials])
+            for each, directory in zip(trials, directories, strict=True):
+                self.train(each, directory, lambda *about: None)
+            return [None for _ in trials]
+
+    says = "it does not report validation/loss; it reports validation/bleu"
+    trials = [trial(1), trial(2, ends="otherwise"), trial(3)]
+    ledger = sweep(tmp_path / "alone", trials)
+    run(ledger, Other())
+    assert [ledger.state(each).value for each in trials] == ["done", "failed", "done"]
+    assert ledger.outcome(trials[1]) == Outcome(State.FAILED, None, 2, says)
+    trials = [trial(1), *(trial(2, ends="otherwise", seed=seed) for seed in range(2))]
+    ledger, trainer = sweep(tmp_path / "together", trials), Other()
+    run(ledger, trainer, vectorise=True)
+    assert trainer.groups == [[each.name for each in trials[1:]]]
+    assert [ledger.outcome(each).message for each in trials[1:]] == [says] * 2
+    # Where nothing has a value nothing is recorded, and the start was left in good order.
+    ledger = sweep(tmp_path / "none", trials[1:])
+    with pytest.raises(UserError, match="is unknown to the first trial"):
+        run(ledger, Other(), vectorise=True)
+    for each in trials[1:]:
+        with ledger.lease(each) as lease:
+            assert [attempt.left for attempt in lease.attempts()] == [True]
 
 
 def test_a_directory_in_use_is_no_outcome(tmp_path, monkeypatch):
@@ -202,6 +239,26 @@ def test_a_proposer_is_asked_until_the_total_and_may_prune(tmp_path):
     assert proposer.asked == 4
 
 
+def test_an_exhausted_proposer_is_not_asked_again_while_others_train(tmp_path, monkeypatch):
+    class Exhausted:
+        asked = 0
+
+        def propose(self, ledger):
+            self.asked += 1
+
+        def prune(self, trial, step, value):
+            return False
+
+    monkeypatch.setattr(worker, "_WAITS", (0.01, 0.01))
+    ledger, proposer = sweep(tmp_path, [trial(1)]), Exhausted()
+    with ThreadPoolExecutor(1) as pool, ledger.lease(ledger.trials()[0]) as lease:
+        working = pool.submit(run, Ledger.existing(tmp_path), total=9, proposer=proposer)
+        time.sleep(0.3)
+        lease.record(Outcome(State.DONE, 1.0, 1, ""))
+        working.result(timeout=60)
+    assert proposer.asked == 1
+
+
 class Together(Scripted):
     """Trials of as many ticks are one program."""
 
@@ -247,6 +304,60 @@ def test_trials_are_trained_one_by_one_where_together_is_slower_or_cannot_be(tmp
     assert len(trainer.groups) == 1
     assert trainer.trained == [each.name for each in odd]
     assert {ledger.state(each) for each in odd} == {State.DONE}
+
+
+def test_workers_share_the_trials_of_one_program(tmp_path):
+    trials = [trial(1, seed=seed) for seed in range(5)]
+    ledger, trainer = sweep(tmp_path, trials), Together()
+    with ledger.lease(trials[0]):  # by another of three workers: two are left for each
+        with pytest.raises(KeyboardInterrupt):
+            run(ledger, Interrupted(trainer), vectorise=True, workers=3)
+        assert trainer.groups == [[trials[1].name, trials[2].name]]
+    assert [file.name for file in tmp_path.glob("lanes/*/*.json")] == ["gain-2.json"]
+
+
+class Interrupted(Together):
+    """Stopped when it has trained one group."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def train_together(self, trials, directories):
+        self.inner.train_together(trials, directories)
+        raise KeyboardInterrupt
+
+
+def test_a_trial_at_which_two_workers_died_is_trained_alone(tmp_path):
+    trials = [trial(1, seed=seed) for seed in range(4)]
+    ledger, trainer = sweep(tmp_path, trials), Together()
+    for each in (trials[0], trials[2], trials[0], trials[2], trials[3]):
+        with ledger.lease(each) as lease:
+            lease.begin(0)
+    run(ledger, trainer, vectorise=True)
+    assert trainer.trained == [trials[0].name, trials[2].name]
+    assert trainer.groups == [[trials[1].name, trials[3].name]]
+
+
+def test_a_measurement_that_kills_its_worker_is_not_made_again(tmp_path):
+    class Killing(Together):
+        error: type[BaseException] = KeyboardInterrupt
+
+        def gain(self, trials, folder):
+            self.measured += 1
+            (file,) = folder.parent.glob("gain-*.json")
+            self.noted = json.loads(file.read_text())
+            raise self.error
+
+    ledger, trainer = sweep(tmp_path, [trial(1, seed=seed) for seed in range(3)]), Killing()
+    with pytest.raises(KeyboardInterrupt):
+        run(ledger, trainer, vectorise=True)
+    assert trainer.noted == {"gain": 0.0, "message": "the measurement did not end"}
+    assert not list(tmp_path.glob("lanes/*/*.json"))  # stopped, it says nothing
+    trainer.error = MemoryError
+    run(ledger, trainer, vectorise=True)
+    assert (trainer.measured, trainer.groups) == (2, [])
+    assert len(trainer.trained) == 3
 
 
 def test_a_trial_that_has_begun_is_joined_by_none_that_has_not(tmp_path):
@@ -330,6 +441,23 @@ def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
     assert ledger.state(ledger.trials()[0]) == State.PENDING
     run(ledger)
     assert ledger.state(ledger.trials()[0]) == State.DONE
+
+
+def test_a_directory_that_cannot_be_seen_is_not_one_that_stands_still(tmp_path, monkeypatch):
+    class Unseen:
+        looks = 0
+
+        def versions(self, path, patterns):
+            Unseen.looks += 1
+            raise OSError("stale file handle")
+
+    changes = []
+    monkeypatch.setattr(worker, "storage_of", lambda path: Unseen())
+    monkeypatch.setattr(worker.faulthandler, "dump_traceback_later", lambda *about, **how: changes.append(about))
+    with worker._watched([tmp_path], 0.04):
+        while Unseen.looks < 4:
+            time.sleep(0.01)
+    assert len(changes) >= 3
 
 
 @pytest.mark.slow

@@ -31,8 +31,11 @@ class Disk:
         """Nothing: a disk is there."""
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Write beside the file, then rename: a rename within a folder is atomic."""
-        temporary = path.with_name(path.name + ".new")
+        """Write beside the file, then rename: a rename within a folder is atomic.
+
+        Of several processes that replace one file at once the last has written it, whole.
+        """
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()

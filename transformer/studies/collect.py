@@ -140,7 +140,8 @@ def _starts(directory: Path) -> Iterator[Record]:
 
 def _hardware(start: Record) -> str:
     devices = start["devices"]
-    return f"{devices['count']} x {devices['kind']}, {start['cpus']} CPU cores, {start['platform']}"
+    cores = "1 CPU core" if start["cpus"] == 1 else f"{start['cpus']} CPU cores"
+    return f"{devices['count']} x {devices['kind']}, {cores} a run, {start['platform']}"
 
 
 def _joined(facts: Any) -> str | None:

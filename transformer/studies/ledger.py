@@ -35,6 +35,7 @@ from transformer.studies.trials import Trial, plain
 _FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
 _PLANNING = "planning"  # the folder whose lock is held to plan
 _LOCK = "lock"
+_COMPILED = "compiled"  # the folder of programs, which a worker has before it opens the ledger
 _WAIT = 0.02  # seconds between two looks at a lock that others hold for an instant
 _SHOWN = 3  # differences of two sweeps
 _CORRECTABLE = ("metric", "better")  # as long as no trial has a value by them
@@ -93,7 +94,7 @@ class Ledger:
                 _check_directory(path)
                 found = ledger.facts() if (path / _FACTS).is_file() else None
                 if found is not None:
-                    free = () if ledger._any_value() else _CORRECTABLE
+                    free = () if ledger.any_value() else _CORRECTABLE
                     _check_facts(path, {**found, **{key: facts[key] for key in free if key in facts}}, facts)
                 if found != facts:
                     text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
@@ -196,9 +197,10 @@ class Ledger:
         for trial in self.trials():
             outcome = self.outcome(trial)
             if outcome is not None and outcome.state == State.FAILED:
-                with contextlib.suppress(InUse), self.lease(trial):
-                    for name in ("outcome.json", "attempts.jsonl"):
-                        (self._folder(trial) / name).unlink(missing_ok=True)
+                with contextlib.suppress(InUse), self.lease(trial) as lease:
+                    # First: killed in between, the trial has failed still.
+                    lease.forget()
+                    (self._folder(trial) / "outcome.json").unlink(missing_ok=True)
                     del self._outcomes[trial.name]
                     count += 1
         return count
@@ -207,12 +209,13 @@ class Ledger:
         """Remember an outcome that was just written."""
         self._outcomes[trial.name] = outcome
 
-    def _folder(self, trial: Trial) -> Path:
-        return self.path / _LEDGER / trial.name
-
-    def _any_value(self) -> bool:
+    def any_value(self) -> bool:
+        """Whether any trial has a value by the metric."""
         found = (self.outcome(trial) for trial in self.trials())
         return any(outcome is not None and outcome.value is not None for outcome in found)
+
+    def _folder(self, trial: Trial) -> Path:
+        return self.path / _LEDGER / trial.name
 
     @contextlib.contextmanager
     def _planning(self) -> Iterator[None]:
@@ -248,7 +251,7 @@ class Lease:
     began: float
 
     def attempts(self) -> list[Attempt]:
-        """The starts so far."""
+        """The starts so far that are not forgotten."""
         try:
             content = storage_of(self.folder).read(self.folder / "attempts.jsonl")
         except FileNotFoundError:
@@ -258,6 +261,8 @@ class Lease:
             entry = json.loads(line)
             if "step" in entry:
                 found.append(Attempt(entry["step"], left=False))
+            elif "forgotten" in entry:
+                found.clear()
             else:
                 found[-1] = found[-1]._replace(left=True)
         return found
@@ -269,6 +274,10 @@ class Lease:
     def leave(self) -> None:
         """Note that this start ends without an outcome, in good order."""
         self._note({"left": True})
+
+    def forget(self) -> None:
+        """Note that the starts so far do not count."""
+        self._note({"forgotten": True})
 
     def record(self, outcome: Outcome) -> None:
         """Write how the trial ended.
@@ -325,7 +334,8 @@ def _check_directory(path: Path) -> None:
         raise UserError(f"--workdir={path} is a file; name a directory")
     if path.is_dir() and not (path / _FACTS).is_file():
         # A start that was killed before it wrote its facts leaves these behind.
-        others = {entry.name for entry in path.iterdir()} - {_LEDGER, f"{_FACTS}.new"}
+        names = {entry.name for entry in path.iterdir()} - {_LEDGER, _COMPILED}
+        others = {name for name in names if not (name.startswith(_FACTS) and name.endswith(".new"))}
         if others:
             raise UserError(
                 f"--workdir={path} holds {min(others)!r} but no {_FACTS}, so it is no sweep; "

@@ -42,6 +42,22 @@ def check_installed(engine: str) -> None:
         )
 
 
+def resources(base: Mapping[str, Any]) -> dict[str, int]:
+    """The steps of Hyperband's shortest rung and of its longest.
+
+    Errors: UserError where no trial reports before its last step.
+    """
+    from transformer.training.experiment import resolve
+
+    run = resolve(base).run
+    if not 0 < run.eval_every < run.steps:
+        raise UserError(
+            f"--engine=hyperband stops trials at their validation reports, and config.eval_every={run.eval_every} "
+            f"makes none before step {run.steps}: say a number from 1 to {run.steps - 1}, or --engine=tpe"
+        )
+    return {"min_resource": run.eval_every, "max_resource": run.steps}
+
+
 def connect(
     engine: str,
     ledger: Ledger,
@@ -54,17 +70,17 @@ def connect(
 ) -> "OptunaProposer":
     """The proposer of a sweep: its study is a journal beside the ledger, or in the database at `url`.
 
-    Errors: UserError where something is not installed or the database cannot be reached.
+    Errors: UserError where something is not installed, the database cannot be reached, or Hyperband has no reports
+    before the last step to stop a trial at.
     """
     check_installed(engine)
     # By name: whoever runs a grid does without the package.
     optuna = importlib.import_module("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = _database(optuna, url) if url else _journal(optuna, ledger.path / "optuna.journal")
-    steps, every = int(base["steps"]), int(base.get("eval_every", 0))
     pruner: Any = optuna.pruners.NopPruner()
     if engine == "hyperband":
-        pruner = optuna.pruners.HyperbandPruner(min_resource=min(every or steps, steps), max_resource=steps)
+        pruner = optuna.pruners.HyperbandPruner(**resources(base))
+    storage = _database(optuna, url) if url else _journal(optuna, ledger.path / "optuna.journal")
     study = optuna.create_study(
         storage=storage,
         pruner=pruner,
@@ -86,9 +102,13 @@ class OptunaProposer:
         self._engine, self._base, self._space, self._seed = engine, base, space, seed
 
     def propose(self, ledger: Ledger) -> Trial | None:
-        """The sampler's next; where it only repeats itself and the space is finite, a point that was not tried."""
+        """The sampler's next; where it only repeats itself and the space is finite, a point that was not tried.
+
+        Errors: UserError where no config that it proposed can be.
+        """
         self._tell(ledger)
         there = {trial.name: trial for trial in ledger.trials()}
+        mistakes: list[UserError] = []
         for _ in range(_DOUBLES):
             number = len(self._study.get_trials(deepcopy=False))
             # Each worker has a sampler of its own: with one seed they would all begin with the same proposals.
@@ -96,17 +116,18 @@ class OptunaProposer:
             asked = self._study.ask()
             try:
                 trial = make_trial(self._base, self._space.draw(_Suggested(asked)))
-            except UserError:
+            except UserError as error:
                 self._study.tell(asked.number, state=self._optuna.trial.TrialState.FAIL)
-                raise
+                mistakes.append(error)
+                continue
             asked.set_user_attr(_NAME, trial.name)
             if trial.name not in there:
                 return trial
             self._end(asked.number, ledger.outcome(there[trial.name]), ())
-        if self._space.size is None:
-            return None
-        untried = (make_trial(self._base, overrides) for overrides in drawn(self._space, self._seed))
-        return next((trial for trial in untried if trial.name not in there), None)
+        other = None if self._space.size is None else self._untried(there)
+        if other is None and len(mistakes) == _DOUBLES and (self._space.size is None or not there):
+            raise mistakes[-1]
+        return other
 
     def prune(self, trial: Trial, step: int, value: float) -> bool:
         """Whether Hyperband stops the trial here."""
@@ -123,6 +144,14 @@ class OptunaProposer:
         if step >= trial.config["steps"]:
             return False  # there is nothing left to save
         return bool(self._study.pruner.prune(self._study, self._storage.get_trial(identity)))
+
+    def _untried(self, there: Mapping[str, Trial]) -> Trial | None:
+        for overrides in drawn(self._space, self._seed):
+            with contextlib.suppress(UserError):
+                trial = make_trial(self._base, overrides)
+                if trial.name not in there:
+                    return trial
+        return None
 
     def _running(self) -> dict[str, Any]:
         state = self._optuna.trial.TrialState.RUNNING

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import rich.text
 
 from transformer.storage import storage_of
 from transformer.studies.ledger import Ledger, State
-from transformer.studies.overrides import as_flags, describe
+from transformer.studies.overrides import describe
 from transformer.studies.reports import Metric, last_step, reached, read_last
 from transformer.studies.trials import Trial
 
@@ -38,9 +37,10 @@ def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
     """The trials as they are now, with the metric that those in training have reached."""
     rows = []
     for trial in trials:
-        outcome, state = ledger.outcome(trial), ledger.state(trial)
+        # In this order: what ends in between has its outcome, not the lease that it had.
+        state, outcome = ledger.state(trial), ledger.outcome(trial)
         if outcome is not None:
-            rows.append(Row(trial, state, outcome.step, outcome.value, outcome.message))
+            rows.append(Row(trial, outcome.state, outcome.step, outcome.value, outcome.message))
         elif state == State.LEASED:
             records = read_last(ledger.directory(trial))
             found = reached(records, metric)
@@ -58,6 +58,11 @@ def best_first(rows: Sequence[Row], maximise: bool) -> list[Row]:
         return (_RANK[row.state.value], row.value is None, value)
 
     return sorted(rows, key=key)
+
+
+def best_done(rows: Sequence[Row], maximise: bool) -> Row | None:
+    """The best of those that are done; None where none is."""
+    return next((row for row in best_first(rows, maximise) if row.state == State.DONE and row.value is not None), None)
 
 
 def counts(rows: Sequence[Row], total: int) -> str:
@@ -161,23 +166,15 @@ def write_csv(ledger: Ledger, rows: Sequence[Row], metric: Metric) -> Path:
     return path
 
 
-def summarise(ledger: Ledger, rows: Sequence[Row], metric: Metric, *, maximise: bool, command: Sequence[str]) -> str:
-    """What came out: the best trial, its directory and the command that trains it again, and what went wrong.
-
-    `command` are the words of launch.train that make the base config.
-    """
+def summarise(ledger: Ledger, rows: Sequence[Row], metric: Metric, best: Row | None, command: str) -> str:
+    """What came out: the best trial, its directory and the command that trains it again, and what went wrong."""
     lines = [counts(rows, len(rows))]
-    done = [row for row in best_first(rows, maximise) if row.state == State.DONE]
-    if done:
-        best = done[0]
+    if best is not None:
         lines += [
             f"best: {metric} {best.value:.6g}  {describe(best.trial.overrides)}",
             f"  its run    {ledger.directory(best.trial)}",
+            f"  once more  {command}",
         ]
-        flags = as_flags(best.trial.overrides)
-        if flags is not None:
-            words = shlex.join(["python", "-m", "launch.train", *command, *flags, "--workdir=runs/best"])
-            lines.append(f"  once more  {words}")
     failed = [row for row in rows if row.state == State.FAILED]
     if failed:
         lines.append(f"failed: {failed[0].message}")

@@ -12,6 +12,7 @@ from transformer.studies.trials import Trial, make_trial
 
 ENGINES = ("grid", "random", "tpe", "gp", "hyperband")
 PLANNED = ("grid", "random")  # whose trials are known before the first begins
+_DRAWS = 30
 _DOUBLES = 1000  # draws in a row that were made before, after which an endless space counts as exhausted
 
 
@@ -70,9 +71,23 @@ def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed
         trial = make_trial(base, overrides)
         doubles = doubles + 1 if trial.name in found else 0
         found.setdefault(trial.name, trial)
-        if len(found) == total or doubles == _DOUBLES:
+        if len(found) == total or (space.size is None and doubles == _DOUBLES):
             break
     return list(found.values())
+
+
+def any_drawn(base: Mapping[str, Any], space: Space, seed: int) -> Trial:
+    """The first trial by chance whose config can be.
+
+    Errors: UserError where of `_DRAWS` none can.
+    """
+    mistakes = []
+    for overrides in itertools.islice(drawn(space, seed), _DRAWS):
+        try:
+            return make_trial(base, overrides)
+        except UserError as error:
+            mistakes.append(error)
+    raise mistakes[0]
 
 
 def drawn(space: Space, seed: int) -> Iterator[Overrides]:

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, Protocol
 
 from transformer.config import UserError
@@ -265,6 +265,8 @@ class Sweep:
 
     def choice(self, key: str, values: Iterable[Any]) -> Space:
         """One key with each of its values; a dict replaces a whole group."""
+        if isinstance(values, Set):
+            raise UserError(f"choice({key!r}, {values!r}): a set has no order; give a list, as sorted(...)")
         if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
             raise UserError(f"choice({key!r}, {values!r}): give a list of values, as [{values!r}]")
         found = tuple(values)

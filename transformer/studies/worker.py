@@ -4,7 +4,8 @@ Any number of workers share a ledger. One that is killed holds its trial no long
 its last checkpoint. One that hangs while it lives would hold its trial for ever, and nobody else can tell a hung worker
 from a slow one: so each watches itself, and when nothing in its trial's directory has changed for `PATIENCE` seconds it
 writes where it hangs to stderr and ends. A trial that `ATTEMPTS` workers in a row died of, none getting further than
-those before, is failed.
+those before, is failed. A machine that is not right fails whatever it is given: so a worker ends when one trial after
+another has failed in it.
 
 Nothing here imports jax: what trains is given.
 """
@@ -42,7 +43,8 @@ from transformer.studies.trials import Trial
 PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
 ATTEMPTS = 5
 LANES = 16  # trials that are trained as one program, at most
-_FAILURES = 3  # in a row that are no user's mistake, after which it is this machine that is not right
+_FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
+_DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
 _LOOKS = 10.0  # seconds between two looks at a trial's directory
 _WAITS = (0.1, 5.0)  # seconds between two looks at the ledger where others are at all that is left: from, to
 
@@ -55,6 +57,14 @@ class Pruned(Exception):
     def __init__(self, step: int, value: float):
         super().__init__(f"pruned at step {step}")
         self.step, self.value = step, value
+
+
+class Unfit(RuntimeError):
+    """One trial after another failed in this process: others should not be spent on it."""
+
+
+class _Unknown(UserError):
+    """A metric that no trial has."""
 
 
 class Trainer(Protocol):
@@ -85,6 +95,7 @@ class _Work:
     metric: Metric
     trainer: Trainer
     patience: float
+    workers: int
 
 
 def work(
@@ -96,32 +107,33 @@ def work(
     trainer: Trainer,
     vectorise: bool = False,
     patience: float = PATIENCE,
+    workers: int = 1,
 ) -> None:
     """Be one worker of a sweep: return when its first `total` trials are finished, by whomever.
 
     Without a `proposer` the trials are those planned. With `vectorise`, trials of one program are trained together
-    where that was measured to be faster.
+    where that was measured to be faster; no more of them than leave as many for each of `workers`.
 
-    Errors: UserError for a metric that a finished trial has not; RuntimeError where one failure follows another.
+    Errors: UserError for a metric that no trial has; Unfit where one failure follows another.
     """
-    setting = _Work(ledger, proposer, parse_metric(metric), trainer, patience)
-    failures, pause = 0, _WAITS[0]
+    setting = _Work(ledger, proposer, parse_metric(metric), trainer, patience, workers)
+    failures, pause, dry = 0, _WAITS[0], False
     while True:
         planned = ledger.trials()[:total]
         unfinished = [trial for trial in planned if ledger.outcome(trial) is None]
-        exhausted = proposer is None or len(planned) >= total
+        # What had nothing more to propose is not asked again while others train: each answer is kept for ever.
+        exhausted = proposer is None or dry or len(planned) >= total
         if not unfinished and exhausted:
             return
         ended = _next(setting, unfinished, vectorise)
         if ended is not None:
-            failures = failures + 1 if ended.state == State.FAILED and ended.step < 0 else 0
+            failures = failures + 1 if ended.state == State.FAILED else 0
             if failures == _FAILURES:
-                raise RuntimeError(f"{failures} trials in a row failed here, the last with: {ended.message}")
+                raise Unfit(f"{failures} trials in a row failed here, the last with: {ended.message}")
             pause = _WAITS[0]
-        elif proposer is not None and not exhausted and ledger.extend(total, lambda: proposer.propose(ledger)):
+        elif proposer is not None and not exhausted:
+            dry = not ledger.extend(total, lambda: proposer.propose(ledger))
             pause = _WAITS[0]
-        elif not unfinished:
-            return  # and nothing more is proposed
         else:
             time.sleep(pause)
             pause = min(2 * pause, _WAITS[1])
@@ -142,7 +154,7 @@ def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outco
 
 
 def _train(setting: _Work, lease: Lease) -> Outcome:
-    """Train a leased trial and record how it ended. Of a failure that is no user's mistake the step returned is -1."""
+    """Train a leased trial and record how it ended."""
     trial, directory = lease.trial, setting.ledger.directory(lease.trial)
     step = last_step(read_last(directory))
     if _stuck(lease, step):
@@ -157,7 +169,7 @@ def _train(setting: _Work, lease: Lease) -> Outcome:
     _say(f"{trial.name}: {describe(trial.overrides)}" + (f" (from step {step} or before)" if step else ""))
     with _attempted([lease], [step]), _watched([directory], setting.patience):
         outcome = _outcome(setting, trial, directory)
-    lease.record(outcome._replace(step=max(outcome.step, 0)))
+    lease.record(outcome)
     value = "" if outcome.value is None else f"  {setting.metric} {outcome.value:.4g}"
     _say(f"{trial.name}: {outcome.state.value}{value}  {outcome.message}".rstrip())
     return outcome
@@ -182,20 +194,24 @@ def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
         return Outcome(State.FAILED, None, last_step(read_last(directory)), _one_line(error))
     except Exception as error:
         traceback.print_exc()
-        return Outcome(State.FAILED, None, -1, f"{type(error).__name__}: {_one_line(error)}")
+        step = last_step(read_last(directory))
+        return Outcome(State.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
     return _result(setting, directory)
 
 
 def _result(setting: _Work, directory: Path) -> Outcome:
     """How a trial that was trained to its end ended.
 
-    Errors: UserError for a metric that it has not.
+    Errors: UserError for a metric that neither it nor any before it has.
     """
     records = read_reports(directory)
     found = reached(records, setting.metric)
     if found is None:
         known = ", ".join(metrics_in(records)) or "nothing"
-        raise UserError(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
+        if setting.ledger.any_value():
+            said = f"it does not report {setting.metric}; it reports {known}"
+            return Outcome(State.FAILED, None, last_step(records), said)
+        raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
     if found.value is None:
         return Outcome(State.DIVERGED, None, found.step, f"{setting.metric} is not finite")
     return Outcome(State.DONE, found.value, found.step, "")
@@ -204,37 +220,41 @@ def _result(setting: _Work, directory: Path) -> Outcome:
 def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -> Outcome | None:
     """Train a leased trial with others of its program, where that is faster; None where it is not."""
     ledger = setting.ledger
+    if _deaths(first) >= _DEATHS:
+        return None
     companions = _companions(setting, first.trial, unfinished)
     if not companions:
         return None
     with contextlib.ExitStack() as stack:
         leases = [first]
         for trial in companions:
-            with contextlib.suppress(InUse):
-                lease = stack.enter_context(ledger.lease(trial))
-                if ledger.outcome(trial) is None:
+            with contextlib.suppress(InUse), contextlib.ExitStack() as one:
+                lease = one.enter_context(ledger.lease(trial))
+                if ledger.outcome(trial) is None and _deaths(lease) < _DEATHS:
                     leases.append(lease)
+                    stack.enter_context(one.pop_all())
         trials = [lease.trial for lease in leases]
         directories = [ledger.directory(trial) for trial in trials]
         steps = [last_step(read_last(directory)) for directory in directories]
-        if len(leases) == 1 or any(_stuck(lease, step) for lease, step in zip(leases, steps, strict=True)):
+        if len(leases) == 1:
             return None
         _say(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
         try:
             with _attempted(leases, steps), _watched(directories, setting.patience):
                 diverged = setting.trainer.train_together(trials, directories)
-        except (InUse, Lost):
+                outcomes = [
+                    _result(setting, directory)
+                    if step is None
+                    else Outcome(State.DIVERGED, None, step, f"a loss was not finite at step {step}")
+                    for directory, step in zip(directories, diverged, strict=True)
+                ]
+        except (InUse, Lost, _Unknown):
             raise
         except Exception as error:
             # One at a time they may well fit, and whose mistake it is shows then.
-            _note_gain(setting, first.trial, 0.0, len(leases), _one_line(error))
+            _note_gain(_gain_file(setting, first.trial, 1 + len(companions)), 0.0, _one_line(error))
+            _say(f"{len(leases)} trials as one program: {_one_line(error)}")
             return None
-        outcomes = [
-            _result(setting, directory)
-            if step is None
-            else Outcome(State.DIVERGED, None, step, f"a loss was not finite at step {step}")
-            for directory, step in zip(directories, diverged, strict=True)
-        ]
         for lease, outcome in zip(leases, outcomes, strict=True):
             lease.record(outcome)
             _say(f"{lease.trial.name}: {outcome.state.value}")
@@ -245,47 +265,65 @@ def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> li
     """Those that are worth training with a trial: of its program, as far as it is, and faster with it."""
     program = setting.trainer.program(trial)
     step = last_step(read_last(setting.ledger.directory(trial)))
+    of_program = [other for other in unfinished if setting.trainer.program(other) == program]
+    # Also those in other hands count, as a share is of them all: the last worker takes as many as the first.
+    lanes = min(LANES, math.ceil(len(of_program) / setting.workers))
     alike = [
         other
-        for other in unfinished
+        for other in of_program
         if other.name != trial.name
         and setting.ledger.state(other) == State.PENDING
-        and setting.trainer.program(other) == program
         and last_step(read_last(setting.ledger.directory(other))) == step
-    ][: LANES - 1]
+    ][: lanes - 1]
     return alike if alike and _gain(setting, trial, alike) > 1 else []
 
 
 def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
-    """The gain of a program, measured by the first worker that asks."""
-    folder = _gain_folder(setting, trial)
+    """The gain of so many lanes of a program, measured by the first worker that asks."""
+    lanes = 1 + len(others)
+    # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
+    files = [_gain_file(setting, trial, number) for number in range(lanes, min(2 * lanes, LANES + 1))]
+    file, folder = files[0], files[0].parent
     with contextlib.ExitStack() as stack:
         while True:
             with contextlib.suppress(InUse):
                 stack.enter_context(storage_of(folder).claim(folder, "lock"))
                 break
             time.sleep(_WAITS[0])
-        if not (folder / "gain.json").is_file():
+        file = next((each for each in files if each.is_file()), file)
+        if not file.is_file():
             scratch = storage_of(folder).scratch(folder) / "measured"
             scratch.mkdir(parents=True, exist_ok=True)
+            # A measurement that kills its worker is not made again.
+            _note_gain(file, 0.0, "the measurement did not end")
             try:
-                gain, message = setting.trainer.gain([trial, *others], scratch), ""
+                with _watched([scratch], setting.patience):
+                    gain = setting.trainer.gain([trial, *others], scratch)
+                message = f"{gain:.2f} times as fast as one by one"
             except Exception as error:
                 gain, message = 0.0, _one_line(error)
-            _note_gain(setting, trial, gain, 1 + len(others), message)
-    return float(json.loads((folder / "gain.json").read_text())["gain"])
+            except BaseException:
+                file.unlink()  # the worker was stopped: nothing is known
+                raise
+            _note_gain(file, gain, message)
+            _say(f"{lanes} trials as one program: {message}")
+    return float(json.loads(file.read_text())["gain"])
 
 
-def _note_gain(setting: _Work, trial: Trial, gain: float, lanes: int, message: str) -> None:
-    folder = _gain_folder(setting, trial)
-    text = json.dumps({"gain": gain, "lanes": lanes, "message": message}, indent=2, allow_nan=False)
-    storage_of(folder).replace(folder / "gain.json", f"{text}\n".encode())
-    _say(f"{lanes} trials as one program: {message or f'{gain:.2f} times as fast as one by one'}")
+def _note_gain(file: Path, gain: float, message: str) -> None:
+    text = json.dumps({"gain": gain, "message": message}, indent=2, allow_nan=False)
+    storage_of(file).replace(file, f"{text}\n".encode())
 
 
-def _gain_folder(setting: _Work, trial: Trial) -> Path:
+def _gain_file(setting: _Work, trial: Trial, lanes: int) -> Path:
     program = setting.trainer.program(trial)
-    return setting.ledger.path / "lanes" / hashlib.sha256(program.encode()).hexdigest()[:16]
+    folder = setting.ledger.path / "lanes" / hashlib.sha256(program.encode()).hexdigest()[:16]
+    return folder / f"gain-{lanes}.json"
+
+
+def _deaths(lease: Lease) -> int:
+    """How many workers died at a trial."""
+    return sum(not attempt.left for attempt in lease.attempts())
 
 
 def _stuck(lease: Lease, step: int) -> bool:
@@ -316,7 +354,10 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
     def look() -> None:
         seen: Any = None
         while True:
-            now = [storage_of(path).versions(path, ("*", "checkpoints/*", "maps/*")) for path in directories]
+            try:
+                now: Any = [storage_of(path).versions(path, ("*", "checkpoints/*", "maps/*")) for path in directories]
+            except OSError:
+                now = object()  # of what cannot be seen nobody can say that it stands still
             if now != seen:
                 # The timer is in C: it fires also where Python itself does not get on.
                 faulthandler.dump_traceback_later(patience, exit=True, file=sys.__stderr__ or sys.stderr)

@@ -190,7 +190,8 @@ class RunDirectory:
             self._check_config(config, may_change)
         elif self.path.is_dir():
             # A start that was killed before it wrote its config leaves these behind.
-            others = {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.new"}
+            names = {entry.name for entry in self.path.iterdir()} - {_LOCK}
+            others = {name for name in names if not (name.startswith(_CONFIG) and name.endswith(".new"))}
             if others:
                 raise UserError(
                     f"--workdir={self.path} holds {min(others)!r} but no config.json, so it is no run; "
@@ -253,12 +254,17 @@ def environment() -> dict[str, Any]:
         "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "cpus": os.cpu_count(),
+        "cpus": _cores(),
         "devices": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "commit": _commit(),
     }
+
+
+def _cores() -> int | None:
+    """The cores that this process may use: by their number products are divided, which is seen in the last bits."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _version(package: str) -> str | None:
