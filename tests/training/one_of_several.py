@@ -22,7 +22,7 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept, keep, levels_of
 from transformer.tasks.labels import Labels
-from transformer.training import experiment, processes
+from transformer.training import experiment, processes, records
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.digest import differing, digests
 from transformer.training.sinks.background import BackgroundMaps
@@ -171,7 +171,7 @@ def main(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     experiment.train(experiment.resolve(config), folder / "several")
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
-    experiment.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+    records.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
     experiment.train(experiment.resolve(config), folder / "killed")
 
 
