@@ -1,7 +1,8 @@
 """The one way in for every command: flags, config overrides, help, messages and exit codes.
 
 Exit codes: 0 done; 2 a mistake of the user, told in one line on stderr; 3 a worker whose trials failed one after
-another; 130 interrupted; 1 anything else, with its traceback. Nothing here imports jax, so that a mistake is told at once.
+another; 130 interrupted; 1 anything else, with its traceback. Nothing here imports jax, so that a mistake is told at
+once.
 """
 
 import argparse
