@@ -3,7 +3,7 @@
     python -m launch.train --config=experiments/demo.py --workdir=runs/demo
 
 Takes under 5 minutes on two cores. Expect an exact match of at least 0.95 on 1,000 held-out phrases a language, by
-greedy decoding, and a head whose alignment error is under half of the diagonal's.
+greedy decoding, and a head whose alignment error is about half of the diagonal's.
 """
 
 from ml_collections import ConfigDict
