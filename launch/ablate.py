@@ -1,9 +1,8 @@
 """Answer the question of an ablation: train its arms on the same seeds, compare them, write the page."""
 
-import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +50,11 @@ def main(arguments: Arguments) -> None:
     spec = _spec(arguments)
     _checks_on_cpu()
     from transformer.studies.arms import plan
+    from transformer.studies.initial_gradients import check_stacks
 
     planned = plan(spec, arguments.config.to_dict())
+    if not arguments.report:
+        check_stacks(arguments.config.to_dict(), spec)
     ledger, about = _begin(arguments, spec, planned)
     if not arguments.report:
         about = _train(arguments, spec, planned, ledger, about)
@@ -86,7 +88,7 @@ def _spec(arguments: Arguments) -> "Ablation":
     """The study of the config file, with the seeds of the flag."""
     from transformer.studies.ablation import Ablation, build_ablation, with_seeds
 
-    file = _config_file(arguments.words)
+    file = arguments.config_file
     get_ablation = load_function(file, "get_ablation")
     if get_ablation is None:
         raise UserError(
@@ -142,9 +144,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train what is not trained yet, then measure the gradients at initialisation."""
     from transformer.studies.about import measure_initial_gradients, write_about
-    from transformer.studies.initial_gradients import check_stacks
 
-    check_stacks(arguments.config.to_dict(), spec)
     if arguments.retry_failed:
         print(f"{ledger.forget_failed()} failed runs are tried again", flush=True)
     ledger.plan([each.trial for each in planned])
@@ -157,7 +157,7 @@ def _train(
     )
     run_workers(
         "launch.ablate",
-        _words_of_workers(arguments.words),
+        arguments.without("workers", "seeds", "retry-failed", "no-retry-failed", "no-report"),
         ledger,
         workers=arguments.workers or 1,
         total=len(planned),
@@ -199,7 +199,7 @@ def _report(
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": shlex.join(["python", "-m", "launch.ablate", *_words_of_the_study(arguments.words)]),
+            "command": shlex.join(["python", "-m", "launch.ablate", *arguments.without("report", "retry-failed")]),
             **provenance([each.path for each in ended]),
         },
     )
@@ -218,47 +218,20 @@ def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger")
     """The runs that have ended, each with its directory and the command that trains it again."""
     from transformer.studies.collect import Ended
 
-    words = arguments.words
     found = []
     for each in planned:
         outcome, path = ledger.outcome(each.trial), ledger.directory(each.trial)
         if outcome is None:
             continue
         command = train_command(
-            _config_file(words),
-            [word for word in words if re.match(r"--?config\.", word)],
+            arguments.config_file,
+            arguments.config_words,
             each.trial,
             recorded=str(path),
             workdir=f"{Path(str(ledger.path)).name}-again/{each.trial.name}",
             data_dir=arguments.data_dir,
         )
         found.append(Ended(each, outcome.state.value, path, f"trials/{each.trial.name}", command))
-    return found
-
-
-def _config_file(words: Sequence[str]) -> str:
-    """FILE.py or FILE.py:ARGUMENT of the last --config."""
-    found = ""
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        if re.fullmatch(r"--config(=.*)?", word):
-            found = word.partition("=")[2] or after
-    return found
-
-
-def _words_of_the_study(words: Iterable[str]) -> list[str]:
-    """The words without those of this occasion alone."""
-    return [word for word in words if word not in ("--report", "--retry-failed")]
-
-
-def _words_of_workers(words: Iterable[str]) -> list[str]:
-    """The words without those of the first process alone."""
-    found, of_flag = [], False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        own = name in ("--workers", "--seeds")
-        if not (of_flag or own or name in ("--retry-failed", "--no-retry-failed", "--no-report")):
-            found.append(word)
-        of_flag = own and not equals
     return found
 
 

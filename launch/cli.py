@@ -48,10 +48,20 @@ class Command:
 
 
 class Arguments(types.SimpleNamespace):
-    """The flags of one call by name (dashes become underscores), its locked `config`, and its `words` as typed."""
+    """The flags of one call by name (dashes become underscores), and its locked `config`.
+
+    `words` are those of the call, each flag with its value in one; `config_file` is what --config names, and
+    `config_words` are the --config.KEY=VALUE among the words.
+    """
 
     config: ConfigDict
+    config_file: str
+    config_words: tuple[str, ...]
     words: tuple[str, ...]
+
+    def without(self, *names: str) -> list[str]:
+        """The words without these flags."""
+        return [word for word in self.words if word.partition("=")[0] not in {f"--{name}" for name in names}]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the command declares no flag {name!r}")
@@ -94,7 +104,8 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     values, rest = _parser(command).parse_known_args([word for word in words if word not in words_of_config])
     if rest:
         raise UserError(_unknown(command, rest[0]))
-    arguments = Arguments(**vars(values), words=tuple(words))
+    arguments = Arguments(**vars(values), words=_joined(command, words), config_words=tuple(words_of_config))
+    arguments.config_file = getattr(arguments, "config", None) or ""
     recorded = recorded_config(arguments.workdir) if command.resumes and not arguments.config else None
     for flag in _all_flags(command):
         given = getattr(arguments, _attribute(flag)) not in (None, "") or (flag is _CONFIG and recorded is not None)
@@ -110,6 +121,17 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
 def help_text(command: Command) -> str:
     """The page that --help prints: usage, the paragraph, the flags, an example."""
     return _parser(command).format_help()
+
+
+def _joined(command: Command, words: Sequence[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    values = {f"--{flag.name}" for flag in _all_flags(command) if flag.kind is not bool}
+    for word in words:
+        if found and found[-1] in values:
+            found[-1] = f"{found[-1]}={word}"
+        else:
+            found.append(word)
+    return tuple(found)
 
 
 class _Parser(argparse.ArgumentParser):

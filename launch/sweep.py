@@ -1,8 +1,6 @@
 """Train every trial of a sweep, or go on with one that was stopped."""
 
-import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,10 +70,9 @@ def main(arguments: Arguments) -> None:
             data_dir=arguments.data_dir,
         )
     else:
-        words = _without(arguments.words, ("workers", "retry-failed", "no-retry-failed", "no-worker"))
         run_workers(
             "launch.sweep",
-            words,
+            arguments.without("workers", "retry-failed", "no-retry-failed", "no-worker"),
             ledger,
             workers=workers,
             total=total,
@@ -93,8 +90,8 @@ def main(arguments: Arguments) -> None:
 def _once_more(arguments: Arguments, ledger: "Ledger", trial: "Trial") -> str:
     """The command that trains a trial again."""
     return train_command(
-        _config_file(arguments),
-        [word for word in arguments.words if re.match(r"--?config\.", word)],
+        arguments.config_file,
+        arguments.config_words,
         trial,
         recorded=str(ledger.directory(trial)),
         workdir="runs/best",
@@ -155,7 +152,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
 def _space(arguments: Arguments) -> "Space":
     from transformer.studies.space import Sweep
 
-    name = _config_file(arguments)
+    name = arguments.config_file
     get_sweep = load_function(name, "get_sweep")
     if get_sweep is None:
         raise UserError(
@@ -169,11 +166,6 @@ def _space(arguments: Arguments) -> "Space":
             "zip, chain, choice or log_uniform makes"
         )
     return space
-
-
-def _config_file(arguments: Arguments) -> str:
-    given = [word for word in _joined(arguments.words) if word.startswith("--config=")]
-    return given[-1].removeprefix("--config=")
 
 
 def _check_flags(arguments: Arguments, engine: str) -> None:
@@ -201,22 +193,6 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
         check_installed(engine)
     if engine == "hyperband":
         resources(arguments.config.to_dict())
-
-
-def _joined(words: Sequence[str]) -> list[str]:
-    """The words with each flag and its value in one, also where they were given as two."""
-    found: list[str] = []
-    values = {f"--{flag.name}" for flag in COMMAND.flags if flag.kind is not bool} | {"--config"}
-    for word in words:
-        if found and found[-1] in values:
-            found[-1] = f"{found[-1]}={word}"
-        else:
-            found.append(word)
-    return found
-
-
-def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    return [word for word in _joined(words) if word.split("=")[0] not in {f"--{name}" for name in names}]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from transformer.storage import storage_of
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned, differences
 from transformer.studies.fairness import beginnings, check_metrics, check_shared_data
-from transformer.studies.initial_gradients import check_stacks, initial_gradients
+from transformer.studies.initial_gradients import initial_gradients
 from transformer.studies.ledger import Ledger
 from transformer.studies.trials import plain
 from transformer.training.experiment import resolve
@@ -52,7 +52,6 @@ def check_arms(
 
     Errors: UserError for arms whose data differ, data that are missing, and metrics of splits that nothing reports.
     """
-    check_stacks(base, spec)
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
         check_metrics(spec, tasks[spec.reference])
