@@ -8,6 +8,8 @@ differences alone.
 
 from ml_collections import ConfigDict
 
+from experiments import data_parallel
+
 
 def get_config() -> ConfigDict:
     """2+2 layers of width 64, 400 steps of 768 positions, one length, so that one program is compiled."""
@@ -61,15 +63,7 @@ def get_config() -> ConfigDict:
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 20.0, "rows": 4, "top": 4},
             "pod": "cpu:1",
-            "sharding": {
-                "data": -1,
-                "fsdp": 1,
-                "tensor": 1,
-                "sequence": 1,
-                "rules": "dp",
-                "attention": "ring",
-                "largest_whole": 16.0,
-            },
+            "sharding": data_parallel(),
         }
     )
 

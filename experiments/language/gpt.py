@@ -9,6 +9,8 @@ schedule is GPT-3's (Brown et al. 2020, appendix B), for 500,000 tokens an updat
 
 from ml_collections import ConfigDict
 
+from experiments import data_parallel
+
 
 def get_config() -> ConfigDict:
     """GPT-2 small on the documentation inside Python, in bfloat16."""
@@ -65,14 +67,6 @@ def get_config() -> ConfigDict:
             "precision": {"parameters": "float32", "compute": "bfloat16"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "v5e:4x4",
-            "sharding": {
-                "data": -1,
-                "fsdp": 1,
-                "tensor": 1,
-                "sequence": 1,
-                "rules": "dp",
-                "attention": "ring",
-                "largest_whole": 16.0,
-            },
+            "sharding": data_parallel(),
         }
     )

@@ -10,6 +10,8 @@ experiments/results/induction.md. `python -m launch.maps --workdir=runs/inductio
 
 from ml_collections import ConfigDict
 
+from experiments import data_parallel
+
 LENGTH = 64
 
 
@@ -72,14 +74,6 @@ def get_config() -> ConfigDict:
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "cpu:1",
-            "sharding": {
-                "data": -1,
-                "fsdp": 1,
-                "tensor": 1,
-                "sequence": 1,
-                "rules": "dp",
-                "attention": "ring",
-                "largest_whole": 16.0,
-            },
+            "sharding": data_parallel(),
         }
     )

@@ -9,6 +9,8 @@ experiments/results/python_docs_masked.md.
 
 from ml_collections import ConfigDict
 
+from experiments import data_parallel
+
 
 def get_config() -> ConfigDict:
     """4 layers, width 128; rotary positions, with which so small a text suffices to learn what stands where."""
@@ -66,14 +68,6 @@ def get_config() -> ConfigDict:
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "cpu:1",
-            "sharding": {
-                "data": -1,
-                "fsdp": 1,
-                "tensor": 1,
-                "sequence": 1,
-                "rules": "dp",
-                "attention": "ring",
-                "largest_whole": 16.0,
-            },
+            "sharding": data_parallel(),
         }
     )

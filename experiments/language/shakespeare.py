@@ -10,6 +10,8 @@ experiments/results/shakespeare.md.
 
 from ml_collections import ConfigDict
 
+from experiments import data_parallel
+
 
 def get_config() -> ConfigDict:
     """2,000 steps of 12 windows of 64 characters, no dropout."""
@@ -72,14 +74,6 @@ def get_config() -> ConfigDict:
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "cpu:1",
-            "sharding": {
-                "data": -1,
-                "fsdp": 1,
-                "tensor": 1,
-                "sequence": 1,
-                "rules": "dp",
-                "attention": "ring",
-                "largest_whole": 16.0,
-            },
+            "sharding": data_parallel(),
         }
     )

@@ -10,6 +10,8 @@ text after BPE removal, beam 5; it does not compare with sacreBLEU on raw text. 
 
 from ml_collections import ConfigDict
 
+from experiments import data_parallel
+
 
 def get_config() -> ConfigDict:
     """The published recipe: 4 + 4 layers, width 128, dropout 0.3, a joint BPE of 10,000."""
@@ -76,14 +78,6 @@ def get_config() -> ConfigDict:
             "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "v5e:1x1",
-            "sharding": {
-                "data": -1,
-                "fsdp": 1,
-                "tensor": 1,
-                "sequence": 1,
-                "rules": "dp",
-                "attention": "ring",
-                "largest_whole": 16.0,
-            },
+            "sharding": data_parallel(),
         }
     )

@@ -10,6 +10,8 @@ tokenised BLEU with German compounds split; this config reports sacreBLEU (13a),
 
 from ml_collections import ConfigDict
 
+from experiments import data_parallel
+
 
 def get_config(size: str = "base") -> ConfigDict:
     """The paper's recipe for `size` "base" or "big"."""
@@ -89,14 +91,6 @@ def get_config(size: str = "base") -> ConfigDict:
             "precision": {"parameters": "float32", "compute": "bfloat16"},
             "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "v5e:4x4",
-            "sharding": {
-                "data": -1,
-                "fsdp": 1,
-                "tensor": 1,
-                "sequence": 1,
-                "rules": "dp",
-                "attention": "ring",
-                "largest_whole": 16.0,
-            },
+            "sharding": data_parallel(),
         }
     )
