@@ -6,6 +6,8 @@ A family's or a task's dataclass sits beside it; this file holds the mechanism a
 import dataclasses
 import difflib
 import enum
+import hashlib
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -97,6 +99,22 @@ def to_config(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_config(item) for item in value]
     return value
+
+
+def hash_of(config: Mapping[str, Any]) -> str:
+    """The SHA-256 of a config of plain values, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested config by dotted key; a list, and a group without keys, is one value."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 @dataclasses.dataclass(frozen=True)

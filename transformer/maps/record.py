@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer.attention import pooling
-from transformer.config import UserError
+from transformer.config import UserError, flatten
 from transformer.storage import storage_of
 
 POINTS_PER_CURVE = 400
@@ -107,15 +107,9 @@ def evenly(total: int, kept: int) -> list[int]:
     return [total - 1] if kept == 1 else list(pooling.evenly(total, kept))
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The leaves of a nested config as (dotted key, text)."""
-    leaves: list[tuple[str, str]] = []
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            leaves += flatten(value, f"{prefix}{key}.")
-        else:
-            leaves.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
-    return leaves
+    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
 
 
 def _records(path: Path) -> list[dict[str, Any]] | None:

@@ -14,7 +14,7 @@ from transformer.maps.first_view import first_view
 from transformer.maps.history import history
 from transformer.maps.matching import match_heads
 from transformer.maps.record import (
-    flatten,
+    leaves,
     read_config,
     read_curves,
     read_environment,
@@ -140,7 +140,7 @@ def _facts(
         "commit": environment.get("commit"),
         "started": environment.get("started"),
         "configHash": store.config_hash,
-        "config": flatten(config),
+        "config": leaves(config),
         "curves": {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()},
         "samples": read_samples(run_directory),
         "titles": store.labels.titles,

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer.config import UserError
+from transformer.config import UserError, flatten
 from transformer.studies.ablation import Ablation
+from transformer.studies.cells import in_words
 from transformer.studies.trials import Trial, make_trial
 
 # What names a run, and is no part of what it does.
@@ -24,8 +25,7 @@ class Planned(NamedTuple):
     @property
     def where(self) -> str:
         """The run in words, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
-        facts = [f"arm {self.arm!r}", *([f"task {self.task!r}"] if self.task else []), f"seed {self.seed}"]
-        return ", ".join([*facts, *(f"{key}={value}" for key, value in self.tuned.items())])
+        return in_words(self.arm, self.task, self.seed, self.tuned)
 
 
 def plan(spec: Ablation, base: Mapping[str, Any]) -> list[Planned]:
@@ -64,17 +64,6 @@ def differences(planned: Sequence[Planned], reference: str) -> dict[str, list[di
                 entry = {"key": key, "reference": there.get(key), "arm": here.get(key)}
                 found[arm].setdefault(key, entry)
     return {arm: list(entries.values()) for arm, entries in found.items()}
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a nested config by dotted key; a list, and a group without keys, is one value."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def same(one: Any, other: Any) -> bool:

@@ -29,3 +29,9 @@ class Cell(NamedTuple):
     steps: int
     directory: str
     command: str
+
+
+def in_words(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
+    """A place in the design, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
+    facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
+    return ", ".join([*facts, *(f"{key}={value}" for key, value in tuned.items())])

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.config import UserError
+from transformer.config import UserError, flatten
 from transformer.models import registry as models
 from transformer.models.contract import count_parameters
 from transformer.studies.ablation import Ablation
-from transformer.studies.arms import Planned, flatten, same
+from transformer.studies.arms import Planned, same
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Task
 from transformer.training.experiment import Experiment, compile_once, resolve

@@ -1,11 +1,10 @@
 """A trial: one resolved config of a sweep, named by what it is."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformer.config import UserError
+from transformer.config import UserError, hash_of
 from transformer.studies.overrides import describe, with_overrides
 
 _DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
@@ -36,8 +35,7 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
 
 def named(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
     """The trial of a config that is resolved already, both as plain values."""
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-    return Trial(digest[:_DIGITS], overrides, config)
+    return Trial(hash_of(config)[:_DIGITS], overrides, config)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

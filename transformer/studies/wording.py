@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.cells import Cell
+from transformer.studies.cells import Cell, in_words
 from transformer.studies.choice import DIVERGED, DONE, FAILED, Study, beats, best
 from transformer.studies.comparisons import LEAST_FOR_A_VERDICT, Comparison, Power
 from transformer.studies.statistics import SIGNIFICANCE, Interval
@@ -158,7 +158,7 @@ def _too_few(study: Study) -> Iterator[str]:
 def _unfinished(study: Study) -> Iterator[str]:
     spec = study.spec
     missing = [
-        _where(arm, task, seed, tuned)
+        in_words(arm, task, seed, tuned)
         for seed in spec.seeds
         for task in spec.tasks
         for arm in spec.arms
@@ -173,13 +173,8 @@ def _unfinished(study: Study) -> Iterator[str]:
 def _failed(study: Study) -> Iterator[str]:
     cells = [cell for arm in study.spec.arms for cell in study.runs_of(arm) if cell.state == FAILED]
     if cells:
-        failed = [f"{_where(cell.arm, cell.task, cell.seed, cell.tuned)} ({cell.directory})" for cell in cells]
+        failed = [f"{in_words(cell.arm, cell.task, cell.seed, cell.tuned)} ({cell.directory})" for cell in cells]
         yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {_some(failed)}."
-
-
-def _where(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
-    facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
-    return ", ".join([*facts, *(f"{key}={value}" for key, value in tuned.items())])
 
 
 def _some(names: Sequence[str]) -> str:

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.axes import Placement
-from transformer.config import RunConfig, UserError, from_config, to_config
+from transformer.config import RunConfig, UserError, from_config, hash_of, to_config
 from transformer.costs.chips import peak_flops
 from transformer.costs.flops import training_flops
 from transformer.layers.block_config import BlockConfig
@@ -358,7 +356,7 @@ def _train(
 
 def config_hash(experiment: Experiment) -> str:
     """The SHA-256 of the resolved config."""
-    return hashlib.sha256(json.dumps(experiment.to_config(), sort_keys=True).encode()).hexdigest()
+    return hash_of(experiment.to_config())
 
 
 def _greet(experiment: Experiment, setting: Setting, directory: RunDirectory, latest: int | None) -> None:

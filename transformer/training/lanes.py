@@ -44,7 +44,7 @@ from transformer.training.optimizer import hyper_of
 from transformer.training.probe import compile_probe
 from transformer.training.processes import claimed
 from transformer.training.records import open_records
-from transformer.training.run_directory import RunDirectory, flatten
+from transformer.training.run_directory import RunDirectory, as_texts
 from transformer.training.sharding import make_placement, shard_batch, traced_on
 from transformer.training.sinks import Console
 from transformer.training.sinks.lanes import LaneSinks
@@ -158,8 +158,8 @@ def _check_lanes(experiments: Sequence[Experiment], workdirs: Sequence[Path]) ->
         )
     if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
         raise UserError("every lane needs a run directory of its own, and two have the same")
-    programs = [flatten(json.loads(program_of(each))) for each in experiments]
-    configs = [flatten(each.to_config()) for each in experiments]
+    programs = [as_texts(json.loads(program_of(each))) for each in experiments]
+    configs = [as_texts(each.to_config()) for each in experiments]
     for program, config, workdir in zip(programs, configs, workdirs, strict=True):
         for key in programs[0] | program:
             if program.get(key) != programs[0].get(key):

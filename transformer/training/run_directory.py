@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from transformer.config import UserError
+from transformer.config import UserError, flatten
 from transformer.storage import Appended, Lost, locate, storage_of
 
 _CONFIG = "config.json"
@@ -199,7 +199,7 @@ class RunDirectory:
                 )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        here, there = flatten(config), flatten(self.config())
+        here, there = as_texts(config), as_texts(self.config())
         for key in here | there:
             free = any(key == name or key.startswith(f"{name}.") for name in may_change)
             now, before = here.get(key, _ABSENT), there.get(key, _ABSENT)
@@ -302,13 +302,6 @@ def _read_json(path: Path, kind: type) -> Any:
     return value
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def as_texts(config: Mapping[str, Any]) -> dict[str, str]:
     """The values as JSON text, where 1, 1.0 and true differ, by dotted key; a list is one value."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return flat
+    return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flatten(config).items()}

@@ -39,8 +39,7 @@ function armConfig(arm) {
         makeTable(`How ${visible(arm.name)} differs`, columns, differences, { class: "figures" }),
       ),
     );
-  } else if (arm.name !== data.reference)
-    block.append(make("p", { class: "note" }, "Its configuration is the reference's."));
+  }
   if (shared && arm.name !== data.reference)
     block.append(
       make("p", { class: "note" }, sharedWords(shared)),

@@ -3,10 +3,7 @@
 function showGradients() {
   const found = data.about?.initial_gradients;
   if (!found?.stacks?.length) return;
-  const how = found.how
-    ? visible(found.how)
-    : "Norm of the gradient of each block's first feed-forward matrix, mean over seeds.";
-  const panel = addPanel("gradients", "Gradients at initialisation", make("p", { class: "note" }, how));
+  const panel = addPanel("gradients", "Gradients at initialisation", make("p", { class: "note" }, visible(found.how)));
   found.stacks.forEach((stack, number) => showStack(panel, stack, number));
 }
 

@@ -1,9 +1,7 @@
 // What was asked, what was found, and the table of the arms behind it.
 
 const comparisonOf = (name, task = null) =>
-  data.comparisons.find((each) => each.arm === name && each.task === task) ??
-  // A study of one task may compare on that task alone.
-  (task === null && !severalTasks ? data.comparisons.find((each) => each.arm === name) : undefined);
+  data.comparisons.find((each) => each.arm === name && each.task === task);
 
 const VERDICTS = {
   better: ["▲", "better"],
