@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from transformer.studies.ablation import build_ablation
 from transformer.studies.analysis import analyse
 from transformer.studies.cells import Cell, Point
+from transformer.studies.page import render
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup"
 RATES, WARMUPS = (3e-4, 1e-3, 3e-3, 1e-2), (0, 100, 400)
@@ -149,3 +151,9 @@ def _stack(name: str, arms: Sequence[str]) -> Facts:
         ],
         "exponent": [{"arm": arm, "value": 0.012 if arm == "post" else -0.5} for arm in arms],
     }
+
+
+def write_page(result: Mapping[str, Any], path: Path) -> Path:
+    """The result's page as a file, for a browser."""
+    path.write_text(render(result), encoding="utf-8")
+    return path

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
-from tests.studies.example_result import least_result, whole_result
-from transformer.studies.page import write_page
+from tests.studies.example_result import least_result, whole_result, write_page
 
 PANELS = ["verdict", "arms", "seeds", "bands", "sensitivity", "map", "gradients", "heads", "configs", "cells"]
 

@@ -1,11 +1,9 @@
 """The page of an ablation: one HTML file with all its data in it, that opens from a disk and requests nothing."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from transformer.maps.template import digest, embedded, escaped, fill, read
-from transformer.storage import storage_of
 
 # What the page of a run has already: the theme, and how elements, numbers, ticks, ramps and table cells are made.
 SHARED_STYLES = ("report.css", "figures.css", "timeline.css")
@@ -27,12 +25,6 @@ SCRIPTS = (
     "files.js",
     "study.js",
 )
-
-
-def write_page(result: Mapping[str, Any], path: Path) -> Path:
-    """Write the page of an ablation, as `render` makes it, to `path`, and return that."""
-    storage_of(path).replace(path, render(result).encode())
-    return path
 
 
 def render(result: Mapping[str, Any]) -> str:
