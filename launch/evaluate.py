@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from launch.cli import Arguments, Command, Flag, run
+from launch.trust import TRUST, trusted
 from transformer.config import UserError
 
 COMMAND = Command(
@@ -17,6 +18,7 @@ COMMAND = Command(
         Flag("workdir", "the run directory", required=True),
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
         Flag("split", "only this split"),
+        TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
         Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
@@ -37,11 +39,12 @@ def main(arguments: Arguments) -> None:
         "length_penalty": arguments.length_penalty,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    _, setting, state = load(Path(arguments.workdir), arguments.step, task_changes=given)
+    _, setting, state = load(Path(arguments.workdir), arguments.step, given, trusted(arguments) or ())
     splits = sorted({evaluation.split for evaluation in setting.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")
-    chosen = [e for e in setting.task.evaluations if arguments.split in (None, e.split)]
+    applying = [each for each in setting.task.evaluations if each.applies(setting.model.sites)]
+    chosen = [each for each in applying if arguments.split in (None, each.split)]
     compiled = compile_evaluations(setting.model, chosen, setting.placement)
     for evaluation, evaluate in zip(chosen, compiled, strict=True):
         report = evaluate(state)

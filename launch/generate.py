@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from launch.cli import Arguments, Command, Flag, run
+from launch.trust import TRUST, trusted
 
 # The flags that say how: fields of transformer.tasks.decoding.Decoding.
 DECODING = (
@@ -32,6 +33,7 @@ COMMAND = Command(
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
         *DECODING,
         Flag("stop", "stop in front of this text"),
+        TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
     ),
@@ -48,30 +50,27 @@ def main(arguments: Arguments) -> None:
     from transformer.maps.report import write_report
     from transformer.maps.store import MapStore
     from transformer.storage import locate
-    from transformer.tasks.answers import answer
-    from transformer.tasks.contract import View
+    from transformer.tasks.contract import Request, View
     from transformer.training.experiment import config_hash, load
 
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
-    experiment, setting, state = load(workdir, arguments.step, task_changes=changes)
+    experiment, setting, state = load(workdir, arguments.step, changes, trusted(arguments) or ())
     view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
-    answers = answer(
-        setting.task,
-        view,
-        texts,
-        longest=experiment.model.longest,
-        decoding={name: value for name, value in decoding.items() if value is not None},
-        language=arguments.language,
+    request = Request(
+        [text for text in texts if text.strip()] or [""],
+        arguments.language,
+        {name: value for name, value in decoding.items() if value is not None},
     )
+    answers = setting.task.answer(view, request)
     for line in answers.lines:
         print(line)
     if arguments.maps:
         sites = setting.model.sites
         whole = jax.eval_shape(lambda: answers.look(Capture(tuple(site.name for site in sites))))
-        plan = make_plan(whole, sites, answers.labels, experiment.maps)
+        plan = make_plan(whole, sites, answers.labels.completed(sites), experiment.maps)
         folder = _new_folder(workdir / "generated")
         store = MapStore.open(folder / "maps", sites, plan.labels, config_hash(experiment), plan.tiers, plan.sizes)
         store.write(int(state.step), plan.keep(answers.look(plan.request())))

@@ -44,11 +44,11 @@ FLOPS_NOTE = (
 def main(arguments: Arguments) -> None:
     """Count and print."""
     from transformer.config import choice
-    from transformer.models.sizes import SIZES
+    from transformer.models.registry import sizes
 
     if arguments.name is not None:
-        choice(arguments.name, SIZES, "--name")
-    entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else SIZES)]
+        choice(arguments.name, sizes(), "--name")
+    entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else sizes())]
     print(json.dumps(entries, indent=2) if arguments.json else table(entries))
 
 
@@ -56,9 +56,9 @@ def entry(name: str) -> dict[str, Any]:
     """Everything that is known of a size, as plain values."""
     from transformer.config import to_config
     from transformer.costs.sizes import count
-    from transformer.models.sizes import SIZES
+    from transformer.models.registry import sizes
 
-    size, counted = SIZES[name], count(name)
+    size, counted = sizes()[name], count(name)
     values = size.values
     layers = [values[key] for key in ("layers", "encoder_layers", "decoder_layers") if key in values]
     return {

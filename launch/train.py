@@ -4,6 +4,7 @@ from pathlib import Path
 
 from launch.cli import Arguments, Command, Flag, run
 from launch.platform import leave
+from launch.trust import TRUST, trusted
 
 COMMAND = Command(
     name="train",
@@ -17,6 +18,7 @@ COMMAND = Command(
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("data_dir", "where the data lies, for data sets that are not made here"),
+        TRUST,
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
         Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
         Flag("processes", "how many processes there are", kind=int),
@@ -38,7 +40,7 @@ def main(arguments: Arguments) -> None:
     start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
     from transformer.training.experiment import resolve, train
 
-    train(resolve(values), Path(arguments.workdir), profile=arguments.profile)
+    train(resolve(values, trusted(arguments)), Path(arguments.workdir), profile=arguments.profile)
 
 
 if __name__ == "__main__":

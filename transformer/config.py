@@ -121,6 +121,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 class RunConfig:
     """One run: the sections `task` to `optimizer` and `averages` to `sharding` belong to their own dataclasses.
 
+    `optimizers` says, for an objective by its name, what of its optimiser differs from `optimizer`.
+
     Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
     only at the end. Every `heads_every` steps the training batch's own attention is reduced to statistics of each
@@ -141,6 +143,7 @@ class RunConfig:
     heads_every: int = 0
     checkpoint_every: int = 500
     keep: int = 2
+    optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -113,7 +113,10 @@ class Trial:
         compiled = compile_once(make, self.setting.placement)
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return tuple(
-            jax.device_put(compiled(hyper_of(optimizer_config(algorithm, rate)), jax.random.key(key)), jax.devices()[0])
+            jax.device_put(
+                compiled(dict.fromkeys(optimisers, hyper_of(optimizer_config(algorithm, rate))), jax.random.key(key)),
+                jax.devices()[0],
+            )
             for rate, key in zip(rates, keys, strict=True)
         )
 

@@ -72,7 +72,7 @@ class Run:
         config = OptimizerConfig(Algorithm.SGD, 0.02, Schedule.CONSTANT, warmup=0, beta1=0.5)
         made = {objective.name: make_optimizer(config, STEPS) for objective in self.setting.task.objectives}
         model, task = self.setting.model, self.setting.task
-        make = functools.partial(init_state, model, task, made, case.averages, hyper_of(config))
+        make = functools.partial(init_state, model, task, made, case.averages, dict.fromkeys(made, hyper_of(config)))
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
         self.initialise = compile_once(make, placement, self.shardings)
         step = traced_on(placement, make_step(model, task, made, case.averages))

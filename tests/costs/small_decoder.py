@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from transformer.axes import Placement
 from transformer.costs.flops import training_flops
-from transformer.models.contract import Interface, Precision
+from transformer.models.contract import Input, Interface, Precision
 from transformer.models.decoder import DecoderConfig, build
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
@@ -63,11 +63,11 @@ def training(
     placement = make_placement(sharding, devices)
     shape = (rows, config.longest)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
-    interface = Interface({"tokens": tokens}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = Interface({"tokens": Input(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     model = build(config, interface, Precision(compute=compute))
     by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup=0)
     task, optimisers = NextToken(), {"language": make_optimizer(by_adam, 10)}
-    make = functools.partial(init_state, model, task, optimisers, {}, hyper_of(by_adam))  # type: ignore[arg-type]
+    make = functools.partial(init_state, model, task, optimisers, {}, dict.fromkeys(optimisers, hyper_of(by_adam)))  # type: ignore[arg-type]
     abstract = jax.eval_shape(make, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement)
     placed = jax.tree.map(

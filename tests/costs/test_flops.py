@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.attention.scores import Score
-from transformer.costs.flops import forward_flops, recomputed_flops, training_flops, training_flops_a_token
+from transformer.costs.flops import training_flops, training_flops_a_token
 from transformer.layers.block_config import Biases, BlockConfig, Positions, Remat
 from transformer.layers.feed_forward import Activation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Interface, Precision
+from transformer.models.contract import Input, Interface, Precision
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig
-from transformer.models.registry import build, model_config
-from transformer.models.sizes import SIZES
+from transformer.models.published import PUBLISHED as SIZES
+from transformer.models.registry import build, model_config, operations
 
 VOCABULARY = 23
 VOCABULARIES = {"tokens": VOCABULARY, "joint": VOCABULARY}
@@ -57,7 +57,8 @@ def batch_of(rows: int, length: int, target: int) -> Batch:
 def counted(config: BlockConfig, batch: Batch) -> int:
     names = ("source", "target") if isinstance(config, EncoderDecoderConfig) else ("tokens",)
     inputs = {name: batch[name] for name in names}
-    model = build(config, Interface(inputs, VOCABULARIES, pad=0, begin=1, end=2), Precision())
+    interface = Interface({n: Input(x.shape) for n, x in inputs.items()}, VOCABULARIES, pad=0, begin=1, end=2)
+    model = build(config, interface, Precision())
     variables = jax.eval_shape(model.init, jax.random.key(0))
 
     def forward(variables: Any, inputs: Any) -> Any:
@@ -104,13 +105,13 @@ CONFIGS: dict[str, BlockConfig] = {
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_formula_is_the_programs_count(config: BlockConfig) -> None:
     batch = batch_of(3, 7, 4)
-    assert forward_flops(config, batch, VOCABULARIES) == counted(config, batch)
+    assert operations(config, batch, VOCABULARIES).forward == counted(config, batch)
 
 
 @pytest.mark.parametrize("config", [PAIR, DECODER, ENCODER], ids=["pair", "decoder", "encoder"])
 def test_the_formula_is_the_programs_count_of_a_single_row(config: BlockConfig) -> None:
     batch = batch_of(1, 5, 5)
-    assert forward_flops(config, batch, VOCABULARIES) == counted(config, batch)
+    assert operations(config, batch, VOCABULARIES).forward == counted(config, batch)
 
 
 def test_the_counter_sees_a_product_and_a_loop() -> None:
@@ -124,12 +125,12 @@ def test_the_counter_sees_a_product_and_a_loop() -> None:
 @pytest.mark.parametrize("config", [PAIR, DECODER, ENCODER], ids=["pair", "decoder", "encoder"])
 def test_a_step_costs_three_forward_passes_padding_included(config: BlockConfig) -> None:
     batch = batch_of(4, 6, 5)
-    assert training_flops(config, batch, VOCABULARIES) == 3 * forward_flops(config, batch, VOCABULARIES)
+    assert training_flops(config, batch, VOCABULARIES) == 3 * operations(config, batch, VOCABULARIES).forward
 
 
 def test_a_config_of_no_family_has_no_formula() -> None:
-    with pytest.raises(TypeError, match="BlockConfig has no formula"):
-        forward_flops(BlockConfig(), batch_of(1, 2, 2), VOCABULARIES)
+    with pytest.raises(TypeError, match="BlockConfig is the config of no FAMILY"):
+        operations(BlockConfig(), batch_of(1, 2, 2), VOCABULARIES)
 
 
 def test_a_token_of_gpt2_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
@@ -152,7 +153,7 @@ def test_published_training_costs_are_met(name: str, extra: float) -> None:
 
 def test_transformer_base_is_about_six_operations_a_parameter_and_token() -> None:
     """Vaswani et al. 2017, table 3: 65 million parameters; short sentences leave the square terms small."""
-    a_pair = forward_flops(EncoderDecoderConfig(), batch_of(1, 32, 32), {"joint": 37_000})
+    a_pair = operations(EncoderDecoderConfig(), batch_of(1, 32, 32), {"joint": 37_000}).forward
     # Encoder weights meet every source position, decoder weights and the shared table every target position.
     encoder, decoder = 6 * (4 * 512**2 + 2 * 512 * 2048), 6 * (8 * 512**2 + 2 * 512 * 2048)
     assert a_pair == pytest.approx(2 * 32 * (encoder + decoder + 512 * 37_000), rel=0.02)
@@ -172,7 +173,8 @@ def test_what_is_computed_again_is_counted_in_the_program(remat: Remat, changed:
     batch = batch_of(3, 20, 20)
 
     def of(config: BlockConfig) -> int:
-        model = build(config, Interface({"tokens": batch["tokens"]}, VOCABULARIES, pad=0, begin=1, end=2), Precision())
+        interface = Interface({"tokens": Input(batch["tokens"].shape)}, VOCABULARIES, pad=0, begin=1, end=2)
+        model = build(config, interface, Precision())
         variables = jax.eval_shape(model.init, jax.random.key(0))
 
         def loss(params: Any, variables: Any, tokens: jax.Array) -> jax.Array:
@@ -183,4 +185,4 @@ def test_what_is_computed_again_is_counted_in_the_program(remat: Remat, changed:
 
     plain = dataclasses.replace(DECODER, dropout=0.0, **changed)
     config = dataclasses.replace(plain, remat=remat)
-    assert recomputed_flops(config, batch) == of(config) - of(plain)
+    assert operations(config, batch, VOCABULARIES).recomputed == of(config) - of(plain)

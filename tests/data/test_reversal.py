@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.data.datasets.repeated import ALPHABET, SPLITS
 from transformer.data.datasets.reversal import Reversal
@@ -88,7 +89,8 @@ def test_every_symbol_is_one_token(tmp_path: Path, symbols: int) -> None:
 def test_alignment_is_evaluated_and_labelled_with_the_truth(tmp_path: Path) -> None:
     task, _ = encoded("reversal/train=400,validation=8,test=8", tmp_path / "run", 37)
     assert "alignment" in [evaluation.name for evaluation in task.evaluations]
-    labels = task.labels()
+    site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0",))
+    labels = task.labels([site])
     assert labels.links is not None
     for links in labels.links["decoder/cross"]:
         assert {(link.query, link.key) for link in links} == {(place, 11 - place) for place in range(12)}

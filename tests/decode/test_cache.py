@@ -15,7 +15,7 @@ from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
 from transformer.layers.block_config import Positions
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Interface, Model, Precision, Variables
+from transformer.models.contract import Input, Interface, Model, Precision, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 
 SPECIAL = Tokens(pad=0, begin=1, end=2)
@@ -71,7 +71,7 @@ def case(request: pytest.FixtureRequest) -> Case:
         positions=positions,
         longest=LENGTH + 2,
     )
-    shape = jax.ShapeDtypeStruct((8, LENGTH), jnp.int32)
+    shape = Input((8, LENGTH))
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL)
     model = build(config, interface, Precision())
     params = jax.tree_util.tree_map_with_path(lively(seed), model.init(jax.random.key(seed)).params)
@@ -113,7 +113,7 @@ def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, b
         )
 
         def advance(cache: Any, tokens_R: Any) -> Any:
-            logits, cache = case.model.step(case.variables, cache, tokens_R)
+            logits, cache, _ = case.model.step(case.variables, cache, tokens_R)
             return cache, logits
 
         return first_R, jax.lax.scan(advance, cache, targets_RxT.T)[1]

@@ -11,7 +11,7 @@ import numpy as np
 from tests.oracles.decoding import NextToken, normalised, penalised
 from transformer.decode.constraints import Prompt
 from transformer.decode.generate import Rollout, Tokens, generate
-from transformer.models.contract import Cache
+from transformer.models.contract import Aux, Cache
 
 SPECIAL = Tokens(pad=0, begin=1, end=2)
 BUCKETS = 509
@@ -47,12 +47,12 @@ class TableModel:
         first, second, last = (jnp.repeat(one, beams) for one in (first, second, last))
         return Cache(jnp.stack([first, first]), {"hash": second}, {"example": jnp.arange(examples)}), last
 
-    def step(self, variables: Any, cache: Cache, tokens_R: Any) -> tuple[Any, Cache]:
+    def step(self, variables: Any, cache: Cache, tokens_R: Any, *, key: Any = None) -> tuple[Any, Cache, Aux]:
         layers = (cache.layers * LAYER_MIX + tokens_R + 1) % BUCKETS
         rows = (cache.rows["hash"] * ROW_MIX + tokens_R + 1) % BUCKETS
         example = jnp.repeat(cache.examples["example"], tokens_R.shape[0] // cache.examples["example"].shape[0])
         logits = variables[example, layers[1]] + variables[example, rows]
-        return logits, Cache(layers, {"hash": rows}, cache.examples)
+        return logits, Cache(layers, {"hash": rows}, cache.examples), Aux({}, {}, {})
 
 
 def random_table(seed: int, examples: int, vocabulary: int, more_ends: float = 0.0) -> np.ndarray:

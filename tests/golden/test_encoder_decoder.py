@@ -10,7 +10,7 @@ import pytest
 
 from transformer.layers.block_config import Biases
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Interface, Precision, Variables
+from transformer.models.contract import Input, Interface, Precision, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 
 RENEW = (
@@ -80,7 +80,7 @@ def test_pytorchs_weights_give_pytorchs_logits(recorded: dict[str, np.ndarray], 
         norm_placement=placement,
         biases=Biases.ALL,
     )
-    shapes = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in inputs.items()}
+    shapes = {name: Input(value.shape, value.dtype) for name, value in inputs.items()}
     model = build(config, Interface(shapes, {"joint": vocabulary}, 0, 1, 2), Precision())
     params = parameters(recorded, placement)
     expected_shapes = jax.tree.map(lambda leaf: leaf.shape, model.functional.shapes())

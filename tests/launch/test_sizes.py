@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from launch import cli, sizes
+from transformer.models.published import PUBLISHED as SIZES
 from transformer.models.registry import model_config
-from transformer.models.sizes import SIZES
 
 CONFIG = """
 from ml_collections import ConfigDict

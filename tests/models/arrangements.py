@@ -5,7 +5,6 @@ import itertools
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tests.oracles import transformer as oracle
@@ -16,7 +15,7 @@ from transformer.layers.initialisation import Initialisation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.models import decoder, encoder, encoder_decoder
-from transformer.models.contract import Interface, Model, Precision, Variables
+from transformer.models.contract import Input, Interface, Model, Precision, Variables
 
 PAD, BEGIN, END, VOCABULARY, LONGEST = 0, 1, 2, 13, 12
 FAMILIES = ("decoder", "encoder", "encoder_decoder")
@@ -83,7 +82,7 @@ def cover() -> list[Arrangement]:
 
 def build(family: str, precision: Precision | None = None, **changes: Any) -> tuple[Model, BlockConfig]:
     """A small model of a family."""
-    shape = jax.ShapeDtypeStruct((2, LONGEST), jnp.int32)
+    shape = Input((2, LONGEST))
     precision = precision or Precision()
     options = SMALL | {"dropout": 0.0, "attention_dropout": 0.0} | changes
     if options.get("norm_placement") is NormPlacement.DEEPNORM:

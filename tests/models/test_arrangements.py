@@ -68,7 +68,7 @@ def stepwise(model: Any, variables: Any, family: str) -> np.ndarray:
         cache, _ = model.init_cache(variables, inputs, beams=beams, length=fed_RxT.shape[1])
 
         def advance(cache: Any, tokens: Any) -> Any:
-            logits, cache = model.step(variables, cache, tokens)
+            logits, cache, _ = model.step(variables, cache, tokens)
             return cache, logits
 
         return jax.lax.scan(advance, cache, fed_RxT.T)[1]

@@ -11,7 +11,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
-from transformer.models.contract import Interface, Model, Precision
+from transformer.models.contract import Input, Interface, Model, Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 
 PAD, LENGTH = 0, 6
@@ -25,7 +25,7 @@ def make(**changes: Any) -> Model:
     tiny = EncoderDecoderConfig(
         encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=16, longest=8, **changes
     )
-    shape = jax.ShapeDtypeStruct((2, LENGTH), jnp.int32)
+    shape = Input((2, LENGTH))
     return build(tiny, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
 
 
@@ -55,7 +55,7 @@ def test_each_score_trains_all_its_parameters_and_decodes_as_it_was_trained(scor
         cache, _ = model.init_cache(trained, {"source": INPUTS["source"]}, beams=1, length=LENGTH)
 
         def advance(cache: Any, tokens: Any) -> Any:
-            logits, cache = model.step(trained, cache, tokens)
+            logits, cache, _ = model.step(trained, cache, tokens)
             return cache, logits
 
         return jax.lax.scan(advance, cache, INPUTS["target"].T)[1]

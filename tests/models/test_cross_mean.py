@@ -1,7 +1,6 @@
 """A decoder without attention: it reads the mean of its source, of every real place alike."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,7 +8,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.block_config import Cross, Positions
-from transformer.models.contract import Interface, Model, Precision
+from transformer.models.contract import Input, Interface, Model, Precision
 from transformer.models.encoder_decoder import DECODER_CROSS, EncoderDecoderConfig, build
 
 PAD, LENGTH = 0, 6
@@ -20,7 +19,7 @@ TARGET = np.array([[1, 8, 4, 9, PAD, PAD], [1, 3, 7, 5, 6, 4]], np.int32)
 def make(**changes: object) -> Model:
     sizes = {"encoder_layers": 1, "decoder_layers": 2, "width": 16, "heads": 2, "feed_forward": 16, "longest": 8}
     config = EncoderDecoderConfig(**sizes, dropout=0.0, **changes)  # type: ignore[arg-type]
-    shape = jax.ShapeDtypeStruct((2, LENGTH), jnp.int32)
+    shape = Input((2, LENGTH))
     return build(config, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
 
 

@@ -13,7 +13,7 @@ from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.block_config import Positions, Remat
-from transformer.models.contract import Interface, Precision, Variables
+from transformer.models.contract import Input, Interface, Precision, Variables
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
 
@@ -273,7 +273,7 @@ def test_an_impossible_config_is_refused_in_one_line(changes: dict[str, Any], sa
 
 def test_a_task_that_does_not_fit_is_refused_in_one_line() -> None:
     def build_for(context: int, tokens: int) -> None:
-        shape = jax.ShapeDtypeStruct((2, context), jnp.int32)
+        shape = Input((2, context))
         config = DecoderConfig(**TINY, embedding_rows=20)
         build_decoder(config, Interface({"tokens": shape}, {"tokens": tokens}, 0, None, None), Precision())
 

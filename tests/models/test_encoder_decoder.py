@@ -15,7 +15,7 @@ from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
 from transformer.layers.block_config import Biases, Positions
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Interface, Model, Precision, Variables, count_parameters
+from transformer.models.contract import Input, Interface, Model, Precision, Variables, count_parameters
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
@@ -31,7 +31,7 @@ INPUTS = {"source": jnp.asarray(SOURCE), "target": jnp.asarray(TARGET)}
 
 
 def interface(vocabulary: int = VOCABULARY, longest: int = 8) -> Interface:
-    shape = jax.ShapeDtypeStruct((4, longest), jnp.int32)
+    shape = Input((4, longest))
     return Interface({"source": shape, "target": shape}, {"joint": vocabulary}, PAD, BEGIN, END)
 
 

@@ -10,10 +10,10 @@ import pytest
 from transformer.config import UserError, to_config
 from transformer.layers.residual import NormPlacement
 from transformer.models import registry
-from transformer.models.contract import Interface, Precision, count_parameters
+from transformer.models.contract import Input, Interface, Precision, count_parameters
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig
-from transformer.models.sizes import SIZES
+from transformer.models.published import PUBLISHED as SIZES
 
 
 def test_a_config_names_its_family() -> None:
@@ -91,12 +91,11 @@ def test_a_size_that_does_not_fit_is_refused_in_one_line(values: dict, says: str
 
 
 def test_a_config_builds_its_family() -> None:
-    shape = jax.ShapeDtypeStruct((2, 4), jnp.int32)
-    interface = Interface({"source": shape, "target": shape}, {"joint": 9}, 0, 1, 2)
+    interface = Interface({"source": Input((2, 4)), "target": Input((2, 4))}, {"joint": 9}, 0, 1, 2)
     config = EncoderDecoderConfig(encoder_layers=1, decoder_layers=1, width=8, heads=2, feed_forward=8)
     model = registry.build(config, interface, Precision())
     assert [site.name for site in model.sites] == ["encoder/self", "decoder/self", "decoder/cross"]
-    with pytest.raises(TypeError, match="dict is no model family's config"):
+    with pytest.raises(TypeError, match="dict is the config of no FAMILY"):
         registry.build({}, interface, Precision())
 
 

@@ -10,7 +10,7 @@ from transformer.config import UserError
 from transformer.models import registry
 from transformer.models.contract import Interface, Precision, count_parameters
 from transformer.models.encoder import Head
-from transformer.models.sizes import SIZES
+from transformer.models.published import PUBLISHED as SIZES
 
 POOLED: dict[str, Any] = {"head": Head.NONE, "pooler": True}
 BUILT = [name for name, size in SIZES.items() if size.stated is None]

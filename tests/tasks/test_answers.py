@@ -10,8 +10,7 @@ from transformer.config import UserError
 from transformer.decode.beam import Beam
 from transformer.decode.greedy import Greedy
 from transformer.decode.sampling import Sampling
-from transformer.tasks.answers import answer
-from transformer.tasks.contract import View
+from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
 
 
@@ -32,7 +31,7 @@ def test_the_choices_name_the_chooser() -> None:
 def test_samples_are_reproducible_and_differ_by_seed(language_task: Any, language_view: View) -> None:
     def said(seed: int) -> list[str]:
         decoding = {"temperature": 1.0, "samples": 2, "length": 8, "seed": seed}
-        return answer(language_task, language_view, ["The ", "dogs, "], longest=64, decoding=decoding).lines
+        return language_task.answer(language_view, Request(["The ", "dogs, "], decoding=decoding)).lines
 
     first = said(0)
     assert len(first) == 4
@@ -43,16 +42,16 @@ def test_samples_are_reproducible_and_differ_by_seed(language_task: Any, languag
 
 
 def test_a_stop_string_cuts_and_other_rows_go_on(language_task: Any, language_view: View) -> None:
-    whole = answer(language_task, language_view, ["The "], longest=64, decoding={"length": 12}).lines[0]
+    whole = language_task.answer(language_view, Request(["The "], decoding={"length": 12})).lines[0]
     said = whole.removeprefix("The ")
     stop = said[3:5]
     decoding = {"length": 12, "stops": (stop,)}
-    cut = answer(language_task, language_view, ["The "], longest=64, decoding=decoding).lines[0]
+    cut = language_task.answer(language_view, Request(["The "], decoding=decoding)).lines[0]
     assert cut == "The " + said[: said.find(stop)]
 
 
 def test_maps_are_those_of_what_was_said(language_task: Any, language_view: View) -> None:
-    answers = answer(language_task, language_view, ["The fox "], longest=64, decoding={"length": 5})
+    answers = language_task.answer(language_view, Request(["The fox "], decoding={"length": 5}))
     weights = answers.look(Capture(("decoder/self",)))["decoder/self"].weights
     tokens = len(answers.lines[0].encode())
     assert weights.shape == (2, 1, 2, tokens, tokens)
@@ -61,7 +60,7 @@ def test_maps_are_those_of_what_was_said(language_task: Any, language_view: View
 
 
 def test_hidden_places_are_filled_with_ordinary_tokens(masked_task: Any, masked_view: View) -> None:
-    (line,) = answer(masked_task, masked_view, ["The f<mask>x sleep<mask>."], longest=64, decoding={}).lines
+    (line,) = masked_task.answer(masked_view, Request(["The f<mask>x sleep<mask>."], decoding={})).lines
     assert line.startswith("The f")
     assert "x sleep" in line
     assert line.endswith(".")
@@ -72,14 +71,14 @@ def test_what_a_task_cannot_do_is_refused(
     language_task: Any, language_view: View, masked_task: Any, masked_view: View
 ) -> None:
     with pytest.raises(UserError, match="hides nothing: write <mask>"):
-        answer(masked_task, masked_view, ["The fox"], longest=64, decoding={})
+        masked_task.answer(masked_view, Request(["The fox"], decoding={}))
     with pytest.raises(UserError, match="--beams is for runs that generate"):
-        answer(masked_task, masked_view, ["The <mask>"], longest=64, decoding={"beams": 2})
+        masked_task.answer(masked_view, Request(["The <mask>"], decoding={"beams": 2}))
     with pytest.raises(UserError, match="--language=de is for runs that translate"):
-        answer(language_task, language_view, ["The fox"], longest=64, decoding={}, language="de")
+        language_task.answer(language_view, Request(["The fox"], "de", {}))
     with pytest.raises(UserError, match=r"has 8 tokens: with 64 more .* --length=56"):
-        answer(language_task, language_view, ["The foxe"], longest=64, decoding={"length": 64})
+        language_task.answer(language_view, Request(["The foxe"], decoding={"length": 64}))
     with pytest.raises(UserError, match=r"has 65 tokens: with 1 more .*; shorten it$"):
-        answer(language_task, language_view, [65 * "a"], longest=64, decoding={})
+        language_task.answer(language_view, Request([65 * "a"], decoding={}))
     with pytest.raises(UserError, match="nothing to continue"):
-        answer(language_task, language_view, ["  "], longest=64, decoding={"length": 3})
+        language_task.answer(language_view, Request([""], decoding={"length": 3}))

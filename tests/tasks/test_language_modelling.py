@@ -111,18 +111,18 @@ def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_pat
                 seen.append(task.tokenizer.decode(tokens))
     assert seen == texts.split("validation")
     assert len(test.batches) == 1
-    for row in task.probed[:2]:
+    for row in task.probed["tokens"][:2]:
         assert any(task.tokenizer.decode(row) in text for text in seen)
 
 
 def test_the_probe_shows_stretches_of_the_validation_text_and_random_tokens(
     language_task: Any, language_view: View
 ) -> None:
-    labels = language_task.labels()
+    labels = language_task.labels(())
     assert [len(row) for row in labels.tokens["tokens"]] == [8, 8, 8]
     assert labels.periods == (None, None, 4)
     assert labels.titles[2] == "random tokens, repeated every 4"
-    random = language_task.probed[2]
+    random = language_task.probed["tokens"][2]
     np.testing.assert_array_equal(random[:4], random[4:])
     assert len(set(random)) == 4
     aux = language_task.probe(language_view, Capture(("decoder/self",)), jax.random.key(0))
@@ -135,12 +135,12 @@ def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_r
     # The first run trains the tokenizer, which the others find.
     given = {"tokenizer": "bpe", "vocabulary": 300}
     tasks = [make_task(text_file, tmp_path, "language_modelling", repeated=count, **given) for count in (3, 1, 0)]
-    several, one, none = (task.probed[2:] for task in tasks)
+    several, one, none = (task.probed["tokens"][2:] for task in tasks)
     assert (several.shape, none.shape) == ((3, 8), (0, 8))
     np.testing.assert_array_equal(several[:1], one)
     assert len({tuple(row) for row in several}) == 3
-    assert tasks[0].labels().periods == (None, None, 4, 4, 4)
-    assert tasks[2].labels().periods is None
+    assert tasks[0].labels(()).periods == (None, None, 4, 4, 4)
+    assert tasks[2].labels(()).periods is None
 
 
 class FewTokens:

@@ -34,7 +34,7 @@ def test_language_modelling_has_the_real_shapes(
     told = rehearse(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
     assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
     assert told.interface.inputs == real.interface.inputs
-    assert told.probed.shape == real.probed.shape
+    assert told.probed["tokens"].shape == real.probed["tokens"].shape
     assert [e.name for e in told.evaluations] == ["loss", "loss"]
     # The text is one document; of several, as is made up, one more token stands for their ends.
     assert told.interface.vocabularies == {"tokens": 257}
@@ -58,7 +58,7 @@ def test_the_vocabulary_is_the_one_that_the_config_names(tokenizer: str) -> None
     )
     task = rehearse(config)
     assert task.interface.vocabularies == {"tokens": 30_522}
-    assert len(task.labels().titles) == config.probed
+    assert len(task.labels(()).titles) == config.probed
 
 
 @pytest.mark.parametrize("rows_multiple", [1, 8, 64])
@@ -86,7 +86,7 @@ def test_translation_rehearses_the_largest_of_its_batches(rows_multiple: int) ->
     assert max(batch["source"].size for batch in batches) == np.prod(abstract_batch(told)["source"].shape)
     assert told.interface.vocabularies == {"joint": 300}
     # Its sentences are those that its tokenizer cuts into just these numbers, so that maps have their labels.
-    assert [len(row) for row in told.labels().tokens["source"]] == [32] * config.probed
+    assert [len(row) for row in told.labels(()).tokens["source"]] == [32] * config.probed
     assert told.source(0)[0]["source"][0].tolist() == [*range(31), told.tokenizer.end]
 
 

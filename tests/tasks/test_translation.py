@@ -98,7 +98,7 @@ def test_the_evaluated_loss_weighs_every_token_the_same(task: Translation, view:
 
 
 def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Translation) -> None:
-    labels = task.labels()
+    labels = task.labels(())
     assert len(labels.titles) == CONFIG.probed
     seen: dict[str, Any] = {}
 

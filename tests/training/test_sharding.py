@@ -16,7 +16,7 @@ from tests.golden import make_specs
 from transformer.axes import Placement
 from transformer.config import UserError, from_config
 from transformer.costs.compiler import topology_devices
-from transformer.models.contract import Interface, Model, Precision
+from transformer.models.contract import Input, Interface, Model, Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
@@ -77,7 +77,7 @@ def batch_of(seed: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    shape = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
+    shape = Input((ROWS, LENGTH))
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
     config = EncoderDecoderConfig(
         encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, longest=LENGTH
@@ -99,7 +99,12 @@ def optimisers(algorithm: Algorithm) -> dict[str, Any]:
 def first_state(model: Model, algorithm: Algorithm) -> Any:
     """The maker of the first state, of a key."""
     return functools.partial(
-        init_state, model, Reading(), optimisers(algorithm), AVERAGES, hyper_of(CONFIGS[algorithm])
+        init_state,
+        model,
+        Reading(),
+        made := optimisers(algorithm),
+        AVERAGES,
+        dict.fromkeys(made, hyper_of(CONFIGS[algorithm])),
     )
 
 
@@ -195,7 +200,7 @@ def test_every_parameter_lies_where_it_is_recorded_to() -> None:
 
 
 def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
-    shape = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
+    shape = Input((ROWS, LENGTH))
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
     config = EncoderDecoderConfig(
         encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, key_heads=1, feed_forward=32, longest=LENGTH

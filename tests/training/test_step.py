@@ -101,7 +101,7 @@ def steps(
     """The state before and after a step on each batch, and each step's metrics."""
     model, averages = model or Line(), averages or {}
     made = optimisers(task, config)
-    start = init_state(model, task, made, averages, hyper_of(config), jax.random.key(1))
+    start = init_state(model, task, made, averages, dict.fromkeys(made, hyper_of(config)), jax.random.key(1))
     step = jax.jit(make_step(model, task, made, averages, accumulate=accumulate))
     state, found = start, []
     for batch in batches:

@@ -96,6 +96,13 @@ class Captured(NamedTuple):
         """The mean of each statistic over the rows that count; 0 where none does."""
         return {name: total / jnp.maximum(self.counts[name], 1) for name, total in self.sums.items()}
 
+    def of_rows(self) -> "Captured":
+        """The maps of a decoding step whose queries are an example's beams, as those of rows with one query each.
+
+        [B, H, N, K] becomes [B N, H, 1, K]; statistics stay as they are.
+        """
+        return self._replace(weights=_of_rows_alone(self.weights), pooled=_of_rows_alone(self.pooled))
+
     def of_layers(self, layers: tuple[int, ...] | None) -> "Captured":
         """The maps of these layers alone; statistics stay those of every layer."""
         if layers is None or self.weights is None:
@@ -106,6 +113,13 @@ class Captured(NamedTuple):
         maps = (self.weights, self.pooled, self.top)
         weights, pooled, top = jax.tree.map(lambda of_layers: of_layers[jnp.asarray(layers)], maps)
         return self._replace(weights=weights, pooled=pooled, top=top)
+
+
+def _of_rows_alone(weights_BxHxNxK: Array | None) -> Array | None:
+    if weights_BxHxNxK is None:
+        return None
+    rows_BxNxHxK = jnp.moveaxis(weights_BxHxNxK, 2, 1)
+    return rows_BxNxHxK.reshape(-1, 1, *rows_BxNxHxK.shape[2:]).swapaxes(1, 2)
 
 
 class Top(NamedTuple):

@@ -6,8 +6,7 @@ import jax
 
 from transformer.costs.flops import training_flops_a_token
 from transformer.models.contract import Interface, Precision, count_parameters
-from transformer.models.registry import build, model_config
-from transformer.models.sizes import SIZES
+from transformer.models.registry import build, model_config, sizes
 
 # Leaves that vectors are multiplied with or taken from; all others are norms and biases.
 _MATRICES = frozenset({"kernel", "table", "weight"})
@@ -27,7 +26,7 @@ class Counted(NamedTuple):
 
 def count(name: str) -> Counted:
     """The counts of a named size: of its own parameters, and of the operations of its family's training."""
-    size = SIZES[name]
+    size = sizes()[name]
     if size.stated is not None:
         return Counted(size.stated, None, None)
     shapes = abstract_parameters(model_config({"size": name, **size.counted}), size.vocabulary)

@@ -10,6 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.decode.constraints import Constraints, Prompt
 from transformer.models.contract import Cache, Inputs, Model, Variables
 
+# Of the key of a rollout: the model's own stream, which no chooser draws from.
+_MODEL_STREAM = 2**32 - 1
+
 
 class Tokens(NamedTuple):
     """The special token numbers that decoding must know; None for one that the vocabulary does not have."""
@@ -86,8 +89,9 @@ def generate(
 
     A step takes the model's logits, penalises and forbids (`constraints`, then padding and begin), normalises, and
     lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end token or with the
-    token that completes a stop string. `key` is what a chooser draws by; `prompt` is what a repetition penalty
-    counts as said, where the inputs begin with one: its tokens are no part of the rollout.
+    token that completes a stop string. `key` is what a chooser draws by, and in a stream of its own what a model that
+    draws (hard attention) is given at each step; `prompt` is what a repetition penalty counts as said, where the
+    inputs begin with one: its tokens are no part of the rollout.
 
     Jit it with `model`, `chooser`, `length` and `tokens` static.
 
@@ -98,12 +102,14 @@ def generate(
     cache, first_R = model.init_cache(variables, inputs, beams=chooser.beams, length=length)
     rows = first_R.shape[0]
     vocabulary = jax.eval_shape(model.step, variables, cache, first_R)[0].shape[-1]
+    of_model = None if key is None else jax.random.fold_in(key, _MODEL_STREAM)
     limits.check(vocabulary)
     end_V = np.arange(vocabulary) == tokens.end
 
     def advance(carry: tuple) -> tuple:
         step, tokens_R, cache, said, state = carry
-        logits_RxV, cache = model.step(variables, cache, tokens_R)
+        step_key = None if of_model is None else jax.random.fold_in(of_model, step)
+        logits_RxV, cache, _ = model.step(variables, cache, tokens_R, key=step_key)
         logits_RxV = limits.apply(logits_RxV, said)
         if tokens.never:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never)].set(-jnp.inf)

@@ -122,16 +122,18 @@ class MultiHeadAttention(Module):
         *,
         window: int,
         table: T5 | None = None,
-    ) -> tuple[Float[Array, "R 1 E"], KeysAndValues]:
-        """Attend from each row's new position to its past: the output, and the cache with the new key and value.
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, Captured | None]:
+        """Attend from each row's new position to its past: the output, the cache with the new key and value, the maps.
 
-        The cache is a ring: position p lies at slot p mod its length (`cache_length`).
+        The cache is a ring: position p lies at slot p mod its length (`cache_length`), and a map's keys are its slots.
         """
         new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
         grown = jax.tree.map(lambda held, added: write_slot(held, added, position_R), cache, new)
         if self.spec.position in _INDEXED_POSITIONS or self.spec.score is Score.LOCATION:
             mask = Mask(causal=True, window=(window, 0) if window else None, query_offset=position_R)
-            return self.read(x_Rx1xE, *grown, mask=mask, table=table)[0], grown
+            output, captured = self.read(x_Rx1xE, *grown, mask=mask, table=table, capture=capture)
+            return output, grown, captured
         held_RxK = slot_positions(position_R, grown[0].shape[1])
         seen_RxK = held_RxK >= 0
         if window:
@@ -146,15 +148,16 @@ class MultiHeadAttention(Module):
             held_RxK[:, None],
             jnp.promote_types(x_Rx1xE.dtype, jnp.float32),
         )
-        output, _ = attend(
+        output, attended = attend(
             queries_Rx1xHxD,
             *grown,
             spec=dataclasses.replace(self.spec, position=Position.NONE),
             mask=Mask(allowed=seen_RxK[:, None, None]),
             bias=bias,
             params=params._replace(position=None),
+            capture=capture,
         )
-        return self.output(output), grown
+        return self.output(output), grown, attended.captured
 
     def cache_length(self, length: int, window: int) -> int:
         """The slots that a cache of `length` positions needs, where a query sees `window` back (0: all)."""

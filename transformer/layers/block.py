@@ -132,21 +132,27 @@ class Block(Module):
         *,
         table: T5 | None = None,
         memory: Memory | None = None,
-    ) -> tuple[Float[Array, "R E"], KeysAndValues]:
-        """One layer over one new position of every row: the output and the grown cache."""
+        capture: tuple[Capture | None, Capture | None] = (None, None),
+    ) -> tuple[Float[Array, "R E"], KeysAndValues, tuple[Captured | None, Captured | None]]:
+        """One layer over one new position of every row: the output, the grown cache, the maps of both attentions."""
 
-        def attend(x_Rx1xE: Array, key: None) -> tuple[Array, KeysAndValues]:
-            return self.attention.step(x_Rx1xE, cache, position_R, window=layer.window, table=table)
+        def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, Captured | None]]:
+            output, grown, captured = self.attention.step(
+                x_Rx1xE, cache, position_R, window=layer.window, table=table, capture=capture[0]
+            )
+            return output, (grown, captured)
 
-        def attend_to_memory(x_Rx1xE: Array, key: None) -> tuple[Array, None]:
+        def attend_to_memory(x_Rx1xE: Array, key: None) -> tuple[Array, Captured | None]:
             assert self.cross is not None
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
             x_BxQxE = x_Rx1xE.reshape(memory.content[0].shape[0], -1, x_Rx1xE.shape[-1])
-            return self.cross.read(x_BxQxE, *memory.content, mask=memory.mask)[0].reshape(x_Rx1xE.shape), None
+            output, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture[1])
+            return output.reshape(x_Rx1xE.shape), None if captured is None else captured.of_rows()
 
         x_Rx1xE, extras = self._apply(x_RxE[:, None], layer, attend, attend_to_memory)
-        return x_Rx1xE[:, 0], extras[0]
+        grown, of_self = extras[0]
+        return x_Rx1xE[:, 0], grown, (of_self, extras[1] if self.cross is not None else None)
 
     def _apply(
         self, x: Array, layer: Layer, attend: Callable[..., Any], attend_to_memory: Callable[..., Any] | None

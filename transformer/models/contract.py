@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.layers.module import Functional
+from transformer.models.sizes import Size
 
 PyTree = Any
 Inputs = Mapping[str, jax.Array | np.ndarray]
@@ -26,15 +27,34 @@ class Variables(NamedTuple):
     state: PyTree
 
 
+class AuxiliaryLoss(NamedTuple):
+    """A term that a model itself adds to what is minimised: weight x total / denominator.
+
+    Such as the balance of a router, or the doubly stochastic penalty of Xu et al. 2015. `total` is a sum over what
+    `denominator` counts in the batch (examples, tokens, routed tokens); where an update is computed in micro-batches,
+    both are added up, so that a term that is a sum over examples is the large batch's. `weight` is of the config.
+    """
+
+    total: Float[Array, ""]
+    denominator: Float[Array, ""] | float
+    weight: Float[Array, ""] | float
+
+
+NO_EXTRAS: Mapping[str, Array] = {}
+NO_LOSSES: Mapping[str, AuxiliaryLoss] = {}
+
+
 class Aux(NamedTuple):
     """What a forward pass returns beside its outputs.
 
-    `maps` is diagnostic and cut off from the gradient; `extras` is differentiable; `state` is the next state.
+    `maps` is diagnostic and cut off from the gradient; `extras` is differentiable; `state` is the next state;
+    `losses` are what the model adds to the loss of whatever task it serves, by name.
     """
 
     maps: Mapping[str, Captured]
     extras: Mapping[str, Array]
     state: PyTree
+    losses: Mapping[str, AuxiliaryLoss] = NO_LOSSES
 
 
 class Cache(NamedTuple):
@@ -49,30 +69,73 @@ class Cache(NamedTuple):
     examples: PyTree
 
 
-class Need(enum.Enum):
-    """What a task predicts from what, which a family of models can do or not."""
+class Modality(enum.Enum):
+    """What an input is made of."""
 
-    TRANSLATION = "a target from a source"
-    CONTINUATION = "each token from those before it"
-    FILLING = "hidden tokens from those around them"
+    TOKENS = "tokens"
+    PICTURE = "picture"
+    SOUND = "sound"
+    POINTS = "points"
+    ACTIONS = "actions"
+
+
+class Input(NamedTuple):
+    """An input of the largest batch: [examples, ...], its type, and what it is made of."""
+
+    shape: tuple[int, ...]
+    dtype: Any = jnp.int32
+    modality: Modality = Modality.TOKENS
+
+    @property
+    def positions(self) -> int | None:
+        """How many positions an example has; None for a picture, which a model cuts as it likes, and single values."""
+        if self.modality is Modality.PICTURE or len(self.shape) < 2:
+            return None
+        return self.shape[1]
+
+
+class Signature(NamedTuple):
+    """What is predicted from what: names of inputs, and what comes out, in the words that tasks and families share."""
+
+    inputs: frozenset[str]
+    output: str
+
+    def __str__(self) -> str:
+        return f"{' and '.join(sorted(self.inputs))} -> {self.output}"
+
+
+def signature(*inputs: str, output: str) -> Signature:
+    """The signature of these inputs and this output."""
+    return Signature(frozenset(inputs), output)
+
+
+# What the tasks of this library ask for; a task of one's own may say another output.
+TRANSLATION = signature("source", "target", output="target tokens")
+CONTINUATION = signature("tokens", output="next tokens")
+FILLING = signature("tokens", output="hidden tokens")
 
 
 @dataclasses.dataclass(frozen=True)
 class Interface:
     """What a task asks of a model, known before it is built.
 
-    `inputs`: the shapes and types of the largest batch; `vocabularies`: sizes by name; `pad`, `begin` and `end`
-    are token numbers, None where the task has no such token; `need` is what only some families do; `decoded` is the
-    greatest length of a prompt with what is generated behind it.
+    `inputs`: of the largest batch, by name; `vocabularies`: sizes by name; `pad`, `begin` and `end` are token numbers,
+    None where the task has no such token; `output` is what the task wants of those inputs, as the families that serve
+    it call it (None: any model will do); `decoded` is the greatest length of a prompt with what is generated behind it.
     """
 
-    inputs: Mapping[str, jax.ShapeDtypeStruct]
+    inputs: Mapping[str, Input]
     vocabularies: Mapping[str, int]
-    pad: int | None
-    begin: int | None
-    end: int | None
-    need: Need | None = None
+    pad: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    output: str | None = None
     decoded: int = 0
+
+    @property
+    def signature(self) -> Signature | None:
+        """What a family must serve; None where any will do."""
+        return None if self.output is None else Signature(frozenset(self.inputs), self.output)
 
 
 def check_longest(longest: int, interface: Interface) -> None:
@@ -80,10 +143,10 @@ def check_longest(longest: int, interface: Interface) -> None:
 
     Errors: UserError naming the input, its length and the two keys that can change it.
     """
-    for name, shape in interface.inputs.items():
-        if len(shape.shape) > 1 and shape.shape[1] > longest:
+    for name, given in interface.inputs.items():
+        if given.positions is not None and given.positions > longest:
             raise UserError(
-                f"the task's longest {name} has {shape.shape[1]} positions, more than config.model.longest={longest}; "
+                f"the task's longest {name} has {given.positions} positions, more than config.model.longest={longest}; "
                 "shorten it (config.task.lengths or config.task.context) or raise config.model.longest"
             )
     if interface.decoded > longest:
@@ -111,12 +174,15 @@ class Model:
     """A family's module as pure functions of variables.
 
     The module's methods take (state, inputs, *, train, key, capture) and return (outputs, Aux): `forward`, and for
-    families that score tokens `hidden`, whose outputs `logits` scores. A family that decodes also has the methods
-    `init_cache` and `step` (transformer.decode).
+    families that score tokens `hidden`, whose outputs `logits` scores. Its `initial_state(key)` is what it carries
+    between steps. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which gives the cache
+    and the first tokens, and `step(state, cache, tokens, *, key, capture)`, which gives logits, cache and Aux
+    (transformer.decode). `longest` is the greatest number of positions of a sequence, None where there is none.
     """
 
     functional: Functional
     sites: tuple[Site, ...]
+    longest: int | None = None
 
     def init(self, key: Key[Array, ""]) -> Variables:
         """Fresh variables; pure, so that it can run under jit with output shardings."""
@@ -142,15 +208,10 @@ class Model:
 
         Errors: ValueError for a site to capture that the model does not have.
         """
-        if capture is not None:
-            unknown = set(capture.sites) - {site.name for site in self.sites}
-            if unknown:
-                raise ValueError(f"capture.sites names {sorted(unknown)}; known: {[site.name for site in self.sites]}")
+        self._check(capture)
         module = self.functional.bind(variables.params)
         outputs, aux = getattr(module, method)(variables.state, inputs, train=train, key=key, capture=capture)
-        if capture is not None:
-            aux = aux._replace(maps={site: found.of_layers(capture.layers) for site, found in aux.maps.items()})
-        return outputs, aux
+        return outputs, _of_layers(aux, capture)
 
     def logits(self, variables: Variables, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token from outputs of the method `hidden`, or a part of them, in at least float32."""
@@ -160,11 +221,68 @@ class Model:
         self, variables: Variables, inputs: Inputs, *, beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
         """The prefill: a cache for `beams` rows an example and `length` steps, and the first step's tokens."""
-        return self.functional.bind(variables.params).init_cache(inputs, beams=beams, length=length)
+        module = self.functional.bind(variables.params)
+        return module.init_cache(variables.state, inputs, beams=beams, length=length)
 
-    def step(self, variables: Variables, cache: Cache, tokens_R: Int[Array, " R"]) -> tuple[Float[Array, "R V"], Cache]:
-        """One step of decoding: the next token's logits and the cache that has seen `tokens_R`."""
-        return self.functional.bind(variables.params).step(cache, tokens_R)
+    def step(
+        self,
+        variables: Variables,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """One step of decoding: the next token's logits, the cache that has seen `tokens_R`, and the maps asked for.
+
+        V may be the length of a source, for models that point. `key` is for models that draw (hard attention); maps
+        have one query a row.
+
+        Errors: ValueError for a site to capture that the model does not have.
+        """
+        self._check(capture)
+        module = self.functional.bind(variables.params)
+        logits, cache, aux = module.step(variables.state, cache, tokens_R, key=key, capture=capture)
+        return logits, cache, _of_layers(aux, capture)
+
+    def _check(self, capture: Capture | None) -> None:
+        known = [site.name for site in self.sites]
+        if capture is not None and (unknown := sorted(set(capture.sites) - set(known))):
+            raise ValueError(f"capture.sites names {unknown}; known: {known}")
+
+
+def _of_layers(aux: Aux, capture: Capture | None) -> Aux:
+    if capture is None:
+        return aux
+    return aux._replace(maps={site: captured.of_layers(capture.layers) for site, captured in aux.maps.items()})
+
+
+class Operations(NamedTuple):
+    """Floating-point operations of one batch, a multiplication and an addition counting as two.
+
+    `forward`: the matrix products of one forward pass; `recomputed`: those that the backward pass computes again.
+    """
+
+    forward: float
+    recomputed: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Everything that the library knows of a family: what a file of `models/`, or one's own, exports as FAMILY.
+
+    `config` is its section's dataclass, `build` makes the model for a task's interface, `serves` says what it predicts
+    from what. `operations(config, batch, vocabularies)` counts by formula, from arrays or their shapes; None where
+    there is no formula. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh
+    axes along which they are divided (none: whole on every device). `sizes` are its published models by name.
+    """
+
+    config: type
+    build: Callable[[Any, Interface, Precision], Model]
+    serves: frozenset[Signature] = frozenset()
+    operations: Callable[[Any, Mapping[str, Any], Mapping[str, int]], Operations] | None = None
+    logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
 
 
 def count_parameters(shapes: PyTree) -> int:

@@ -1,6 +1,7 @@
 """The decoder-only Transformer: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its successors."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,9 +16,22 @@ from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Functional, Keys, Parameter
+from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Aux, Cache, Inputs, Interface, Model, Precision, check_longest
-from transformer.models.token_model import TokenModel, split_key
+from transformer.models.contract import (
+    CONTINUATION,
+    Aux,
+    Cache,
+    Family,
+    Inputs,
+    Interface,
+    Model,
+    Operations,
+    Precision,
+    check_longest,
+)
+from transformer.models.published import of_family
+from transformer.models.token_model import TokenModel, returned, split_key, wanted
 
 SELF = "decoder/self"
 
@@ -92,11 +106,11 @@ class Decoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            capture=None if capture is None else capture.at(SELF),
+            capture=wanted(capture, SELF),
         )
-        return x_BxTxE, Aux({} if captured is None else {SELF: captured}, {}, state)
+        return x_BxTxE, Aux(returned({SELF: captured}), {}, state)
 
-    def init_cache(self, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts, right-padded to one width; the first step reads each row's last prompt token again."""
         tokens_BxP = jnp.asarray(inputs["tokens"])
         examples, width = tokens_BxP.shape
@@ -123,20 +137,30 @@ class Decoder(TokenModel):
         cache = Cache(rows, {"position": jnp.repeat(last_B, beams)}, {})
         return cache, jnp.repeat(first_B, beams)
 
-    def step(self, cache: Cache, tokens_R: Int[Array, " R"]) -> tuple[Float[Array, "R V"], Cache]:
-        """The logits behind each row's new token."""
+    def step(
+        self,
+        state: dict,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """The logits behind each row's new token, and the maps of its attention over the cache's slots."""
         position_R = cache.rows["position"]
         table = None if self.relative is None else self.relative()
-        x_RxE, grown = run_layers(
+        x_RxE, grown, (captured, _) = self.step_layers(
             self.layers,
-            self.config,
             self.count,
-            lambda block, x, layer, ring: block.step(x, layer, ring, position_R, table=table),
+            lambda block, x, layer, ring: block.step(
+                x, layer, ring, position_R, table=table, capture=(wanted(capture, SELF), None)
+            ),
             self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0],
             inputs=cache.layers,
         )
         x_RxE = x_RxE if self.norm is None else self.norm(x_RxE)
-        return self.logits(x_RxE), Cache(grown, {"position": position_R + 1}, cache.examples)
+        cache = Cache(grown, {"position": position_R + 1}, cache.examples)
+        return self.logits(x_RxE), cache, Aux(returned({SELF: captured}), {}, state)
 
 
 def _mask(inputs: Inputs) -> Mask:
@@ -163,4 +187,18 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
     return Model(
         functional=Functional(lambda keys: Decoder(config, interface, precision, keys)),
         sites=(Site(SELF, tokens, tokens, layers, heads, causal=True),),
+        longest=config.longest,
     )
+
+
+def operations(config: DecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The matrix products of a batch, every position scored against the whole vocabulary."""
+    rows, length = batch["tokens"].shape
+    scores = rows * length * score_operations(config, vocabularies["tokens"])
+    return Operations(
+        float(config.layers * layer_operations(config, rows, length) + scores),
+        float(config.layers * recomputed_operations(config, rows, length)),
+    )
+
+
+FAMILY = Family(DecoderConfig, build, frozenset({CONTINUATION}), operations, sizes=of_family("decoder"))

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,8 +18,20 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter
-from transformer.models.contract import Aux, Inputs, Interface, Model, Need, Precision, check_longest
-from transformer.models.token_model import TokenModel, split_key
+from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
+from transformer.models.contract import (
+    FILLING,
+    Aux,
+    Family,
+    Inputs,
+    Interface,
+    Model,
+    Operations,
+    Precision,
+    check_longest,
+)
+from transformer.models.published import of_family
+from transformer.models.token_model import TokenModel, returned, split_key, wanted
 
 SELF = "encoder/self"
 
@@ -152,10 +165,10 @@ class Encoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            capture=None if capture is None else capture.at(SELF),
+            capture=wanted(capture, SELF),
         )
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
-        return x_BxTxE, Aux({} if captured is None else {SELF: captured}, extras, state)
+        return x_BxTxE, Aux(returned({SELF: captured}), extras, state)
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token from states behind the last block.
@@ -176,7 +189,7 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
     Errors: UserError when the task's texts have more positions than the model, or it needs a head.
     """
     check_longest(config.longest, interface)
-    if config.head is Head.NONE and interface.need is Need.FILLING:
+    if config.head is Head.NONE and interface.signature == FILLING:
         raise UserError(
             "config.model.head=none scores no tokens, which filling in needs: say config.model.head=masked, or convert "
             "a folder whose model has its masked head"
@@ -187,4 +200,20 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
     return Model(
         functional=Functional(lambda keys: Encoder(config, interface, precision, keys)),
         sites=(Site(SELF, tokens, tokens, layers, heads),),
+        longest=config.longest,
     )
+
+
+def operations(config: EncoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The matrix products of a batch; with a head every position is scored against the whole vocabulary."""
+    rows, length = batch["tokens"].shape
+    square = 2 * config.width**2
+    head = square + score_operations(config, vocabularies["tokens"]) if config.head is Head.MASKED else 0
+    ends = rows * (length * head + (square if config.pooler else 0))
+    return Operations(
+        float(config.layers * layer_operations(config, rows, length) + ends),
+        float(config.layers * recomputed_operations(config, rows, length)),
+    )
+
+
+FAMILY = Family(EncoderConfig, build, frozenset({FILLING}), operations, sizes=of_family("encoder"))

@@ -1,6 +1,7 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), and the arrangements of Marian and T5."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,8 +17,26 @@ from transformer.layers.block import Memory, by_layer, run_layers, windowed
 from transformer.layers.block_config import Biases, BlockConfig, Cross, Scale
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
 from transformer.layers.module import Functional, Keys, Parameter
-from transformer.models.contract import Aux, Cache, Inputs, Interface, Model, Precision, check_longest
-from transformer.models.token_model import TokenModel, split_key
+from transformer.layers.operations import (
+    cross_operations,
+    layer_operations,
+    recomputed_operations,
+    score_operations,
+)
+from transformer.models.contract import (
+    TRANSLATION,
+    Aux,
+    Cache,
+    Family,
+    Inputs,
+    Interface,
+    Model,
+    Operations,
+    Precision,
+    check_longest,
+)
+from transformer.models.published import of_family
+from transformer.models.token_model import TokenModel, returned, split_key, wanted
 
 ENCODER_SELF, DECODER_SELF, DECODER_CROSS = "encoder/self", "decoder/self", "decoder/cross"
 
@@ -107,7 +126,7 @@ class EncoderDecoder(TokenModel):
         mask = Mask(causal=True, query_lengths=target_lengths, key_lengths=target_lengths)
         memory = Memory(memory_BxSxE, Mask(query_lengths=target_lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
-        at = (None, None) if capture is None else (capture.at(DECODER_SELF), capture.at(DECODER_CROSS))
+        at = (wanted(capture, DECODER_SELF), wanted(capture, DECODER_CROSS))
         embedding_key, layers_key = split_key(decoder_key)
         x_BxTxE, found = run_layers(
             self.decoder,
@@ -120,10 +139,9 @@ class EncoderDecoder(TokenModel):
             key=layers_key,
         )
         of_self, of_cross = by_layer(found)
-        captured = {ENCODER_SELF: of_encoder, DECODER_SELF: of_self, DECODER_CROSS: of_cross}
-        maps = {site: found for site, found in captured.items() if found is not None}
+        maps = returned({ENCODER_SELF: of_encoder, DECODER_SELF: of_self, DECODER_CROSS: of_cross})
         x_BxTxE = x_BxTxE if self.decoder_norm is None else self.decoder_norm(x_BxTxE)
-        return x_BxTxE, Aux(maps=maps, extras={}, state=state)
+        return x_BxTxE, Aux(maps, {}, state)
 
     def encode(
         self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None, capture: Capture | None
@@ -140,11 +158,11 @@ class EncoderDecoder(TokenModel):
             relative=self.encoder_relative,
             norm=self.encoder_norm,
             key=layers_key,
-            capture=None if capture is None else capture.at(ENCODER_SELF),
+            capture=wanted(capture, ENCODER_SELF),
         )
         return x_BxSxE, lengths, captured
 
-    def init_cache(self, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
         memory_BxSxE, lengths, _ = self.encode(jnp.asarray(inputs["source"]), None, None)
         rows = memory_BxSxE.shape[0] * beams
@@ -171,23 +189,32 @@ class EncoderDecoder(TokenModel):
         )
         return cache, jnp.full(rows, self.begin, jnp.int32)
 
-    def step(self, cache: Cache, tokens_R: Int[Array, " R"]) -> tuple[Float[Array, "R V"], Cache]:
-        """The logits behind each row's new token."""
+    def step(
+        self,
+        state: dict,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """The logits behind each row's new token, and the maps of its attention over cache and memory."""
         position_R = cache.rows["position"]
         mask = Mask(key_lengths=cache.examples["lengths"])
         table = None if self.decoder_relative is None else self.decoder_relative()
-        x_RxE, grown = run_layers(
+        at = (wanted(capture, DECODER_SELF), wanted(capture, DECODER_CROSS))
+        x_RxE, grown, (of_self, of_cross) = self.step_layers(
             self.decoder,
-            self.config,
             self.decoder_layers,
             lambda block, x, layer, held: block.step(
-                x, layer, held[0], position_R, table=table, memory=Memory(held[1], mask)
+                x, layer, held[0], position_R, table=table, memory=Memory(held[1], mask), capture=at
             ),
             self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0],
             inputs=tuple(zip(cache.layers, cache.examples["memory"], strict=True)),
         )
         x_RxE = x_RxE if self.decoder_norm is None else self.decoder_norm(x_RxE)
-        return self.logits(x_RxE), Cache(grown, {"position": position_R + 1}, cache.examples)
+        cache = Cache(grown, {"position": position_R + 1}, cache.examples)
+        return self.logits(x_RxE), cache, Aux(returned({DECODER_SELF: of_self, DECODER_CROSS: of_cross}), {}, state)
 
 
 def build(config: EncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
@@ -209,4 +236,24 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
             Site(DECODER_SELF, target, target_input, decoder, heads, causal=True),
             Site(DECODER_CROSS, target, source, decoder, heads),
         ),
+        longest=config.longest,
     )
+
+
+def operations(config: EncoderDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The matrix products of a batch, every target position scored against the whole vocabulary."""
+    rows, source = batch["source"].shape
+    target = batch["target"].shape[1]
+    encoder = config.encoder_layers * layer_operations(config, rows, source)
+    of_decoder = layer_operations(config, rows, target) + rows * cross_operations(config, target, source)
+    scores = rows * target * score_operations(config, vocabularies["joint"])
+    return Operations(
+        float(encoder + config.decoder_layers * of_decoder + scores),
+        float(
+            config.encoder_layers * recomputed_operations(config, rows, source)
+            + config.decoder_layers * recomputed_operations(config, rows, target, source)
+        ),
+    )
+
+
+FAMILY = Family(EncoderDecoderConfig, build, frozenset({TRANSLATION}), operations, sizes=of_family("encoder_decoder"))

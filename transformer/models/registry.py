@@ -1,60 +1,96 @@
-"""The model families by name, each with its config and its builder."""
+"""The model families, found by name: each is a module that exports a FAMILY."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from transformer.config import UserError, choice, from_config
-from transformer.models import decoder, encoder, encoder_decoder
-from transformer.models.contract import Interface, Model, Need, Precision
-from transformer.models.sizes import fill
+from transformer.config import UserError, choice, from_config, to_config
+from transformer.models.contract import Family, Interface, Model, Operations, Precision
+from transformer.models.published import PUBLISHED
+from transformer.models.sizes import Size
+from transformer.named import Exports
 
-
-class Family(NamedTuple):
-    """A family's config, its builder, and the one thing that it predicts."""
-
-    config: type
-    build: Callable[[Any, Interface, Precision], Model]
-    serves: Need
+FAMILIES = Exports("transformer.models", "FAMILY", Family, "config.model.family")
 
 
-FAMILIES: Mapping[str, Family] = {
-    "encoder_decoder": Family(encoder_decoder.EncoderDecoderConfig, encoder_decoder.build, Need.TRANSLATION),
-    "decoder": Family(decoder.DecoderConfig, decoder.build, Need.CONTINUATION),
-    "encoder": Family(encoder.EncoderConfig, encoder.build, Need.FILLING),
-}
+def sizes() -> dict[str, Size]:
+    """The published models of all families of this library by name, those of families that are not built here too."""
+    own = {name: size for family in FAMILIES.names() for name, size in FAMILIES[family].sizes.items()}
+    return {**PUBLISHED, **own}
 
 
-def model_config(values: Mapping[str, Any]) -> Any:
+def config_class(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> type:
+    """The dataclass of the family that a model section names, itself or by its `size`.
+
+    Errors: as `model_config`.
+    """
+    name = fill(values).get("family", "")
+    FAMILIES.check_trusted(name, trusted)
+    return FAMILIES[name].config
+
+
+def model_config(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> Any:
     """The checked config dataclass of the family that `values["family"]` names.
 
     `values["size"]`, where it is not None, names a published model (transformer.models.sizes), which says whatever
-    `values` does not, the family too.
+    `values` does not, the family too. `trusted` are the dotted paths that may be followed; None: all.
 
-    Errors: UserError for an unknown family, size or key, and for a key that contradicts the size.
+    Errors: UserError for an unknown family, size or key, for a key that contradicts the size, and for code that is not
+    trusted.
     """
-    values = fill(values)
-    family = choice(values.get("family", ""), FAMILIES, "config.model.family")
-    return from_config(family.config, {k: v for k, v in values.items() if k != "family"}, "config.model")
+    cls = config_class(values, trusted)
+    return from_config(cls, {k: v for k, v in fill(values).items() if k != "family"}, "config.model")
 
 
 def build(config: Any, interface: Interface, precision: Precision) -> Model:
     """The model of a family's config for a task's interface.
 
-    Errors: UserError for a family that does not predict what the task needs, and whatever the family refuses.
+    Errors: UserError for a family that does not predict what the task asks for, and whatever the family refuses.
     """
     name = name_of(config)
-    if interface.need not in (None, FAMILIES[name].serves):
-        fitting = [other for other, family in FAMILIES.items() if family.serves is interface.need]
+    wanted, family = interface.signature, FAMILIES[name]
+    if wanted is not None and wanted not in family.serves:
+        able = [other for other in FAMILIES.names() if wanted in FAMILIES[other].serves]
+        served = "; ".join(sorted(map(str, family.serves))) or "nothing"
         raise UserError(
-            f"config.model.family={name} predicts {FAMILIES[name].serves.value}, but the task needs "
-            f"{interface.need.value}: say {' or '.join(fitting)}"
+            f"config.model.family={name} serves {served}, but the task asks for {wanted}: "
+            + (f"say config.model.family={' or '.join(able)}" if able else "no family of this library serves that")
         )
-    return FAMILIES[name].build(config, interface, precision)
+    return family.build(config, interface, precision)
+
+
+def operations(config: Any, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations | None:
+    """The operations of a batch by the formula of the config's family; None where it has none."""
+    formula = FAMILIES[name_of(config)].operations
+    return None if formula is None else formula(config, batch, vocabularies)
 
 
 def name_of(config: Any) -> str:
     """The name under which a config's family is known."""
-    for name, family in FAMILIES.items():
-        if isinstance(config, family.config):
-            return name
-    raise TypeError(f"{type(config).__name__} is no model family's config; known: {', '.join(FAMILIES)}")
+    return FAMILIES.name_of(config)
+
+
+def fill(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A model section in which the keys that are not given have the values of its `size`; as it is without a size.
+
+    None says nothing, like a key that is absent; the family may be left out.
+
+    Errors: UserError for an unknown size (with the nearest), one that is not built here, and a key that says
+    otherwise than the size, with both values.
+    """
+    name = values.get("size")
+    if name is None:
+        return dict(values)
+    size = choice(str(name), sizes(), "config.model.size")
+    if size.stated is not None:
+        raise UserError(
+            f"config.model.size={name!r} is listed by its shape alone: the family {size.family!r} is not built here"
+        )
+    fixed = {"family": size.family, **size.values}
+    given = {key: value for key, value in values.items() if value is not None}
+    for key, value in fixed.items():
+        if key in given and to_config(given[key]) != to_config(value):
+            raise UserError(
+                f"config.model.{key}={to_config(given[key])!r} contradicts config.model.size={name!r}, which has "
+                f"{key}={to_config(value)!r}; leave one of them out"
+            )
+    return {**values, **{key: value for key, value in fixed.items() if key not in given}}

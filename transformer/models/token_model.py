@@ -1,5 +1,8 @@
 """What every family over tokens is built from: stacks of blocks between two ends, and running one over a sequence."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import jax
 from jaxtyping import Array, Float, Key
 
@@ -87,6 +90,44 @@ class TokenModel(Ends):
         )
         captured, _ = by_layer(found)
         return (x_BxTxE if norm is None else norm(x_BxTxE)), captured
+
+    def step_layers(
+        self,
+        stacked: Module,
+        count: int,
+        step: Callable[..., tuple[Array, Any, tuple[Captured | None, Captured | None]]],
+        x_RxE: Float[Array, "R E"],
+        *,
+        inputs: tuple[Any, ...],
+    ) -> tuple[Float[Array, "R E"], tuple[Any, ...], tuple[Captured | None, Captured | None]]:
+        """A stack over one new position: its output, the grown caches of each layer of a period, and the maps.
+
+        Errors: ValueError for maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
+        """
+
+        def of_layer(block: Module, x: Array, layer: Any, given: Any) -> tuple[Array, Any]:
+            output, *rest = step(block, x, layer, given)
+            return output, tuple(rest)
+
+        x_RxE, outputs = run_layers(stacked, self.config, count, of_layer, x_RxE, inputs=inputs)
+        grown, captured = zip(*outputs, strict=True)
+        widths = {of_self.weights.shape[-1] for of_self, _ in captured if of_self and of_self.weights is not None}
+        if len(widths) > 1:
+            raise ValueError(
+                f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
+                "shape: capture the maps of whole sequences instead"
+            )
+        return x_RxE, grown, by_layer(captured)
+
+
+def wanted(capture: Capture | None, site: str) -> Capture | None:
+    """What of a request is the attention's at a site; None where it asks for nothing of it."""
+    return None if capture is None else capture.at(site)
+
+
+def returned(captured: Mapping[str, Captured | None]) -> dict[str, Captured]:
+    """The maps of the sites that were asked for."""
+    return {site: of_site for site, of_site in captured.items() if of_site is not None}
 
 
 def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:

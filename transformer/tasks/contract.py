@@ -1,15 +1,17 @@
 """What every task gives to the step and the loop."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
+from transformer.attention.sites import Site, between
 from transformer.data.batches import Source
-from transformer.models.contract import Aux, Interface, Model, Variables
+from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Interface, Model, Variables
 from transformer.tasks.labels import Labels
 
 PyTree = Any
@@ -35,13 +37,20 @@ class LossAux(NamedTuple):
     """What a loss returns beside its value.
 
     `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up; `captured`
-    is what the model returned for the view's `capture`, sums that add up as well.
+    is what the model returned for the view's `capture`, sums that add up as well; `losses` are what the model itself
+    adds to the loss, which the step divides and adds.
     """
 
     state: PyTree
     extra: PyTree
     metrics: Mapping[str, Float[Array, ""]]
     captured: Mapping[str, Captured] = NOTHING_CAPTURED
+    losses: Mapping[str, AuxiliaryLoss] = NO_LOSSES
+
+    @classmethod
+    def of(cls, aux: Aux, extra: PyTree, metrics: Mapping[str, Float[Array, ""]]) -> "LossAux":
+        """What a loss of one pass of the model returns: everything that the pass returned goes on."""
+        return cls(aux.state, extra, metrics, aux.maps, aux.losses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +83,8 @@ class Evaluation:
     `step` is compiled; it returns sums, added over batches, and rows, joined over batches along their first
     axis. `finish` makes the report from both on the host. `at_end` evaluations run once, when training is over;
     the others at the run's cadence as well. Evaluations that share `step` share its compilation. `parameters`
-    names what is evaluated: "raw", or an average.
+    names what is evaluated: "raw", or an average. `reads` are the names of the query and key axes of the maps that
+    it is about: a model without such a site does without the evaluation.
     """
 
     name: str
@@ -84,6 +94,34 @@ class Evaluation:
     finish: Callable[[PyTree, PyTree], Report]
     at_end: bool = False
     parameters: str = "raw"
+    reads: tuple[str, str] | None = None
+
+    def applies(self, sites: Iterable[Site]) -> bool:
+        """Whether a model with these sites has the maps that the evaluation reads."""
+        return self.reads is None or bool(between(sites, *self.reads))
+
+
+# A pass over fixed texts that captures what is asked for.
+Look = Callable[[Capture], Mapping[str, Captured]]
+
+
+class Request(NamedTuple):
+    """What a trained run is asked: texts, a target language where there are several, and how to decode.
+
+    `decoding` sets fields of transformer.tasks.decoding.Decoding that are not the task's own.
+    """
+
+    texts: Sequence[str]
+    language: str | None = None
+    decoding: Mapping[str, Any] = {}
+
+
+class Answers(NamedTuple):
+    """What was said, a line each; what its positions are called; and a pass over it that captures what is asked for."""
+
+    lines: Sequence[str]
+    labels: Labels
+    look: Look
 
 
 class Task(Protocol):
@@ -116,5 +154,25 @@ class Task(Protocol):
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """A pass over the fixed probe batch, whose maps are stored."""
 
-    def labels(self) -> Labels:
-        """What the probe batch's positions are."""
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """What the probe batch's positions are, on the axes of the model's sites that do not name themselves."""
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """What a trained model says to new texts, for a person who asks (launch.generate).
+
+        Errors: UserError for what the task cannot do, and for texts that do not fit.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Everything that the library knows of a problem: what a file of `tasks/`, or one's own, exports as TASK.
+
+    `config` is its section's dataclass; `build(config, directory, rows_multiple)` opens the data, the rows of a batch
+    a multiple of devices x micro-batches; `rehearse(config, rows_multiple)` builds the task over made-up data of the
+    same shapes, so that its programs can be compiled before there are data.
+    """
+
+    config: type
+    build: Callable[[Any, Path, int], Task]
+    rehearse: Callable[[Any, int], Task]

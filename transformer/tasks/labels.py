@@ -1,11 +1,14 @@
 """What the positions of a probe batch are called and show: what a map's axes are read with."""
 
 import dataclasses
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
+
+from transformer.attention.sites import Site
+from transformer.config import UserError
 
 
 class Link(NamedTuple):
@@ -21,10 +24,11 @@ class Labels:
     """The names of a probe batch's positions, kept on the host.
 
     `tokens` maps an axis name (as `Site.query.name` and `Site.key.name` say it) to the name of every position of
-    each example at its true length, padding excluded. `titles` names the examples. `links` maps a site name to each
-    example's gold links, where a truth is known. `periods` says of an example of random tokens after how many they
-    repeat. `pictures` of a grid's name and `spectrograms` (log magnitudes, low frequencies first) of frames' show
-    what the positions were cut from.
+    each example at its true length, padding excluded; an axis that names its positions itself (`Axis.names`) may be
+    left out. `titles` names the examples. `links` maps a site name to each example's gold links, where a truth is
+    known (transformer.attention.sites.between tells the sites of two axes). `periods` says of an example of random
+    tokens after how many they repeat. `pictures` of a grid's name and `spectrograms` (log magnitudes, low frequencies
+    first) of frames' show what the positions were cut from.
 
     Errors: ValueError where the parts disagree on the number of examples.
     """
@@ -46,3 +50,38 @@ class Labels:
                     f"{part} has {len(examples)} examples but titles has {len(self.titles)}: "
                     "give one of each for every example of the probe batch"
                 )
+
+    def completed(self, sites: Sequence[Site]) -> "Labels":
+        """The labels with the names of the axes that name themselves.
+
+        Errors: UserError naming the site and the axis for an axis without names, for gold links of a site that the
+        model does not have, and for links that lie outside of their axes.
+        """
+        tokens = dict(self.tokens)
+        for site in sites:
+            for axis in (site.query, site.key):
+                own = axis.names()
+                if axis.name not in tokens and own is None:
+                    raise UserError(
+                        f"the site {site.name!r} has the axis {axis.name!r}, which nothing names: give "
+                        f"Labels.tokens[{axis.name!r}] (it has {sorted(self.tokens)}), or the axis a size or shape"
+                    )
+                if own is not None:
+                    tokens.setdefault(axis.name, (own,) * len(self.titles))
+        labels = dataclasses.replace(self, tokens=tokens)
+        labels._check_links({site.name: site for site in sites})
+        return labels
+
+    def _check_links(self, sites: Mapping[str, Site]) -> None:
+        for name, examples in (self.links or {}).items():
+            if name not in sites:
+                raise UserError(f"gold links are of the site {name!r}, which the model lacks: it has {sorted(sites)}")
+            axes = sites[name].query.name, sites[name].key.name
+            for example, links in enumerate(examples):
+                queries, keys = (len(self.tokens[axis][example]) for axis in axes)
+                for link in links:
+                    if not (0 <= link.query < queries and 0 <= link.key < keys):
+                        raise UserError(
+                            f"the gold link {tuple(link)} of example {example} at the site {name!r} lies outside of "
+                            f"its {queries} positions of {axes[0]!r} and {keys} of {axes[1]!r}"
+                        )

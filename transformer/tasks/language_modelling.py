@@ -15,19 +15,20 @@ from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.windows import Windows, join
-from transformer.models.contract import Need
-from transformer.tasks.continuation import encode_prompts, roll_out
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
+from transformer.models.contract import CONTINUATION
+from transformer.tasks.continuation import continue_texts, encode_prompts, roll_out
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.rehearsal import made_up_documents
 from transformer.tasks.text_data import (
     Documents,
     TextConfig,
+    describe,
     load_documents,
     per_token_and_byte,
     text_bytes,
 )
-from transformer.tasks.text_task import TextTask, real_places
+from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, longest_of, reading, real_places
 
 
 class Batching(enum.Enum):
@@ -82,7 +83,7 @@ class LanguageModelling(TextTask):
             tokenizer,
             splits,
             rows_multiple,
-            need=Need.CONTINUATION,
+            asks=CONTINUATION,
             decoded=longest,
             repeated=config.repeated,
         )
@@ -103,10 +104,6 @@ class LanguageModelling(TextTask):
             case Batching.PACKED:
                 return Packed(documents, context=context, rows=rows, seed=seed, end=end)
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
-        """The batch as it is."""
-        return batch, view.extra
-
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of predicted tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
@@ -120,7 +117,7 @@ class LanguageModelling(TextTask):
             "cross_entropy": sums.cross_entropy / totals["tokens"],
             "accuracy": sums.correct / totals["tokens"],
         }
-        return metrics["loss"], LossAux(aux.state, view.extra, metrics, aux.maps)
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _loss_evaluation(self, name: str, documents: Documents) -> Evaluation:
         fed = {
@@ -163,6 +160,25 @@ class LanguageModelling(TextTask):
 
         return Evaluation("continuations", config.validation, [prompts], step, finish)
 
+    def answer(self, view: View, request: Request) -> Answers:
+        """The texts continued; where no length is asked for, by as much as the model has room for behind the longest.
+
+        Errors: UserError for a language, and for texts that leave no room.
+        """
+        if request.language is not None:
+            raise UserError(f"--language={request.language} is for runs that translate")
+        longest, tokenizer = longest_of(view), self.tokenizer
+        prompts = encode_prompts(tokenizer, request.texts)
+        room = max(longest - int(prompts["lengths"].max()), 1)
+        decoding = Decoding(**{"length": min(Decoding.length, room), **request.decoding})
+        said = continue_texts(view, tokenizer, request.texts, decoding, longest)
+        lines = [text + more for text, several in zip(request.texts, said, strict=True) for more in several]
+        best = [text + several[0] for text, several in zip(request.texts, said, strict=True)]
+        read = encode_prompts(tokenizer, best)
+        widest = min(MAPPED_TOKENS, longest)
+        rows = [row[: min(length, widest)] for row, length in zip(read["tokens"], read["lengths"], strict=True)]
+        return Answers(lines, describe(tokenizer, rows), reading(view, tokenizer, rows))
+
 
 def _counts(batch: Batch) -> Array:
     """The places whose labels are predicted."""
@@ -179,3 +195,6 @@ def rehearse(config: LanguageModellingConfig, rows_multiple: int = 1) -> Languag
     """The task over made-up text, without prompts: how many tokens they have only the real tokenizer could say."""
     tokenizer, splits = made_up_documents(config, roles=())
     return LanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
+
+
+TASK = Kind(LanguageModellingConfig, build, rehearse)

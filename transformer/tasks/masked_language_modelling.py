@@ -13,12 +13,13 @@ from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.windows import Frame, Windows, join
-from transformer.models.contract import Need
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
+from transformer.models.contract import FILLING
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.filling import fill_in
 from transformer.tasks.masking import mask_tokens, words_of_row
 from transformer.tasks.rehearsal import made_up_documents
-from transformer.tasks.text_data import Documents, TextConfig, load_documents
-from transformer.tasks.text_task import TextTask, real_places
+from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents
+from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, longest_of, reading, real_places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ class MaskedLanguageModelling(TextTask):
     ):
         if tokenizer.mask is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
-        super().__init__(config, tokenizer, splits, rows_multiple, need=Need.FILLING)
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=FILLING)
         self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
@@ -81,6 +82,21 @@ class MaskedLanguageModelling(TextTask):
         """The number of hidden tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
 
+    def answer(self, view: View, request: Request) -> Answers:
+        """The texts with their hidden tokens filled in.
+
+        Errors: UserError for a language, for a way of decoding, and for texts that hide nothing or are too long.
+        """
+        if request.language is not None:
+            raise UserError(f"--language={request.language} is for runs that translate")
+        if request.decoding:
+            name = next(iter(request.decoding))
+            raise UserError(f"--{name} is for runs that generate; this one fills in hidden tokens")
+        rows = fill_in(view, self.tokenizer, request.texts, longest_of(view))
+        lines = [self.tokenizer.decode(row) for row in rows]
+        shown = [row[:MAPPED_TOKENS] for row in rows]
+        return Answers(lines, describe(self.tokenizer, shown), reading(view, self.tokenizer, shown))
+
     def _windows(self, documents: Documents, seed: int | None) -> Windows:
         """Windows between a begin and an end token where there are such; documents that follow each other share one."""
         return Windows(
@@ -96,7 +112,7 @@ class MaskedLanguageModelling(TextTask):
     ) -> tuple[Array, LossAux]:
         sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
         metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
-        return metrics["loss"], LossAux(aux.state, view.extra, metrics, aux.maps)
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         return Evaluation(
@@ -174,3 +190,6 @@ def rehearse(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> M
     """The task over made-up text."""
     tokenizer, splits = made_up_documents(config, roles=("mask",))
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
+
+
+TASK = Kind(MaskedLanguageModellingConfig, build, rehearse)

@@ -1,42 +1,35 @@
-"""The tasks by name, each with its config, its builder, and its rehearsal over made-up data."""
+"""The tasks, found by name: each is a module that exports a TASK."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from transformer.config import choice, from_config
-from transformer.tasks import language_modelling, masked_language_modelling, translation
-from transformer.tasks.contract import Task
+from transformer.config import from_config
+from transformer.named import Exports
+from transformer.tasks.contract import Kind, Task
 
-
-class Kind(NamedTuple):
-    """A task's config, its builder, and what builds it without its data."""
-
-    config: type
-    build: Callable[[Any, Path, int], Task]
-    rehearse: Callable[[Any, int], Task]
+TASKS = Exports("transformer.tasks", "TASK", Kind, "config.task.name")
 
 
-TASKS: Mapping[str, Kind] = {
-    "translation": Kind(translation.TranslationConfig, translation.build, translation.rehearse),
-    "language_modelling": Kind(
-        language_modelling.LanguageModellingConfig, language_modelling.build, language_modelling.rehearse
-    ),
-    "masked_language_modelling": Kind(
-        masked_language_modelling.MaskedLanguageModellingConfig,
-        masked_language_modelling.build,
-        masked_language_modelling.rehearse,
-    ),
-}
+def config_class(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> type:
+    """The dataclass of the task that a task section names.
+
+    Errors: UserError for an unknown task, and for code that is not trusted.
+    """
+    name = values.get("name", "")
+    TASKS.check_trusted(name, trusted)
+    return TASKS[name].config
 
 
-def task_config(values: Mapping[str, Any]) -> Any:
+def task_config(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> Any:
     """The checked config dataclass of the task that `values["name"]` names.
 
-    Errors: UserError for an unknown task or key.
+    `trusted` are the dotted paths that may be followed; None: all.
+
+    Errors: UserError for an unknown task or key, and for code that is not trusted.
     """
-    kind = choice(values.get("name", ""), TASKS, "config.task.name")
-    return from_config(kind.config, {k: v for k, v in values.items() if k != "name"}, "config.task")
+    cls = config_class(values, trusted)
+    return from_config(cls, {k: v for k, v in values.items() if k != "name"}, "config.task")
 
 
 def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
@@ -55,7 +48,4 @@ def rehearse(config: Any, rows_multiple: int = 1) -> Task:
 
 def name_of(config: Any) -> str:
     """The name under which a config's task is known."""
-    for name, kind in TASKS.items():
-        if isinstance(config, kind.config):
-            return name
-    raise TypeError(f"{type(config).__name__} is no task's config; known: {', '.join(TASKS)}")
+    return TASKS.name_of(config)

@@ -2,28 +2,34 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.models.contract import Aux, Interface, Need
-from transformer.tasks.contract import Batch, View
+from transformer.models.contract import Aux, Input, Interface, Signature
+from transformer.tasks.contract import Batch, Look, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
-from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches
+from transformer.tasks.plain import PlainTask
+from transformer.tasks.text_data import Documents, TextConfig, describe, padded, repeats, stretches
 
 # What a model may be given; every batch has some of them.
 INPUTS = ("tokens", "lengths", "segments", "positions")
 
 
-class TextTask:
+# Beyond so many tokens a map is no longer read by eye.
+MAPPED_TOKENS = 128
+
+
+class TextTask(PlainTask):
     """A task whose batches are rows of tokens.
 
     `decoded` is the greatest length that it generates, prompt included; `repeated` the number of examples of random
@@ -37,7 +43,7 @@ class TextTask:
         splits: Mapping[str, Documents],
         rows_multiple: int,
         *,
-        need: Need,
+        asks: Signature,
         decoded: int = 0,
         repeated: int = 0,
     ):
@@ -48,37 +54,33 @@ class TextTask:
                 f"the mesh x config.accumulate): give a multiple of {rows_multiple}, or another config.sharding"
             )
         self.interface = Interface(
-            inputs={"tokens": jax.ShapeDtypeStruct((config.rows, config.context), jnp.int32)},
+            inputs={name: Input((config.rows, config.context)) for name in asks.inputs},
             vocabularies={"tokens": tokenizer.vocabulary},
             pad=tokenizer.pad,
             begin=tokenizer.begin,
             end=tokenizer.end,
-            need=need,
+            output=asks.output,
             decoded=decoded,
         )
         length = min(config.probed_length, config.context)
         self._repeats = repeats(tokenizer, repeated, length)
         texts = stretches(splits[config.validation], config.probed, length)
-        self.probed = np.concatenate([texts, self._repeats.tokens])
-
-    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from step to step."""
-        return {}
+        probed = np.concatenate([texts, self._repeats.tokens])
+        self.probed = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """The maps of stretches of the validation text and of the random tokens, nothing hidden."""
-        tokens = jnp.asarray(self.probed)
-        inputs = {"tokens": tokens, "lengths": jnp.full(tokens.shape[0], tokens.shape[1])}
+        inputs = {name: jnp.asarray(values) for name, values in self.probed.items()}
         _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
         return aux
 
-    def labels(self) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of those examples."""
-        labels = describe(self.tokenizer, [list(row) for row in self.probed])
+        labels = describe(self.tokenizer, [list(row) for row in self.probed["tokens"]])
         random, period = self._repeats
         if not len(random):
             return labels
-        texts = len(self.probed) - len(random)
+        texts = len(self.probed["tokens"]) - len(random)
         return dataclasses.replace(
             labels,
             titles=(*labels.titles[:texts], *[f"random tokens, repeated every {period}"] * len(random)),
@@ -110,3 +112,18 @@ def real_places(batch: Batch) -> Bool[Array, "B T"]:
     if "lengths" not in batch:
         return jnp.ones(shape, bool)
     return jnp.arange(shape[1]) < jnp.asarray(batch["lengths"])[:, None]
+
+
+def longest_of(view: View) -> int:
+    """How many positions a text may have: the model's, or as good as any number."""
+    return sys.maxsize if view.model.longest is None else view.model.longest
+
+
+def reading(view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Look:
+    """The model reads texts."""
+    inputs = padded(rows, tokenizer)
+
+    def look(capture: Capture) -> Mapping[str, Captured]:
+        return view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)[1].maps
+
+    return look

@@ -1,50 +1,52 @@
 """Translating new sentences with a trained run, and mapping what the model attends to meanwhile."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import TokenBatches
 from transformer.data.datasets.translation import Pair
 from transformer.decode.generate import Rollout, Tokens, generate
 from transformer.decode.stops import cut
 from transformer.models.contract import Variables
 from transformer.tasks.continuation import generated_tokens
-from transformer.tasks.contract import Batch, View
+from transformer.tasks.contract import Batch, Look, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import encode, special_tokens
-
-# A pass over fixed texts that captures what is asked for.
-Look = Callable[[Capture], Mapping[str, Captured]]
 
 
 def translate(
-    task: Translation, view: View, texts: Sequence[str], language: str | None, longest: int, decoding: Decoding
+    view: View,
+    tokenizer: AnyTokenizer,
+    texts: Sequence[str],
+    decoding: Decoding,
+    *,
+    language: str | None = None,
+    longest: int | None = None,
 ) -> list[Pair]:
     """The sentences with their best translations into `language`, which may be left out where there is only one.
 
-    `longest` is the model's number of positions.
+    `longest` is the model's number of positions, None where it takes any.
 
     Errors: UserError for a sentence of more tokens, for no sentence, and for a language that was not learned.
     """
     if not any(text.strip() for text in texts):
         raise UserError("there is nothing to translate: give a sentence by --text, or one a line on standard input")
-    known = task.tokenizer.languages
+    known = tokenizer.languages
     if known and language not in known:
         raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
     if language and not known:
         raise UserError(f"--language={language}: this run knows one direction alone; leave the flag out")
-    if decoding.length > longest:
+    if longest is not None and decoding.length > longest:
         raise UserError(f"--length={decoding.length} exceeds the model's {longest} positions: give at most {longest}")
     source = [Pair(text.strip(), "", language or "") for text in texts]
-    encoded = encode(task.tokenizer, source)
+    encoded = encode(tokenizer, source)
     for text, tokens in zip(texts, encoded.sources, strict=True):
-        if len(tokens) > longest:
+        if longest is not None and len(tokens) > longest:
             raise UserError(
                 f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {longest} positions; "
                 "cut it into shorter sentences"
@@ -52,7 +54,7 @@ def translate(
     widest = max(map(len, encoded.sources))
     batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
-    constraints = decoding.constraints(task.tokenizer, generated_tokens(view, source_only))
+    constraints = decoding.constraints(tokenizer, generated_tokens(view, source_only))
 
     @jax.jit
     def run(variables: Variables, inputs: Batch) -> Rollout:
@@ -62,7 +64,7 @@ def translate(
             inputs,
             chooser=decoding.chooser,
             length=decoding.length,
-            tokens=Tokens(*special_tokens(task.tokenizer)),
+            tokens=Tokens(*special_tokens(tokenizer)),
             key=jax.random.key(decoding.seed),
             constraints=constraints,
         )
@@ -70,14 +72,14 @@ def translate(
     rollout = run(view.variables, source_only)
     best_BxT, lengths_B = np.asarray(rollout.tokens[:, 0]), np.asarray(rollout.lengths[:, 0])
     return [
-        pair._replace(target=cut(task.tokenizer.decode(tokens[:length]), decoding.stops))
+        pair._replace(target=cut(tokenizer.decode(tokens[:length]), decoding.stops))
         for pair, tokens, length in zip(source, best_BxT, lengths_B, strict=True)
     ]
 
 
-def reading(task: Translation, view: View, pairs: Sequence[Pair]) -> Look:
+def reading(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Look:
     """The model reads the pairs."""
-    encoded = encode(task.tokenizer, pairs)
+    encoded = encode(tokenizer, pairs)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}

@@ -1,21 +1,24 @@
 """Translation: sentence pairs in, a target sentence out."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from transformer.attention.capture import Capture
+from transformer.attention.sites import Site
+from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
-from transformer.models.contract import Aux, Interface, Need
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, View
+from transformer.models.contract import TRANSLATION, Input, Interface
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Request, View
+from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.plain import PlainTask, means
 from transformer.tasks.rehearsal import made_up_splits
+from transformer.tasks.translate import reading, translate
 from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
@@ -25,7 +28,7 @@ from transformer.tasks.translation_metrics import (
 )
 
 
-class Translation:
+class Translation(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(
@@ -40,20 +43,21 @@ class Translation:
         self._pad = special.pad
         self._train, self._rows_multiple = splits["train"], rows_multiple
         longest = max(config.lengths)
-        shape = jax.ShapeDtypeStruct((max(config.tokens_per_batch // longest, 1), longest), jnp.int32)
+        side = Input((max(config.tokens_per_batch // longest, 1), longest))
         self.interface = Interface(
-            inputs={"source": shape, "target": shape},
+            inputs={"source": side, "target": side},
             vocabularies={"joint": tokenizer.vocabulary},
             **special._asdict(),
-            need=Need.TRANSLATION,
+            output=TRANSLATION.output,
         )
         self.objectives = (Objective("translation", self._loss),)
         validation, test = splits[config.validation], splits[config.test]
         self.evaluations = self._evaluations(validation, test)
-        self.probed = validation.part(various(validation.pairs, config.probed))
-        self._probe = TokenBatches(self.probed.encoded, lengths=(longest,), tokens=longest * config.probed, seed=None)[
-            0
-        ]
+        shown = validation.part(various(validation.pairs, config.probed))
+        self._probed_pairs = shown.pairs
+        batch = TokenBatches(shown.encoded, lengths=(longest,), tokens=longest * config.probed, seed=None)[0]
+        # With their reference translations: teacher forcing.
+        self.probed = {name: batch[name] for name in ("source", "target")}
 
     def _evaluations(self, validation: Split, test: Split) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
@@ -64,7 +68,7 @@ class Translation:
                 split=name,
                 batches=evaluation_batches(config, split.encoded),
                 step=self._loss_sums,
-                finish=_means,
+                finish=means,
                 at_end=at_end,
                 parameters=config.evaluated_parameters,
             )
@@ -91,26 +95,34 @@ class Translation:
             rows_multiple=self._rows_multiple,
         )
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from step to step."""
-        return {}
-
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
-        """The batch as it is."""
-        return batch, view.extra
-
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of real target tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
 
-    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """The maps of the probe sentences with their reference translations (teacher forcing)."""
-        _, aux = view.model.apply(view.variables, self._inputs(self._probe), train=False, capture=capture)
-        return aux
-
-    def labels(self) -> Labels:
+    def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of the probe sentences; the target axis shows the token that each position predicts."""
-        return describe(self.tokenizer, self.probed.pairs)
+        return describe(self.tokenizer, self._probed_pairs, sites)
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The texts translated.
+
+        Errors: UserError for samples, for a language that was not learned, and for sentences that are too long.
+        """
+        if request.decoding.get("samples", 1) > 1:
+            samples = request.decoding["samples"]
+            raise UserError(f"--samples={samples} is for runs that continue texts: a translation is one")
+        longest = view.model.longest
+        own = {
+            "length": max(self.config.lengths) if longest is None else longest,
+            "beams": self.config.beams,
+            "length_penalty": self.config.length_penalty,
+        }
+        if any(name in request.decoding for name in ("temperature", "top_k", "top_p")):
+            own["beams"] = 1  # asking for samples takes the place of the task's own beams
+        decoding = Decoding(**own | dict(request.decoding))
+        pairs = translate(view, self.tokenizer, request.texts, decoding, language=request.language, longest=longest)
+        labels = describe(self.tokenizer, pairs, view.model.sites)
+        return Answers([pair.target for pair in pairs], labels, reading(view, self.tokenizer, pairs))
 
     def _inputs(self, batch: Batch) -> dict[str, Array]:
         return {name: jnp.asarray(batch[name]) for name in ("source", "target")}
@@ -134,7 +146,7 @@ class Translation:
             "cross_entropy": sums.cross_entropy / totals["tokens"],
             "accuracy": sums.correct / totals["tokens"],
         }
-        return metrics["loss"], LossAux(aux.state, view.extra, metrics, aux.maps)
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         ones = {"tokens": jnp.float32(1)}
@@ -154,5 +166,4 @@ def rehearse(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-def _means(sums: Mapping[str, float], rows: object) -> Report:
-    return Report({name: value / sums["tokens"] for name, value in sums.items() if name != "tokens"})
+TASK = Kind(TranslationConfig, build, rehearse)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer.attention.sites import Site, between
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.batches import EncodedPairs
@@ -17,7 +18,8 @@ from transformer.data.tokenizer_training import train_bpe
 from transformer.storage import storage_of
 from transformer.tasks.labels import Labels, Link
 
-CROSS = "decoder/cross"  # the site whose maps show which source token a target token comes from
+# The axes of the maps that show which source token a target token comes from.
+ALIGNED = ("target", "source")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +155,11 @@ def encode(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
     )
 
 
-def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Labels:
-    """The tokens of pairs as a map's axes show them, and their known links between tokens."""
+def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair], sites: Sequence[Site]) -> Labels:
+    """The tokens of pairs as the axes of a model's sites show them, and their known links between tokens.
+
+    A target is known by the tokens that it predicts, or as `target_input` by those that the decoder has read.
+    """
     encoded = encode(tokenizer, pairs)
     sources = [tokenizer.pieces(ids) for ids in encoded.sources]
     targets = [tokenizer.pieces(ids) for ids in encoded.targets]
@@ -162,7 +167,8 @@ def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Labels:
     known = [pair.links for pair in pairs if pair.links is not None]
     links = None
     if len(known) == len(pairs):
-        links = {CROSS: tuple(map(_token_links, known, sources, targets))}
+        of_pairs = tuple(map(_token_links, known, sources, targets))
+        links = {site.name: of_pairs for site in between(sites, *ALIGNED)} or None
     titles = tuple(f"{pair.kind or 'sentence'} → {pair.language}" for pair in pairs)
     tokens = {
         "source": tuple(map(tuple, sources)),

@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import sacrebleu
 
 from transformer.attention.capture import Capture
+from transformer.attention.sites import between
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
 from transformer.data.datasets.translation import Pair
@@ -24,7 +26,7 @@ from transformer.tasks.alignment import (
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.translation_data import CROSS, Split, TranslationConfig, special_tokens, words_of
+from transformer.tasks.translation_data import ALIGNED, Split, TranslationConfig, special_tokens, words_of
 
 
 def chooser(config: TranslationConfig) -> Chooser:
@@ -131,10 +133,11 @@ def translation_evaluation(
 def alignment_evaluation(
     config: TranslationConfig, tokenizer: AnyTokenizer, validation: Split, test: Split
 ) -> Evaluation:
-    """The error rate of the alignment that one head of cross-attention shows, references given.
+    """The error rate of the alignment that one head's attention of target over source shows, references given.
 
-    The head is the best on the validation pairs; its error is reported on the test pairs, beside the diagonal's.
-    Pairs without known links, or too long for every batch, are left out.
+    The head is the best of all such sites on the validation pairs; its error is reported on the test pairs, beside
+    the diagonal's. Pairs without known links, or too long for every batch, are left out, and the whole evaluation for
+    a model without such a site.
     """
     longest = max(config.lengths)
     kept, also = _linked(validation, longest), _linked(test, longest)
@@ -147,37 +150,42 @@ def alignment_evaluation(
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-        _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture((CROSS,)))
-        weights_LxBxHxTxS = aux.maps[CROSS].weights
-        assert weights_LxBxHxTxS is not None
-        return {}, {"index": batch["index"], "weights": jnp.moveaxis(weights_LxBxHxTxS, 0, 1)}
+        sites = [site.name for site in between(view.model.sites, *ALIGNED)]
+        _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture(tuple(sites)))
+        # [layer, example, ...]: examples come first, as in all rows.
+        weights = {site: jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), aux.maps[site].weights) for site in sites}
+        return {}, {"index": batch["index"], "weights": weights}
 
-    def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+    def finish(sums: Any, rows: Mapping[str, Any]) -> Report:
         words = [
             (words_of(tokenizer.pieces(source)), words_of(tokenizer.pieces(target)))
             for source, target in zip(encoded.sources, encoded.targets, strict=True)
         ]
         diagonal = [diagonal_links(max(s) + 1, max(t) + 1) for s, t in words]
-        _, layers, heads = rows["weights"].shape[:3]
-        found: dict[tuple[int, int], list] = {(x, y): [set()] * len(pairs) for x in range(layers) for y in range(heads)}
-        for index, weights_LxHxTxS in zip(rows["index"], rows["weights"], strict=True):
+        linked: dict[tuple[str, int, int], list] = {
+            (site, layer, head): [set()] * len(pairs)
+            for site, weights in rows["weights"].items()
+            for layer, head in np.ndindex(weights.shape[1:3])
+        }
+        for row, index in enumerate(rows["index"]):
             if index >= 0:
-                for layer, head in found:
-                    linked = attention_links(word_weights(weights_LxHxTxS[layer, head], *words[index]))
-                    found[layer, head][index] = linked
+                for (site, layer, head), links in linked.items():
+                    of_words = word_weights(rows["weights"][site][row, layer, head], *words[index])
+                    links[index] = attention_links(of_words)
         known = [pair.links for pair in pairs if pair.links is not None]
         cut = len(kept.pairs)
-        errors = {head: alignment_error_rate(links[:cut], known[:cut]) for head, links in found.items()}
+        errors = {head: alignment_error_rate(links[:cut], known[:cut]) for head, links in linked.items()}
         best = min(errors, key=errors.__getitem__)
+        site, layer, head = best
         return Report(
             {
-                "alignment_error_rate": alignment_error_rate(found[best][cut:], known[cut:]),
+                "alignment_error_rate": alignment_error_rate(linked[best][cut:], known[cut:]),
                 "alignment_error_rate_diagonal": alignment_error_rate(diagonal[cut:], known[cut:]),
                 "alignment_error_rate_validation": errors[best],
-                "alignment_layer": best[0],
-                "alignment_head": best[1],
+                "alignment_layer": layer,
+                "alignment_head": head,
             },
-            note=f"layer {best[0]}, head {best[1]}, chosen on {cut} validation pairs; {len(pairs) - cut} test pairs",
+            note=f"{site}, layer {layer}, head {head}, chosen on {cut} validation pairs; {len(pairs) - cut} test pairs",
         )
 
     return Evaluation(
@@ -188,6 +196,7 @@ def alignment_evaluation(
         finish,
         True,
         config.evaluated_parameters,
+        reads=ALIGNED,
     )
 
 

@@ -18,10 +18,10 @@ def check_divided_positions(model: Any, interface: Interface, placement: Placeme
     parts = placement.parts("length")
     if parts == 1:
         return
-    for name, shape in interface.inputs.items():
-        if len(shape.shape) > 1 and shape.shape[1] % parts:
+    for name, given in interface.inputs.items():
+        if given.positions is not None and given.positions % parts:
             raise UserError(
-                f"config.sharding.sequence={parts} does not divide the {shape.shape[1]} positions of the task's "
+                f"config.sharding.sequence={parts} does not divide the {given.positions} positions of the task's "
                 f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
             )
     if placement.attention is DividedAttention.RING and isinstance(model, BlockConfig):

@@ -21,7 +21,8 @@ CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
 def compile_evaluations(model: Model, evaluations: Sequence[Evaluation], placement: Placement) -> list[Evaluate]:
     """For each evaluation a function from the training state to its report.
 
-    Each batch shape is compiled once, for all evaluations that share a step.
+    Each batch shape is compiled once, for all evaluations that share a step. Give only those that apply to the model's
+    sites (`Evaluation.applies`).
 
     Errors: ValueError when an evaluation wants an average that the run does not keep.
     """

@@ -4,11 +4,12 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture
@@ -17,7 +18,6 @@ from transformer.axes import Placement
 from transformer.config import RunConfig, UserError, from_config, hash_of, to_config
 from transformer.costs.chips import peak_flops
 from transformer.costs.flops import training_flops
-from transformer.layers.block_config import BlockConfig
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
@@ -31,6 +31,7 @@ from transformer.training.divided_positions import check_divided_positions
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.preflight import check_fit, left_out
 from transformer.training.probe import compile_probe
 from transformer.training.processes import claimed, in_turn, primary
 from transformer.training.profile import Profiled
@@ -58,6 +59,7 @@ class Experiment:
     task: Any
     model: Any
     optimizer: OptimizerConfig
+    optimizers: Mapping[str, OptimizerConfig]
     averages: Mapping[str, Average]
     precision: Precision
     maps: MapsConfig
@@ -70,27 +72,40 @@ class Experiment:
             "task": {"name": tasks.name_of(self.task), **to_config(self.task)},
             "model": {"family": models.name_of(self.model), **to_config(self.model)},
             "optimizer": to_config(self.optimizer),
+            "optimizers": to_config(self.optimizers),
             "averages": to_config(self.averages),
             "precision": to_config(self.precision),
             "maps": to_config(self.maps),
             "sharding": to_config(self.sharding),
         }
 
+    def optimizer_of(self, objective: str) -> OptimizerConfig:
+        """The optimiser of one of the task's objectives."""
+        return self.optimizers.get(objective, self.optimizer)
 
-def resolve(values: Mapping[str, Any]) -> Experiment:
+
+def resolve(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> Experiment:
     """Check a nested config and fill in its defaults.
+
+    A family or task by a dotted path is code: a config that a person has just written may name any (`trusted` None),
+    one that a run recorded only those that the person vouches for.
 
     Errors: UserError naming the first unknown key, missing key, or value that cannot be.
     """
     run = from_config(RunConfig, values)
+    optimizers = {
+        name: from_config(OptimizerConfig, {**run.optimizer, **section}, f"config.optimizers.{name}")
+        for name, section in run.optimizers.items()
+    }
     averages = {
         name: from_config(Average, section, f"config.averages.{name}") for name, section in run.averages.items()
     }
     experiment = Experiment(
         run=run,
-        task=tasks.task_config(run.task),
-        model=models.model_config(run.model),
+        task=tasks.task_config(run.task, trusted),
+        model=models.model_config(run.model, trusted),
         optimizer=from_config(OptimizerConfig, run.optimizer, "config.optimizer"),
+        optimizers=optimizers,
         averages=averages,
         precision=from_config(Precision, run.precision, "config.precision"),
         maps=from_config(MapsConfig, run.maps, "config.maps"),
@@ -133,10 +148,16 @@ def assemble(
         task = tasks.build(experiment.task, directory, parts)
     check_divided_positions(experiment.model, task.interface, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
-    optimizer = make_optimizer(experiment.optimizer, experiment.run.steps)
-    optimisers = {objective.name: optimizer for objective in task.objectives}
+    optimisers = {
+        objective.name: make_optimizer(experiment.optimizer_of(objective.name), experiment.run.steps)
+        for objective in task.objectives
+    }
+    if unknown := sorted(set(experiment.optimizers) - set(optimisers)):
+        raise UserError(
+            f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimisers)}"
+        )
     make = functools.partial(init_state, model, task, optimisers, experiment.averages)
-    hyper = hyper_of(experiment.optimizer)
+    hyper = numbers_of(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement, experiment.sharding.largest_whole)
     placed = jax.tree.map(
@@ -147,6 +168,22 @@ def assemble(
     # The numbers are arguments of this program as well: runs that differ in nothing else share it.
     initialise = functools.partial(compile_once(make, placement, shardings), hyper)
     return Setting(task, model, optimisers, placement, initialise, placed)
+
+
+def preflight(experiment: Experiment, setting: Setting) -> None:
+    """Hold task and model against each other on abstract shapes, before anything is computed.
+
+    Errors: as `transformer.training.preflight.check_fit`.
+    """
+    batch = setting.task.source(experiment.run.seed)[0]
+    observed = experiment.run.heads_every > 0
+    trace = functools.partial(check_fit, setting.model, setting.task, setting.abstract, batch, observed=observed)
+    traced_on(setting.placement, trace)()
+
+
+def numbers_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
+    """The numbers of every objective's optimiser, as the training state carries them."""
+    return {objective.name: hyper_of(experiment.optimizer_of(objective.name)) for objective in task.objectives}
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
@@ -175,6 +212,7 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink:
         try:
             # What the first process prepares (a tokenizer, a data set) the others find.
             setting = in_turn(lambda: assemble(experiment, directory.path))
+            preflight(experiment, setting)
         except UserError:
             if directory.fresh and primary():
                 directory.abandon()
@@ -218,18 +256,22 @@ def changeable(experiment: Experiment) -> tuple[str, ...]:
 
 
 def load(
-    workdir: Path, step: int | None = None, task_changes: Mapping[str, Any] | None = None
+    workdir: Path,
+    step: int | None = None,
+    task_changes: Mapping[str, Any] | None = None,
+    trusted: Collection[str] = (),
 ) -> tuple[Experiment, Setting, TrainState]:
     """A trained run, for reading: its experiment, and its state at a checkpoint (the latest) without optimisers.
 
-    `task_changes` replaces fields of the task's config, such as how it decodes.
+    `task_changes` replaces fields of the task's config, such as how it decodes; `trusted` are the dotted paths of code
+    that its config may name.
 
     Errors: UserError where there is no run, no checkpoint, or no such step.
     """
     directory = RunDirectory.open(workdir)
     config = directory.config()
     config["task"] |= dict(task_changes or {})
-    experiment = resolve(config)
+    experiment = resolve(config, trusted)
     checkpoints = Checkpoints.reading(directory.checkpoints)
     step = checkpoints.latest() if step is None else step
     if step is None:
@@ -273,10 +315,10 @@ def compile_step(experiment: Experiment, setting: Setting, capture: Capture | No
 
 def count_flops(experiment: Experiment, setting: Setting) -> Callable[[Batch], float] | None:
     """The formula for a training step's operations, where the family has one."""
-    if not isinstance(experiment.model, BlockConfig):
-        return None
     vocabularies = setting.task.interface.vocabularies
-    return lambda batch: training_flops(experiment.model, batch, vocabularies)
+    if models.FAMILIES[models.name_of(experiment.model)].operations is None:
+        return None
+    return lambda batch: training_flops(experiment.model, batch, vocabularies) or 0.0
 
 
 def cadence_of(config: RunConfig) -> Cadence:
@@ -291,8 +333,8 @@ def cadence_of(config: RunConfig) -> Cadence:
 
 
 def measured(setting: Setting) -> list[Measured]:
-    """The task's evaluations, compiled."""
-    evaluations = setting.task.evaluations
+    """The task's evaluations that apply to the model, compiled."""
+    evaluations = [each for each in setting.task.evaluations if each.applies(setting.model.sites)]
     compiled = compile_evaluations(setting.model, evaluations, setting.placement)
     return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(evaluations, compiled, strict=True)]
 
@@ -374,5 +416,7 @@ def _greet(experiment: Experiment, setting: Setting, directory: RunDirectory, la
     print(
         f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {devices[0].device_kind}{several}, {what}; "
         f"run directory {directory.path}",
+        *left_out(setting.model, setting.task.evaluations),
+        sep="\n",
         flush=True,
     )

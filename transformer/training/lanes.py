@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.config import UserError
+from transformer.config import UserError, to_config
 from transformer.costs.chips import peak_flops
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept
@@ -37,10 +37,12 @@ from transformer.training.experiment import (
     count_flops,
     latest_step,
     measured,
+    numbers_of,
+    preflight,
     training_step,
 )
 from transformer.training.loop import Diverged, Measured, refuse_divergence, run
-from transformer.training.optimizer import hyper_of
+from transformer.training.optimizer import OptimizerConfig, hyper_of
 from transformer.training.probe import compile_probe
 from transformer.training.processes import claimed
 from transformer.training.records import open_records
@@ -72,8 +74,13 @@ class Lane(NamedTuple):
 def program_of(experiment: Experiment) -> str:
     """The resolved config without what lanes may differ in: equal for experiments that can be lanes of one program."""
     config = experiment.to_config()
-    traced = dict.fromkeys(hyper_of(experiment.optimizer))
-    return json.dumps(config | {"seed": None, "name": None, "optimizer": config["optimizer"] | traced}, sort_keys=True)
+    config |= {"seed": None, "name": None, "optimizer": _without_numbers(experiment.optimizer)}
+    config["optimizers"] = {name: _without_numbers(section) for name, section in experiment.optimizers.items()}
+    return json.dumps(config, sort_keys=True)
+
+
+def _without_numbers(optimizer: OptimizerConfig) -> dict[str, Any]:
+    return to_config(optimizer) | dict.fromkeys(hyper_of(optimizer))
 
 
 def train_lanes(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> list[Ended]:
@@ -93,6 +100,7 @@ def train_lanes(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> 
                 held = claimed(workdir, experiment.to_config(), may_change=changeable(experiment))
                 directories.append(stack.enter_context(held))
             setting = _assemble(experiments, directories)
+            preflight(experiments[0], setting)
         except UserError:
             for directory in directories:
                 if directory.fresh:
@@ -185,7 +193,7 @@ def _assemble(experiments: Sequence[Experiment], directories: Sequence[RunDirect
 
 def _first_state(experiment: Experiment, setting: Setting) -> TrainState:
     state = setting.initialise(jax.random.key(experiment.run.seed))
-    numbers = jax.device_put(hyper_of(experiment.optimizer), state.step.sharding)
+    numbers = jax.device_put(numbers_of(experiment, setting.task), state.step.sharding)
     return state._replace(hyper=numbers)
 
 

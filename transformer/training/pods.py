@@ -12,10 +12,10 @@ from jax.extend.core import jaxprs_in_params
 from transformer.config import UserError
 from transformer.costs.chips import chip_of
 from transformer.costs.compiler import OutOfMemoryError, compile_lowered, topology_devices
-from transformer.costs.flops import recomputed_flops
 from transformer.costs.program import Program, read_program, split_arguments
 from transformer.costs.roofline import Estimate, estimate
 from transformer.models.contract import count_parameters
+from transformer.models.registry import operations
 from transformer.tasks.rehearsal import abstract_batch
 from transformer.training.experiment import Experiment, assemble, compile_step, count_flops
 from transformer.training.sharding import batch_sharding, make_placement
@@ -115,14 +115,15 @@ def prove(experiment: Experiment, topology: str) -> Proof:
             buffers=largest_of(traced.jaxpr.jaxpr, len(devices)),
         )
     program = read_program(compiled, placement.mesh)
+    counted = operations(experiment.model, batch, setting.task.interface.vocabularies)
     return proof._replace(
         seconds=seconds,
         program=program,
         needed=program.peak,
         buffers=tuple(Largest(each.bytes, each.shape, each.source) for each in program.buffers),
         estimate=None
-        if chip is None or proof.flops is None
-        else estimate(program, proof.flops, chip, placement.mesh, recomputed_flops(experiment.model, batch)),
+        if chip is None or proof.flops is None or counted is None
+        else estimate(program, proof.flops, chip, placement.mesh, counted.recomputed),
     )
 
 

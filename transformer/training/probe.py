@@ -46,7 +46,7 @@ def compile_probe(
         return task.probe(view, capture, stream(state.key, state.step, "probe")).maps
 
     abstract = abstract.for_looking()
-    labels = task.labels()
+    labels = task.labels(model.sites).completed(model.sites)
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
     plan = make_plan(traced, model.sites, labels, config, times, tiers)

@@ -15,7 +15,8 @@ PyTree = Any
 class TrainState(NamedTuple):
     """`step` updates have been made; `optimisers` are by objective, `averages` by name.
 
-    `hyper` are the optimisers' numbers, such as the learning rate: here, so that no value is part of the program.
+    `hyper` are the optimisers' numbers by objective, such as the learning rate: here, so that no value is part of the
+    program.
     """
 
     step: Int[Array, ""]
@@ -24,7 +25,7 @@ class TrainState(NamedTuple):
     optimisers: Mapping[str, PyTree]
     averages: Mapping[str, Mapping[str, Array]]
     extra: PyTree
-    hyper: Mapping[str, Float[Array, ""]]
+    hyper: Mapping[str, Mapping[str, Float[Array, ""]]]
 
     def for_looking(self) -> "TrainState":
         """The state without what updates alone are made with: what evaluations and probes are compiled for."""

@@ -11,11 +11,14 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
-from transformer.models.contract import Model, Variables
+from transformer.models.contract import NO_LOSSES, Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.averages import Average, init_average, update_average, with_average
 from transformer.training.optimizer import Hyper, Optimizer
 from transformer.training.state import TrainState, by_path, stream
+
+# Of the losses that a model adds: over how many examples, tokens or the like each is a mean.
+Counts = Mapping[str, Array]
 
 
 class Metrics(NamedTuple):
@@ -38,7 +41,7 @@ def init_state(
     task: Task,
     optimisers: Mapping[str, Optimizer],
     averages: Mapping[str, Average],
-    hyper: Hyper,
+    hyper: Mapping[str, Hyper],
     key: Key[Array, ""],
 ) -> TrainState:
     """The state before the first step; pure, so that it can run under jit with output shardings."""
@@ -55,7 +58,7 @@ def init_state(
         },
         averages=kept,
         extra=task.init_extra(view, stream(key, 0, "extra")),
-        hyper={name: jnp.float32(value) for name, value in hyper.items()},
+        hyper=jax.tree.map(jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}),
     )
 
 
@@ -73,7 +76,8 @@ def make_step(
     Objectives are taken in turn, each seeing the parameters that the one before it left. With `accumulate` = n
     the batch is cut into n micro-batches whose gradients add up; each reads the state and extra of the step's
     start, and every loss is divided by the totals of the whole batch, so that the result is the large batch's.
-    `capture` asks for statistics of the training batch's own attention, found in the steps that observe.
+    What the model itself adds to its loss (`Aux.losses`) is added here, each term divided by its count over the whole
+    batch. `capture` asks for statistics of the training batch's own attention, found in the steps that observe.
     """
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
@@ -93,14 +97,14 @@ def make_step(
             trained = _trained(objective, view.variables.params)
             optimizer = optimisers[objective.name]
             updates, new_optimisers[objective.name] = optimizer.update(
-                gradients, state.optimisers[objective.name], trained, state.hyper
+                gradients, state.optimisers[objective.name], trained, state.hyper[objective.name]
             )
             params = with_average(view.variables.params, optax.apply_updates(trained, updates))
             view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
             prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
             found = {
                 **aux.metrics,
-                "learning_rate": optimizer.learning_rate(state.step, state.hyper),
+                "learning_rate": optimizer.learning_rate(state.step, state.hyper[objective.name]),
                 "gradient_norm": optax.tree.norm(gradients),
                 "update_norm": optax.tree.norm(updates),
             }
@@ -151,19 +155,24 @@ def _accumulated(
 ) -> tuple[dict[str, Array], LossAux]:
     """The gradient of one objective over the whole batch, and what its loss returned."""
 
-    def gradient(batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], LossAux]:
+    def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[dict[str, Array], LossAux]:
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
             params = with_average(view.variables.params, trained)
             inner = view._replace(variables=view.variables._replace(params=params))
-            return objective.loss(inner, batch, totals, key)
+            return _with_losses(*objective.loss(inner, batch, totals, key), counts)
 
         return jax.grad(loss, has_aux=True)(_trained(objective, view.variables.params))
 
     if accumulate == 1:
-        return gradient(batch, key)
+        return gradient(batch, key, None)
+
+    def counted(batch: Batch, key: Key[Array, ""]) -> Counts:
+        # Of the whole pass only what the counts need is left once this is compiled.
+        _, aux = objective.loss(view, batch, totals, key)
+        return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
     def sums(batch: Batch, key: Key[Array, ""]) -> tuple[Any, Any]:
-        gradients, aux = gradient(batch, key)
+        gradients, aux = gradient(batch, key, counts)
         return (gradients, aux.metrics, aux.captured), (aux.state, aux.extra)
 
     def add(carry: Any, micro: Any) -> tuple[Any, Any]:
@@ -172,12 +181,27 @@ def _accumulated(
 
     micro_batches = jax.tree.map(lambda x: _cut(x, accumulate), dict(batch))
     keys = jax.random.split(key, accumulate)
-    shapes, _ = jax.eval_shape(sums, jax.tree.map(lambda x: x[0], micro_batches), keys[0])
+    first = jax.tree.map(lambda x: x[0], micro_batches), keys[0]
+    counts: Counts = {}
+    if jax.eval_shape(counted, *first):
+        of_each = jax.lax.map(lambda micro: counted(*micro), (micro_batches, keys))
+        counts = jax.tree.map(jnp.sum, of_each)
+    shapes, _ = jax.eval_shape(sums, *first)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     (gradients, metrics, captured), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
     # Every micro-batch started from the same state, so their mean is the large batch's.
     state, extra = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), (states, extras))
     return gradients, LossAux(state, extra, metrics, captured)
+
+
+def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
+    """The loss with what the model adds to it; by `counts` where the batch is one of several."""
+    metrics = dict(aux.metrics)
+    for name, term in aux.losses.items():
+        mean = term.total / jnp.maximum(term.denominator if counts is None else counts[name], 1)
+        value = value + term.weight * mean
+        metrics[f"auxiliary/{name}"] = mean
+    return value, aux._replace(metrics=metrics, losses=NO_LOSSES)
 
 
 def _cut(x: Array, parts: int) -> Array:

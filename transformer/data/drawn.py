@@ -1,0 +1,20 @@
+"""Batches that are drawn anew at every step: a pure function of seed and step, for problems made of numbers."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from transformer.data.batches import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The batch of a step is what `draw` makes of a generator that seed and step alone determine."""
+
+    draw: Callable[[np.random.Generator], Batch]
+    seed: int
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step, from 0."""
+        return self.draw(np.random.default_rng((self.seed, step)))

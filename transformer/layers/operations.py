@@ -1,0 +1,83 @@
+"""Operations of the Transformer's layers by formula: a multiplication and an addition count as two.
+
+Only products of matrices are counted; norms, activations, softmax and sums are left out. Attention is counted as the
+dense path computes it: the whole square of queries and keys, whatever causality, windows, segments or padding hide.
+"""
+
+from transformer.attention.scores import Score
+from transformer.layers.block_config import BlockConfig, Positions, Remat
+from transformer.layers.residual import NormPlacement
+
+_HIDDEN_LAYER_SCORES = frozenset({Score.ADDITIVE, Score.CONCAT, Score.MLP})
+
+
+def score_operations(config: BlockConfig, vocabulary: int) -> int:
+    """The vocabulary's scores at one position, by the embedding or by a matrix of their own."""
+    return 2 * config.width * vocabulary
+
+
+def layer_operations(config: BlockConfig, rows: int, length: int) -> int:
+    """Self-attention and feed-forward network of one layer.
+
+    At every position 4 E H D for queries and output, 4 E G D for keys and values of G heads, and 4 E F for the
+    feed-forward network, 6 E F where it is gated.
+    """
+    projections = 4 * config.width * config.depth * (config.heads + config.groups)
+    feed_forward = (6 if config.activation.gated else 4) * config.width * config.feed_forward
+    core = _attention(config, length, length) + _relative(config, length)
+    shared = 0
+    if config.positions is Positions.TRANSFORMER_XL:
+        # The waves of the 2 T - 1 distances are projected once for all rows.
+        shared = 2 * (2 * length - 1) * config.width * config.heads * config.depth
+    return rows * (length * (projections + feed_forward) + core) + shared
+
+
+def cross_operations(config: BlockConfig, queries: int, keys: int) -> int:
+    """Attention of one row's target over its source: queries and output there, keys and values here."""
+    of_query, of_key = 4 * config.width * config.depth * config.heads, 4 * config.width * config.depth * config.groups
+    return queries * of_query + keys * of_key + _attention(config, queries, keys)
+
+
+def _attention(config: BlockConfig, queries: int, keys: int) -> int:
+    """Scores and weighted sums of one row: 4 Q K H D, and what a score with parameters adds.
+
+    A general score maps every key by a matrix of D^2; one with a hidden layer maps every query too.
+    """
+    core = 4 * queries * keys * config.heads * config.depth
+    matrices = 2 * config.heads * config.depth**2
+    if config.score is Score.GENERAL:
+        return core + keys * matrices
+    return core + (queries + keys) * matrices if config.score in _HIDDEN_LAYER_SCORES else core
+
+
+def _relative(config: BlockConfig, length: int) -> int:
+    """The products with relative positions in one row's self-attention: Shaw's both tables, Transformer-XL's keys."""
+    match config.positions:
+        case Positions.SHAW:
+            return 2 * length * (2 * config.furthest + 1) * config.heads * config.depth * 2
+        case Positions.TRANSFORMER_XL:
+            return 2 * length * (2 * length - 1) * config.heads * config.depth
+        case _:
+            return 0
+
+
+def recomputed_operations(config: BlockConfig, rows: int, length: int, source: int = 0) -> int:
+    """What the backward pass of one layer computes a second time, by `config.remat`.
+
+    full: the layer's forward pass; attention: the same but for the weighted sums; dots: attention's scores and
+    weighted sums, which have a batch axis. Where nothing but a sum follows the feed-forward network (pre, parallel),
+    its last product is not needed again, nor in a parallel layer attention's. What fused kernels of attention compute
+    again by themselves is left out. The layer also attends to `source` positions unless there are none.
+    """
+    core = rows * (_attention(config, length, length) + _relative(config, length))
+    whole = layer_operations(config, rows, length)
+    sums = 2 * rows * length * length * config.heads * config.depth
+    if source:
+        core += rows * _attention(config, length, source)
+        whole += rows * cross_operations(config, length, source)
+        sums += 2 * rows * length * source * config.heads * config.depth
+    if config.norm_placement in (NormPlacement.PRE, NormPlacement.PARALLEL):
+        whole -= rows * length * 2 * config.width * config.feed_forward
+    if config.norm_placement is NormPlacement.PARALLEL:
+        whole -= rows * length * 2 * config.width * config.heads * config.depth
+    return {Remat.NONE: 0, Remat.DOTS: core, Remat.ATTENTION: whole - sums, Remat.FULL: whole}[config.remat]

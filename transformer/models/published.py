@@ -1,0 +1,208 @@
+"""Published Transformers by name: what each fixes of its family's config, and what its paper prints."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformer.models.sizes import Size
+
+
+def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
+    """What every size has: as many heads of keys as of queries, which share the width out."""
+    return {
+        "width": width,
+        "heads": heads,
+        "key_heads": heads,
+        "head_depth": width // heads,
+        "feed_forward": feed_forward,
+        "score": "scaled_dot",
+        "norm": "layer",
+        "tied": True,
+        "logit_scale": "none",
+    }
+
+
+def _transformer(width: int, heads: int, **printed: Any) -> Size:
+    values = _shape(width, heads, 4 * width) | {
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "activation": "relu",
+        "norm_placement": "post",
+        "biases": "feed_forward",
+        "initialisation": "xavier",
+        "positions": "sinusoidal",
+        "windows": (),
+        "embedding_scale": "sqrt_width",
+        "embedding_norm": False,
+        "output_bias": False,
+    }
+    return Size("encoder_decoder", values, 37_000, 32, "Vaswani et al. 2017, table 3", **printed)
+
+
+_TRANSFORMER_NOTES = (
+    "the vocabulary is published as 'about 37000 tokens' (section 5.1), so that no count can be exact: with 37,000 it "
+    "is within 4 % of the published one",
+    "no context is fixed: operations are counted at 32 positions, about a sentence",
+)
+
+
+def _decoder(layers: int, width: int, heads: int, longest: int, **others: Any) -> dict[str, Any]:
+    """GPT-2's arrangement (Radford et al. 2019, section 2.3), which others take over."""
+    return _shape(width, heads, 4 * width) | {
+        "layers": layers,
+        "activation": "gelu_tanh",
+        "norm_placement": "pre",
+        "biases": "all",
+        "positions": "learned",
+        "windows": (),
+        "longest": longest,
+        "embedding_scale": "none",
+        "embedding_norm": False,
+        "output_bias": False,
+        **others,
+    }
+
+
+# What those models fix beside their arrangement whose code, or whose paper by naming GPT-2's, says it.
+_GPT2 = {"norm_epsilon": 1e-5, "initialisation": "gpt2"}
+
+
+def _gpt2(layers: int, width: int, heads: int, published: float) -> Size:
+    notes = ("the paper prints 117M, 345M, 762M and 1542M; the released weights hold what is counted here",)
+    values = _decoder(layers, width, heads, 1024, **_GPT2)
+    return Size("decoder", values, 50_257, 1024, "Radford et al. 2019, table 2", published, notes=notes)
+
+
+_GPT3_BANDS = (
+    "dense and locally banded layers alternate (section 2.1) after Child et al. 2019; the width of the band is not "
+    "published: 128 positions here"
+)
+
+
+def _gpt3(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> Size:
+    values = _decoder(layers, width, heads, 2048, windows=(0, 128), **_GPT2)
+    citation = "Brown et al. 2020, tables 2.1 and D.1"
+    return Size("decoder", values, 50_257, 2048, citation, published, flops, 300e9, (_GPT3_BANDS, *notes))
+
+
+def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, Any]:
+    """BERT's arrangement (Devlin et al. 2019, section 3), without its heads."""
+    return _shape(width, heads, 4 * width) | {
+        "layers": layers,
+        "activation": "gelu",
+        "norm_epsilon": 1e-12,
+        "norm_placement": "post",
+        "biases": "all",
+        "initialisation": "bert",
+        "positions": "learned",
+        "windows": (),
+        "longest": 512,
+        "embedding_scale": "none",
+        "embedding_norm": True,
+        "output_bias": True,
+        "types": 2,
+        "position_offset": 0,
+        **others,
+    }
+
+
+_POOLED = {"head": "none", "pooler": True}
+_ENCODER_NOTE = (
+    "parameters are those of encoder and pooler, without heads; operations are those of training with the head of "
+    "masked tokens at every position; training FLOPs as Brown et al. 2020, table D.1, give them"
+)
+
+
+def _bert(layers: int, width: int, heads: int, published: float, flops: float) -> Size:
+    notes = (_ENCODER_NOTE, "vocabulary of the uncased models")
+    values = _encoder(layers, width, heads)
+    citation = "Devlin et al. 2019, section 3"
+    return Size("encoder", values, 30_522, 512, citation, published, flops, 250e9, notes, _POOLED)
+
+
+def _roberta(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> Size:
+    values = _encoder(layers, width, heads, norm_epsilon=1e-5, types=1, position_offset=2)
+    citation = "Liu et al. 2019, sections 4 and 5"
+    return Size("encoder", values, 50_265, 512, citation, published, flops, 2e12, (_ENCODER_NOTE, *notes), _POOLED)
+
+
+PUBLISHED: Mapping[str, Size] = {
+    "transformer-base": _transformer(512, 8, published=65e6, training_flops=3.3e18, notes=_TRANSFORMER_NOTES),
+    "transformer-big": _transformer(1024, 16, published=213e6, training_flops=2.3e19, notes=_TRANSFORMER_NOTES),
+    "gpt1": Size(
+        "decoder",
+        _decoder(12, 768, 12, 512, norm_placement="post", norm_epsilon=1e-5, initialisation="gpt"),
+        40_478,
+        512,
+        "Radford et al. 2018, section 4.1",
+        117e6,
+        notes=("the 117M are printed in Radford et al. 2019, table 2",),
+    ),
+    "gpt2": _gpt2(12, 768, 12, 117e6),
+    "gpt2-medium": _gpt2(24, 1024, 16, 345e6),
+    "gpt2-large": _gpt2(36, 1280, 20, 762e6),
+    "gpt2-xl": _gpt2(48, 1600, 25, 1542e6),
+    "gpt3-125m": _gpt3(12, 768, 12, 125e6, 2.25e20),
+    "gpt3-350m": _gpt3(24, 1024, 16, 350e6, 6.41e20),
+    "gpt3-760m": _gpt3(24, 1536, 16, 760e6, 1.37e21),
+    "gpt3-1.3b": _gpt3(
+        24, 2048, 16, 1.3e9, 2.38e21, "the paper prints 24 heads of depth 128, but 16 x 128 = 2048, the width"
+    ),
+    "gpt3-2.7b": _gpt3(32, 2560, 32, 2.7e9, 4.77e21),
+    "gpt3-6.7b": _gpt3(32, 4096, 32, 6.7e9, 1.20e22),
+    "gpt3-13b": _gpt3(40, 5120, 40, 13e9, 2.31e22, "the paper prints the width 5140, but 40 heads x 128 = 5120"),
+    "gpt3-175b": _gpt3(96, 12288, 96, 175e9, 3.14e23),
+    "bert-base": _bert(12, 768, 12, 110e6, 1.64e20),
+    "bert-large": _bert(24, 1024, 16, 340e6, 5.33e20),
+    "roberta-base": _roberta(12, 768, 12, 125e6, 1.50e21, "the 125M are printed in Brown et al. 2020, table D.1"),
+    "roberta-large": _roberta(24, 1024, 16, 355e6, 4.26e21),
+    "xlnet-large": Size(
+        "xlnet",
+        {"layers": 24, "width": 1024, "heads": 16, "feed_forward": 4096},
+        32_000,
+        512,
+        "Yang et al. 2019, section 3.1",
+        notes=(
+            "its shape alone, the family is not built here; counted by formula, V d + d + L (13 d^2 + 14 d): a layer's "
+            "five projections, their three biases and two of segments, feed-forward and two norms; the paper prints no "
+            "number, but 'a similar model size' to BERT-large's",
+        ),
+        stated=32_000 * 1024 + 1024 + 24 * (13 * 1024**2 + 14 * 1024),
+    ),
+    "megatron-lm-8.3b": Size(
+        "decoder",
+        _decoder(72, 3072, 24, 1024, **_GPT2),
+        51_200,
+        1024,
+        "Shoeybi et al. 2019, table 2",
+        8.3e9,
+        notes=("GPT-2's arrangement, its vocabulary filled up from 50,257 to 51,200; 32 heads in table 1's study",),
+    ),
+    "turing-nlg-17b": Size(
+        "decoder",
+        _decoder(78, 4256, 28, 1024),
+        50_257,
+        1024,
+        "Rosset 2020, Turing-NLG",
+        17e9,
+        notes=("arrangement and vocabulary are taken to be GPT-2's, which its source does not say",),
+    ),
+    "gopher-280b": Size(
+        "decoder",
+        _decoder(80, 16384, 128, 2048, norm="rms", positions="transformer_xl"),
+        32_000,
+        2048,
+        "Rae et al. 2021, table 1",
+        280e9,
+        6.31e23,
+        300e9,
+        notes=(
+            "weight matrices and embeddings are 13 L d^2 + V d = 279,697,162,240, the rest norms and biases",
+            "its published training FLOPs hold rematerialisation, a third more, and padding (appendix on compute)",
+        ),
+    ),
+}
+
+
+def of_family(name: str) -> Mapping[str, Size]:
+    """The published models of one family."""
+    return {key: size for key, size in PUBLISHED.items() if size.family == name}

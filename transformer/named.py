@@ -1,0 +1,81 @@
+"""Finding what a module exports by the module's name: of a package of this library, or by a dotted path elsewhere."""
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Collection
+from typing import Any
+
+from transformer.config import UserError, nearest
+
+
+class Exports[T]:
+    """The objects that modules of `package` export as `attribute`, each an instance of `kind` with a `config` class.
+
+    A name without a dot is a module of the package; a dotted one is a module anywhere on Python's path, and so is code
+    that somebody names. `key` is the config key that says the name.
+    """
+
+    def __init__(self, package: str, attribute: str, kind: type[T], key: str):
+        self._package, self._attribute, self._kind, self._key = package, attribute, kind, key
+        self._names: dict[type, str] = {}
+
+    def __getitem__(self, name: str) -> T:
+        """What the module of this name exports.
+
+        Errors: UserError for a module that does not exist, exports no such object, or fails to import what it needs.
+        """
+        if not name or not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
+        module = name if "." in name else f"{self._package}.{name}"
+        try:
+            exported = getattr(importlib.import_module(module), self._attribute, None)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+                raise UserError(f"{self._key}={name!r}: importing {module} fails: {error}") from error
+            raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}") from None
+        if not isinstance(exported, self._kind):
+            if "." not in name:
+                raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}")
+            raise UserError(
+                f"{self._key}={name!r}: the module exports no {self._attribute}; define {self._attribute} = "
+                f"{self._kind.__name__}(...) in it"
+            )
+        self._names[exported.config] = name  # type: ignore[attr-defined]
+        return exported
+
+    def names(self) -> list[str]:
+        """The names of all that the package exports."""
+        path = importlib.import_module(self._package).__path__
+        return [module.name for module in pkgutil.iter_modules(path) if self._exports(module.name)]
+
+    def name_of(self, config: Any) -> str:
+        """The name by which the object whose config class this is an instance of is exported.
+
+        Errors: TypeError for an instance of no such class.
+        """
+        if type(config) not in self._names:
+            for name in self.names():
+                self[name]
+        if type(config) not in self._names:
+            raise TypeError(f"{type(config).__name__} is the config of no {self._attribute}; known: {self.names()}")
+        return self._names[type(config)]
+
+    def check_trusted(self, name: str, trusted: Collection[str] | None) -> None:
+        """Refuse to follow a dotted path that nobody vouches for; None: a person has just written the name.
+
+        Errors: UserError with the flag that allows it.
+        """
+        if trusted is not None and "." in str(name) and name not in trusted:
+            raise UserError(
+                f"{self._key}={name!r} is code from outside this library that only the run's own config.json names: "
+                f"add --trust={name} if you know what it does"
+            )
+
+    def _exports(self, name: str) -> bool:
+        module = importlib.import_module(f"{self._package}.{name}")
+        return isinstance(getattr(module, self._attribute, None), self._kind)
+
+    def _advice(self, name: str) -> str:
+        hint = nearest(name, self.names())
+        return f"{hint}, or a dotted path such as lab.mine to a module of your own with a {self._attribute}"

@@ -1,0 +1,49 @@
+"""What most tasks leave at its simplest: nothing carried, nothing prepared, nothing evaluated, nothing answered."""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture
+from transformer.config import UserError
+from transformer.models.contract import Aux
+from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, View
+
+
+class PlainTask:
+    """The parts of transformer.tasks.contract.Task that a task need not say.
+
+    A task adds `interface`, `objectives`, `source` and `labels`, and `probed`, the inputs of the examples whose maps
+    are stored.
+    """
+
+    evaluations: tuple[Evaluation, ...] = ()
+    probed: Mapping[str, np.ndarray]
+
+    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
+        """Nothing is carried from step to step."""
+        return {}
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
+        """The batch as it is."""
+        return batch, view.extra
+
+    def totals(self, batch: Batch) -> dict[str, Float[Array, ""]]:
+        """The number of examples, by which sums over them are divided."""
+        return {"examples": jnp.float32(len(next(iter(batch.values()))))}
+
+    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+        """One forward pass over the probed examples."""
+        inputs = {name: jnp.asarray(values) for name, values in self.probed.items()}
+        return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """Errors: UserError, since the task is not about texts."""
+        raise UserError("this run's task does not answer texts: it neither translates nor continues nor fills in")
+
+
+def means(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> Report:
+    """The report of sums over a split, each divided by the one named `by`."""
+    return Report({name: value / max(sums[by], 1) for name, value in sums.items() if name != by})

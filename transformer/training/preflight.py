@@ -1,0 +1,278 @@
+"""The pre-flight: what a task and a model say of each other, held against abstract shapes before the first step.
+
+A family and a task are written apart, and what does not fit between them would otherwise show when the first map is
+stored or the last evaluation runs. Nothing here computes: every pass is traced for its shapes alone.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.sites import Site
+from transformer.attention.statistics import STATISTICS
+from transformer.config import UserError
+from transformer.models.contract import Aux, Interface, Model
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task, View
+from transformer.tasks.labels import Labels
+from transformer.training.averages import with_average
+from transformer.training.state import TrainState, by_path, stream
+
+
+@dataclasses.dataclass(frozen=True)
+class _Watched(Model):
+    """The model, remembering what each of its passes was asked for and returned."""
+
+    passes: list[tuple[Capture | None, Aux]] = dataclasses.field(default_factory=list)
+
+    def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Aux]:
+        """As `Model.apply`."""
+        outputs, aux = super().apply(variables, inputs, **request)
+        self.passes.append((request.get("capture"), aux))
+        return outputs, aux
+
+
+def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, *, observed: bool) -> None:
+    """Refuse a task and a model that do not fit each other: sites, labels, links, losses, evaluations, first batch.
+
+    `batch` is the run's first; `observed` says that the run looks at the heads of its training batches.
+
+    Errors: UserError, one line, naming the site, axis, input, objective or evaluation. What a task's or a model's own
+    code raises while it is traced is raised on, with a note of what was traced.
+    """
+    _check_names(model.sites)
+    labels = task.labels(model.sites).completed(model.sites)
+    _check_probe(model, task, abstract, labels)
+    _check_objectives(model, task, abstract, batch, observed)
+    _check_evaluations(model, task, abstract)
+
+
+def left_out(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
+    """A line for each evaluation that reads maps which the model does not have."""
+    return [
+        f"{each.split}/{each.name} is left out: the model has no map of {each.reads[0]} against {each.reads[1]}"
+        for each in evaluations
+        if each.reads is not None and not each.applies(model.sites)
+    ]
+
+
+def _check_names(sites: Sequence[Site]) -> None:
+    names = [site.name for site in sites]
+    if len(set(names)) != len(names):
+        raise UserError(f"the model's sites {names} hold a name twice: give each its own")
+    axes = {axis.name: axis for site in sites for axis in (site.query, site.key)}
+    for site in sites:
+        for axis in (site.query, site.key):
+            if axis != axes[axis.name]:
+                raise UserError(f"the axis {axis.name!r} of site {site.name!r} is described in two ways: name it anew")
+
+
+def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels) -> None:
+    everything = Capture(tuple(site.name for site in model.sites))
+    watched = _watch(model)
+
+    def look(state: TrainState) -> Mapping[str, Captured]:
+        view = _view(watched, state, train=False)
+        return task.probe(view, everything, stream(state.key, state.step, "probe")).maps
+
+    with _told("Task.probe"):
+        maps = jax.eval_shape(look, abstract.for_looking())
+    for name in maps:
+        if name not in everything.sites:
+            raise UserError(
+                f"the model returns a map of {name!r}, which is no site of it: declare it in Model.sites beside "
+                f"{list(everything.sites)}, or leave it out of Aux.maps"
+            )
+    for site in model.sites:
+        if site.name not in maps:
+            passed = any(capture is not None for capture, _ in watched.passes)
+            returned = any(site.name in aux.maps for _, aux in watched.passes)
+            raise UserError(
+                f"the probe returns no map of the site {site.name!r}, which the model declares: "
+                + (
+                    "Task.probe drops the Aux of its pass; return it"
+                    if returned
+                    else "its forward pass must put it into Aux.maps where capture.at(site) asks for it"
+                    if passed
+                    else "Task.probe must pass its `capture` on to the model"
+                )
+            )
+        _check_map(site, maps[site.name], labels)
+
+
+def _check_map(site: Site, captured: Captured, labels: Labels) -> None:
+    if captured.weights is None:
+        raise UserError(f"the probe returns statistics of the site {site.name!r} without its maps")
+    shape = captured.weights.shape
+    if len(shape) != 5:
+        raise UserError(
+            f"the map of the site {site.name!r} has shape {shape}; a map is [layers, examples, heads, queries, keys]"
+            + (": add the axis of layers, also where there is one" if len(shape) == 4 else "")
+        )
+    names = {0: ("layers", site.layers), 2: ("heads", site.heads)}
+    for dimension, (what, named) in names.items():
+        if shape[dimension] != len(named):
+            raise UserError(
+                f"the map of the site {site.name!r} has {shape[dimension]} {what}, but the site names "
+                f"{len(named)}: {list(named)}"
+            )
+    if shape[1] != len(labels.titles):
+        raise UserError(
+            f"the map of the site {site.name!r} has {shape[1]} examples, but Task.labels describes "
+            f"{len(labels.titles)}: the probe and the labels must be of the same examples"
+        )
+    for dimension, axis in ((3, site.query), (4, site.key)):
+        longest = max(map(len, labels.tokens[axis.name]), default=0)
+        if shape[dimension] < longest:
+            raise UserError(
+                f"the map of the site {site.name!r} has {shape[dimension]} positions of {axis.name!r}, but "
+                f"{'the axis' if axis.names() else 'Task.labels'} names {longest}"
+            )
+
+
+def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Batch, observed: bool) -> None:
+    capture = None
+    if observed:
+        statistics = tuple(STATISTICS.values())
+        sites = tuple(site.name for site in model.sites)
+        capture = Capture(sites, maps=False, statistics=statistics, observe=jnp.bool_(True))
+    watched = _watch(model)
+    dropped: set[str] = set()
+    added: set[str] = set()
+    looked = False
+    for objective in task.objectives:
+        watched.passes.clear()
+        inputs, value, aux = _traced(watched, task, objective, abstract, batch, capture)
+        _check_inputs(task.interface, inputs)
+        _check_loss(objective, value, aux, abstract)
+        returned = {name for _, of_pass in watched.passes for name in of_pass.losses}
+        dropped |= returned - set(aux.losses)
+        added |= set(aux.losses)
+        looked |= bool(aux.captured)
+    if forgotten := sorted(dropped - added):
+        raise UserError(
+            f"the model adds the losses {forgotten}, which no objective passes on: return LossAux.of(aux, ...) of the "
+            "pass that they come from"
+        )
+    if observed and model.sites and not looked:
+        raise UserError(
+            f"config.heads_every asks for statistics of the training batch's heads, but no objective of this task "
+            f"({', '.join(each.name for each in task.objectives)}) passes view.capture to its model and the maps on: "
+            "let it, or set config.heads_every=0"
+        )
+
+
+def _traced(
+    model: _Watched, task: Task, objective: Objective, abstract: TrainState, batch: Batch, capture: Capture | None
+) -> tuple[Any, Any, Any]:
+    """The shapes of the prepared batch, of the loss and of what it returns beside it."""
+
+    def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
+        view = _view(model, state, train=True)._replace(capture=capture)
+        prepared, extra = task.prepare(view, batch, stream(state.key, state.step, "prepare"))
+        view = view._replace(extra=extra)
+        key = stream(state.key, state.step, objective.name)
+        value, aux = objective.loss(view, prepared, task.totals(prepared), key)
+        if not isinstance(aux, LossAux):
+            raise UserError(
+                f"the loss of the objective {objective.name!r} returns a {type(aux).__name__} beside its value: it "
+                "must return (loss, LossAux)"
+            )
+        return prepared, value, aux
+
+    arrays = {name: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for name, x in batch.items()}
+    with _told(f"the loss of the objective {objective.name!r}"):
+        return jax.eval_shape(run, abstract, arrays)
+
+
+def _check_inputs(interface: Interface, batch: Mapping[str, Any]) -> None:
+    for name, given in interface.inputs.items():
+        if name not in batch:
+            raise UserError(
+                f"the task's interface names the input {name!r}, which its batches lack: they have {sorted(batch)}"
+            )
+        found = batch[name]
+        if len(found.shape) != len(given.shape):
+            raise UserError(
+                f"the input {name!r} of the first batch has shape {found.shape}, but the task's interface says "
+                f"{tuple(given.shape)}"
+            )
+        if jnp.issubdtype(found.dtype, jnp.floating) != jnp.issubdtype(given.dtype, jnp.floating):
+            raise UserError(
+                f"the input {name!r} of the first batch is {found.dtype}, but the task's interface says "
+                f"{jnp.dtype(given.dtype).name}"
+            )
+        if given.positions is not None and found.shape[1] > given.positions:
+            raise UserError(
+                f"the input {name!r} of the first batch has {found.shape[1]} positions, more than the "
+                f"{given.positions} of the task's interface"
+            )
+
+
+def _check_loss(objective: Objective, value: Any, aux: LossAux, abstract: TrainState) -> None:
+    numbers = {"the loss": value, **{f"the metric {name!r}": metric for name, metric in aux.metrics.items()}}
+    for what, number in numbers.items():
+        if number.shape != ():
+            raise UserError(f"{what} of the objective {objective.name!r} has shape {number.shape}; it must be a number")
+    for what, before, after in (
+        ("state", abstract.variables.state, aux.state),
+        ("extra", abstract.extra, aux.extra),
+    ):
+        shapes = [{path: (x.shape, x.dtype) for path, x in by_path(tree).items()} for tree in (before, after)]
+        differing = [path for path in {**shapes[0], **shapes[1]} if shapes[0].get(path) != shapes[1].get(path)]
+        if differing:
+            path = differing[0]
+            raise UserError(
+                f"the objective {objective.name!r} returns {what}[{path!r}] as {shapes[1].get(path, 'nothing')}, where "
+                f"a step begins with {shapes[0].get(path, 'nothing')}: LossAux.{what} must keep its shapes and types"
+            )
+
+
+def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
+    traced: set[int] = set()
+    for evaluation in task.evaluations:
+        if evaluation.parameters not in ("raw", *abstract.averages):
+            raise UserError(
+                f"the evaluation {evaluation.split}/{evaluation.name} is of the average {evaluation.parameters!r}, "
+                f"which this run does not keep: say raw{''.join(f' or {name}' for name in abstract.averages)}"
+            )
+        if not evaluation.applies(model.sites) or id(evaluation.step) in traced or not len(evaluation.batches):
+            continue
+        traced.add(id(evaluation.step))
+
+        def measure(state: TrainState, batch: Batch, evaluation: Evaluation = evaluation) -> Any:
+            view = _view(model, state, train=False)
+            if evaluation.parameters != "raw":
+                params = with_average(view.variables.params, state.averages[evaluation.parameters])
+                view = view._replace(variables=view.variables._replace(params=params))
+            return evaluation.step(view, batch, stream(state.key, state.step, evaluation.name))
+
+        batch = evaluation.batches[0]
+        arrays = {name: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for name, x in batch.items()}
+        with _told(f"the evaluation {evaluation.split}/{evaluation.name}"):
+            jax.eval_shape(measure, abstract.for_looking(), arrays)
+
+
+def _watch(model: Model) -> _Watched:
+    return _Watched(**{field.name: getattr(model, field.name) for field in dataclasses.fields(model)})
+
+
+def _view(model: Model, state: TrainState, *, train: bool) -> View:
+    return View(model, state.variables, state.averages, state.extra, state.step, train)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Note what was traced on whatever it raises."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        error.add_note(f"raised by {what}, which is traced for its shapes before the first step")
+        raise
