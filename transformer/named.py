@@ -41,7 +41,12 @@ class Exports[T]:
                 f"{self._key}={name!r}: the module exports no {self._attribute}; define {self._attribute} = "
                 f"{self._kind.__name__}(...) in it"
             )
-        self._names[exported.config] = name  # type: ignore[attr-defined]
+        known = self._names.setdefault(exported.config, name)  # type: ignore[attr-defined]
+        if known != name:
+            raise UserError(
+                f"{self._key}={name!r}: its {self._attribute} has the config class of {known!r}; a config is known by "
+                "its class, so give each a dataclass of its own"
+            )
         return exported
 
     def names(self) -> list[str]:

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.contracts import hard_attention, players, pointer, two_players
 from transformer.axes import Placement
-from transformer.training.averages import Average, AverageKind
-from transformer.training.experiment import Setting, assemble, resolve
+from transformer.training.experiment import Experiment, Setting, assemble, resolve
+from transformer.training.optimizer import Algorithm
 from transformer.training.state import TrainState, by_path
 
 TRANSLATION = {
     "name": "contract",
-    "steps": 1,
     "task": {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
@@ -35,12 +33,10 @@ TRANSLATION = {
         "dropout": 0.0,
         "longest": 48,
     },
-    "optimizer": {},
 }
 
 LANGUAGE_MODELLING = {
     "name": "contract",
-    "steps": 1,
     "task": {
         "name": "language_modelling",
         "dataset": "python_docs",
@@ -67,7 +63,6 @@ LANGUAGE_MODELLING = {
         "biases": "none",
         "longest": 36,
     },
-    "optimizer": {},
 }
 
 MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
@@ -96,32 +91,51 @@ MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One row of the table.
+    """One row of the table: a family's and a task's smallest config, and what must come of it.
 
-    `metric` is (split, name, what must hold of its first and last report). `holds` asserts what else is true of the
-    last state. `attends`: the share of queries that look where they should by the end. `sampled` says why
-    accumulation cannot equal the large batch. `rounding`: how far, relatively, losses may drift apart over some steps
-    that are computed in another order.
+    `metric` is (split, name, what must hold of its first and last report). `rates` are objectives whose learning rate
+    is so many times the others'. `holds` asserts what else is true of the last state. `attends`: the share of queries
+    that look where they should by the end. `sampled` says why accumulation cannot equal the large batch. `rounding`:
+    how far, relatively, losses may drift apart over some steps that are computed in another order. `mesh`: the one
+    that `make test` takes; all where it is empty.
     """
 
     name: str
-    assemble: Callable[[Path, Placement], Setting]
+    config: Mapping[str, Any]
     steps: int
     learning_rate: float
     metric: tuple[str, str, Callable[[float, float], bool]]
-    averages: Mapping[str, Average] = dataclasses.field(default_factory=dict)
+    averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     holds: Callable[[TrainState], None] = lambda state: None
     attends: float = 0.0
     sampled: str = ""
     rounding: float = 1e-6
+    mesh: str = ""
+
+    def experiment(self, algorithm: Algorithm, rate: float, *, momentum: float = 0.5) -> Experiment:
+        """The case as an experiment, all of whose objectives descend alike but for their rates."""
+        plain = algorithm is Algorithm.SGD and not momentum
+        section = {"algorithm": algorithm, "learning_rate": rate, "schedule": "constant", "warmup": 0}
+        config: dict[str, Any] = {
+            "name": "contract",
+            "steps": self.steps,
+            "averages": self.averages,
+            **self.config,
+            "optimizer": section | {"beta1": 0.0 if plain else momentum},
+            "optimizers": {name: {"learning_rate": factor * rate} for name, factor in self.rates.items()},
+        }
+        return resolve(config)
+
+    def assemble(self, experiment: Experiment, folder: Path, placement: Placement) -> Setting:
+        """Its task and model, where a placement puts them."""
+        return assemble(experiment, folder, placement)
 
 
-def toy(task: Any, model: Any) -> Callable[[Path, Placement], Setting]:
-    return lambda folder, placement: Setting(task(), model(), {}, placement, None, None)  # type: ignore[arg-type]
-
-
-def registered(config: Mapping[str, Any]) -> Callable[[Path, Placement], Setting]:
-    return lambda folder, placement: assemble(resolve(config), folder, placement)
+def toy(task: str, family: str = "", **choices: Any) -> dict[str, Any]:
+    """The config of a task and a family in files of their own."""
+    path = f"{__package__}.{task}"
+    return {"task": {"name": path}, "model": {"family": f"{__package__}.{family or task}"}, **choices}
 
 
 def baseline_follows_the_reward(state: TrainState) -> None:
@@ -138,7 +152,7 @@ def direction_is_the_largest_singular_one(state: TrainState) -> None:
 CASES = (
     Case(
         "pointer",
-        toy(pointer.WhereIsIt, pointer.model),
+        toy("pointer"),
         steps=120,
         learning_rate=0.01,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
@@ -146,7 +160,7 @@ CASES = (
     ),
     Case(
         "hard_attention",
-        toy(hard_attention.FindTheMark, hard_attention.model),
+        toy("hard_attention"),
         steps=200,
         learning_rate=0.03,
         metric=("train", "reward", lambda first, last: last > 0.8 and first < 0.5),
@@ -156,36 +170,57 @@ CASES = (
     ),
     Case(
         "two_players",
-        toy(two_players.Duel, players.model),
+        toy("two_players", "players"),
         steps=200,
         learning_rate=0.01,
         metric=("validation", "distance", lambda first, last: last < 0.4 and last < 0.7 * first),
         # Each player answers the other's rounding, and scores are small sums of large terms.
         rounding=3e-5,
         # Long enough that the players' going around one another averages out, whatever they began with.
-        averages={"target": Average(AverageKind.EXPONENTIAL, decay=0.97, patterns=("generator/*",))},
+        averages={"target": {"kind": "exponential", "decay": 0.97, "patterns": ("generator/*",)}},
+        # Two time scales (Heusel et al. 2017): the critic is quicker.
+        rates={"generator": 0.8},
         holds=direction_is_the_largest_singular_one,
     ),
     Case(
         "translation x encoder_decoder",
-        registered(TRANSLATION),
+        TRANSLATION,
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        averages={"mean": Average(AverageKind.MEAN, start=16, every=4)},
+        averages={"mean": {"kind": "mean", "start": 16, "every": 4}},
+        mesh="sequence",
     ),
     Case(
         "language_modelling x decoder",
-        registered(LANGUAGE_MODELLING),
+        LANGUAGE_MODELLING,
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+        mesh="tensor",
     ),
     Case(
         "masked_language_modelling x encoder",
-        registered(MASKED_LANGUAGE_MODELLING),
+        MASKED_LANGUAGE_MODELLING,
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        mesh="fsdp",
+    ),
+    Case(
+        "memory",
+        toy("memory"),
+        steps=60,
+        learning_rate=0.03,
+        metric=("train", "auxiliary/sharpness", lambda first, last: last < 0.5 * first),
+        mesh="data",
+    ),
+    Case(
+        "patches",
+        toy("patches"),
+        steps=60,
+        learning_rate=0.03,
+        metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
+        mesh="data",
     ),
 )

@@ -1,16 +1,21 @@
-"""What a toy need not say: the parts of a model and a task that most problems leave at their simplest."""
+"""What the toys share: rows that are never trained on as the probe, and labels made of numbers."""
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from transformer.data.drawn import Drawn
 from transformer.layers.module import Module
 from transformer.models.contract import Interface
-from transformer.tasks.contract import Evaluation
+from transformer.tasks.contract import Kind
 from transformer.tasks.labels import Labels, Link
+from transformer.tasks.plain import PlainTask
+
+
+def no_choice() -> type:
+    """The config class of a toy that is as it is; each has one of its own, by which it is known."""
+    return dataclasses.make_dataclass("NoChoice", (), frozen=True)
 
 
 class Stateless(Module):
@@ -20,42 +25,25 @@ class Stateless(Module):
         return {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-    """Batches drawn anew at every step: a pure function of seed and step."""
+class Toy(PlainTask):
+    """A task whose batches `draw` makes; four rows of a seed of their own are the probe."""
 
-    draw: Callable[[np.random.Generator], dict[str, np.ndarray]]
-    seed: int
+    interface = Interface(inputs={}, vocabularies={})
 
-    def __getitem__(self, step: int) -> dict[str, np.ndarray]:
-        return self.draw(np.random.default_rng((self.seed, step)))
-
-
-class Defaults:
-    """Nothing carried, prepared or evaluated; four rows that are never trained on are the probe."""
-
-    interface = Interface(inputs={}, vocabularies={}, pad=0, begin=0, end=0)
-    evaluations: tuple[Evaluation, ...] = ()
-    draw: Callable[[np.random.Generator], dict[str, np.ndarray]]
+    def draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        raise NotImplementedError
 
     def source(self, seed):
         return Drawn(self.draw, seed)
 
-    def init_extra(self, view, key):
-        return {}
-
-    def prepare(self, view, batch, key):
-        return batch, view.extra
-
-    def totals(self, batch):
-        return {"examples": jnp.float32(len(next(iter(batch.values()))))}
-
+    @property
     def probed(self):
         return {name: x[:4] for name, x in self.source(12345)[0].items()}
 
-    def probe(self, view, capture, key):
-        inputs = {name: jnp.asarray(x) for name, x in self.probed().items()}
-        return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
+
+def kind(task: type) -> Kind:
+    """A toy as a TASK."""
+    return Kind(no_choice(), lambda config, directory, rows: task(), lambda config, rows: task())
 
 
 def captured_at(site, captured, capture):

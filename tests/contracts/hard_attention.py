@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
+from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
 from transformer.attention.attend import read
 from transformer.attention.capture import capture_weights
-from transformer.attention.sites import Axis, Site
+from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.initialisation import xavier_uniform
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Parameter
-from transformer.models.contract import Aux, Model
+from transformer.models.contract import Aux, Family, Model
 from transformer.tasks.contract import LossAux, Objective
 
 PLACES, FEATURES, DECAY = 6, 4, 0.9
@@ -32,7 +32,7 @@ class Glimpse(Stateless):
         return seen, Aux(maps, {"log_probability": log_probability}, state)
 
 
-class FindTheMark(Defaults):
+class FindTheMark(Toy):
     """One place of a noisy scene is marked in its first feature; the reward is 1 for looking there."""
 
     objectives = property(lambda self: (Objective("glimpse", self.loss),))
@@ -46,18 +46,21 @@ class FindTheMark(Defaults):
         return {"baseline": jnp.float32(0)}
 
     def loss(self, view, batch, totals, key):
-        seen, aux = view.model.apply(view.variables, batch, train=view.train, key=key)
+        seen, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
         reward, baseline = seen[:, 0], view.extra["baseline"]
         loss = -jnp.sum((reward - baseline) * aux.extras["log_probability"]) / totals["examples"]
         extra = {"baseline": DECAY * baseline + (1 - DECAY) * jnp.mean(reward)}
         metrics = {"loss": loss, "reward": jnp.sum(reward) / totals["examples"]}
-        return loss, LossAux(aux.state, extra, metrics)
+        return loss, LossAux.of(aux, extra, metrics)
 
-    def labels(self):
-        marked = self.probed()["scene"][..., :1].argmax(axis=1)
-        axes = {"look": np.ones_like(marked), "place": np.arange(1, PLACES + 1)[None].repeat(len(marked), 0)}
-        return labelled(axes, "glimpse", marked)
+    def labels(self, sites):
+        marked = self.probed["scene"][..., :1].argmax(axis=1)
+        return labelled({"look": np.ones_like(marked)}, "glimpse", marked)
 
 
-def model():
-    return Model(Functional(Glimpse), (Site("glimpse", Axis("look"), Axis("place"), ("0",), ("0",)),))
+def build(config, interface, precision):
+    place = Axis("place", AxisKind.POINTS, size=PLACES)
+    return Model(Functional(Glimpse), (Site("glimpse", Axis("look"), place, ("0",), ("0",)),))
+
+
+FAMILY, TASK = Family(no_choice(), build), kind(FindTheMark)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from tests.contracts.defaults import captured_at
+from tests.contracts.defaults import captured_at, no_choice
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.attention import MultiHeadAttention
@@ -11,7 +11,7 @@ from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Functional, Module, Parameter
-from transformer.models.contract import Aux, Model
+from transformer.models.contract import Aux, Family, Model
 
 WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 
@@ -48,6 +48,9 @@ class Players(Module):
         return score, Aux({}, {}, {"direction": right} if train else state)
 
 
-def model():
+def build(config, interface, precision):
     axis, heads = Axis("points"), tuple(str(head) for head in range(HEADS))
     return Model(Functional(Players), (Site(SITE, axis, axis, ("0",), heads),))
+
+
+FAMILY = Family(no_choice(), build)

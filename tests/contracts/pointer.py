@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
+from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
 from transformer.attention.capture import capture_weights
 from transformer.attention.masks import Mask, dense
 from transformer.attention.normalise import softmax
@@ -12,12 +12,15 @@ from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal
 from transformer.layers.module import Functional, Parameter
-from transformer.models.contract import Aux, Model
+from transformer.models.contract import Aux, Family, Input, Interface, Model, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 
 SYMBOLS, LENGTH, WIDTH, PAD = 9, 8, 16, 0
 ROWS = SYMBOLS + 1  # even, so that two devices can share the tables
+
+
+SERVES = signature("asked", "given", output="places")
 
 
 class Pointer(Stateless):
@@ -33,9 +36,10 @@ class Pointer(Stateless):
         return jnp.where(allowed, logits, -1e9)[:, 0], Aux(maps, {}, state)
 
 
-class WhereIsIt(Defaults):
+class WhereIsIt(Toy):
     """Point at where each asked symbol stands; lengths are uneven, so that the denominator matters."""
 
+    interface = Interface({name: Input((32, LENGTH)) for name in SERVES.inputs}, {}, pad=PAD, output=SERVES.output)
     objectives = property(lambda self: (Objective("pointer", self.loss),))
 
     def draw(self, random):
@@ -49,15 +53,18 @@ class WhereIsIt(Defaults):
         return {"tokens": jnp.sum(batch["asked"] != PAD).astype(jnp.float32)}
 
     def loss(self, view, batch, totals, key):
-        logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key)
+        logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
         sums = token_loss(logits, batch["place"], batch["asked"] != PAD, label_smoothing=0.0)
         means = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
-        return means["loss"], LossAux(aux.state, view.extra, means)
+        return means["loss"], LossAux.of(aux, view.extra, means)
 
-    def labels(self):
-        probed = self.probed()
+    def labels(self, sites):
+        probed = self.probed
         return labelled({"asked": probed["asked"], "given": probed["given"]}, "pointer", probed["place"])
 
 
-def model():
+def build(config, interface, precision):
     return Model(Functional(Pointer), (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),))
+
+
+FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), kind(WhereIsIt)

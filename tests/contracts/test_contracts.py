@@ -4,6 +4,7 @@ One table: each case runs plain, accumulated, resumed, mapped and vectorised. A 
 or the store to know about it fails here.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,25 +15,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.contracts.cases import (
-    CASES,
-    LANGUAGE_MODELLING,
-    MASKED_LANGUAGE_MODELLING,
-    TRANSLATION,
-    Case,
-)
+from tests.contracts.cases import CASES, Case
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import View
-from transformer.tasks.registry import TASKS
+from transformer.tasks.registry import TASKS, rehearse
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluate import compile_evaluations
-from transformer.training.experiment import Setting, assemble, compile_once, resolve
+from transformer.training.experiment import (
+    Experiment,
+    Setting,
+    assemble,
+    compile_once,
+    numbers_of,
+    preflight,
+    resolve,
+)
 from transformer.training.loop import Cadence, Measured, run
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.optimizer import Algorithm, make_optimizer
 from transformer.training.probe import compile_probe
 from transformer.training.sharding import one_device
 from transformer.training.sinks import Sinks
@@ -66,26 +69,24 @@ class Recorder(NullSink):
         self.records.append((step, split, dict(values)))
 
 
-def optimizer_config(algorithm: Algorithm, rate: float) -> OptimizerConfig:
-    beta1 = 0.0 if algorithm is Algorithm.SGD else 0.5
-    return OptimizerConfig(algorithm, rate, Schedule.CONSTANT, warmup=0, beta1=beta1)
-
-
 class Trial:
     """A case set up once: its compiled step, and one uninterrupted run that is saved half-way and mapped."""
 
     def __init__(self, case: Case, folder: Path):
         self.case, self.folder = case, folder
+        self.adam = Algorithm.ADAM, case.learning_rate
         (folder / "task").mkdir()
-        self.setting = case.assemble(folder / "task", one_device())
-        measured = self.setting.task.evaluations[:1]
+        experiment = self.experiment(*self.adam)
+        self.setting = case.assemble(experiment, folder / "task", one_device())
+        preflight(dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, heads_every=1)), self.setting)
+        measured = [each for each in self.setting.task.evaluations if each.applies(self.setting.model.sites)]
+        measured = [*measured[:1], *[each for each in measured[1:] if each.name == "alignment"]]
         compiled = compile_evaluations(self.setting.model, measured, self.setting.placement)
         self.evaluations = [
             Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
             for evaluation, evaluate in zip(measured, compiled, strict=True)
         ]
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
-        self.adam = Algorithm.ADAM, case.learning_rate
         (self.first,) = self.initial(*self.adam)
         plan, self.probe = compile_probe(
             self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
@@ -97,24 +98,29 @@ class Trial:
             self.step, *self.initial(*self.adam), case.steps, half=half, maps=Maps(self.store), save=self.save
         )
 
+    def experiment(self, algorithm: Algorithm, rate: float) -> Experiment:
+        return self.case.experiment(algorithm, rate, momentum=0.0 if algorithm is Algorithm.SGD else 0.5)
+
     def optimisers(self, algorithm: Algorithm, rate: float) -> dict[str, Any]:
-        config = optimizer_config(algorithm, rate)
-        return {o.name: make_optimizer(config, self.case.steps) for o in self.setting.task.objectives}
+        sections = self.experiment(algorithm, rate).optimizer_of
+        return {o.name: make_optimizer(sections(o.name), self.case.steps) for o in self.setting.task.objectives}
 
     def compiled(self, algorithm: Algorithm, rate: float, accumulate: int = 1) -> Any:
+        setting, averages = self.setting, self.experiment(algorithm, rate).averages
         optimisers = self.optimisers(algorithm, rate)
-        step = make_step(self.setting.model, self.setting.task, optimisers, self.case.averages, accumulate=accumulate)
+        step = make_step(setting.model, setting.task, optimisers, averages, accumulate=accumulate)
         return jax.jit(step, donate_argnums=0)
 
     def initial(self, algorithm: Algorithm, *rates: float, keys: Sequence[int] = (7,)) -> tuple[TrainState, ...]:
         """The first state of each learning rate and key."""
-        optimisers = self.optimisers(algorithm, rates[0])
-        make = functools.partial(init_state, self.setting.model, self.setting.task, optimisers, self.case.averages)
+        optimisers, task = self.optimisers(algorithm, rates[0]), self.setting.task
+        averages = self.experiment(algorithm, rates[0]).averages
+        make = functools.partial(init_state, self.setting.model, task, optimisers, averages)
         compiled = compile_once(make, self.setting.placement)
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return tuple(
             jax.device_put(
-                compiled(dict.fromkeys(optimisers, hyper_of(optimizer_config(algorithm, rate))), jax.random.key(key)),
+                compiled(numbers_of(self.experiment(algorithm, rate), task), jax.random.key(key)),
                 jax.devices()[0],
             )
             for rate, key in zip(rates, keys, strict=True)
@@ -190,7 +196,8 @@ def resumed(trial: Trial) -> None:
 
 def mapped(trial: Trial) -> None:
     """The maps of every site are probabilities, are stored at their steps, and come back."""
-    half, labels = trial.case.steps // 2, trial.setting.task.labels()
+    half, sites = trial.case.steps // 2, trial.setting.model.sites
+    labels = trial.setting.task.labels(sites).completed(sites)
     store = MapStore.existing(trial.folder / "maps")
     assert store.steps == (0, half, trial.case.steps)
     for step, state in ((0, trial.first), (trial.case.steps, trial.final)):
@@ -214,12 +221,12 @@ def mapped(trial: Trial) -> None:
 def vectorised(trial: Trial) -> None:
     """Lanes with keys, batches and learning rates of their own are their single runs, in one program."""
     # Plain descent, as where a batch is cut: Adam would blow rounding up.
-    descent, task, averages = Algorithm.SGD, trial.setting.task, trial.case.averages
+    descent, task = Algorithm.SGD, trial.setting.task
     keys, rates = zip(*LANES, strict=True)
     states = list(trial.initial(descent, *rates, keys=keys))
     step = trial.compiled(descent, rates[0])
     # That of no lane: the numbers are the state's.
-    optimisers = trial.optimisers(descent, 123.0)
+    optimisers, averages = trial.optimisers(descent, 123.0), trial.experiment(descent, 1.0).averages
     together = jax.jit(vectorise(make_step(trial.setting.model, task, optimisers, averages)))
     state = stack_states(states, trial.setting.placement)
     batches = StackedBatches([task.source(lane.key) for lane in LANES])
@@ -296,16 +303,21 @@ def test_contract(trial: Trial, mode: str) -> None:
     MODES[mode](trial)
 
 
-CONFIGS = {"translation": TRANSLATION, "language_modelling": LANGUAGE_MODELLING}
-CONFIGS |= {"masked_language_modelling": MASKED_LANGUAGE_MODELLING}
+# Of every family and every task one of the table's sections.
+OF_FAMILY = {case.config["model"]["family"]: case.config["model"] for case in CASES}
+OF_TASK = {case.config["task"]["name"]: case.config["task"] for case in CASES}
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_every_pair_is_in_the_table_or_refused(task: str, tmp_path: Path) -> None:
-    names = {case.name for case in CASES}
-    absent = [family for family in FAMILIES if f"{task} x {family}" not in names]
-    assert len(absent) < len(FAMILIES)
-    for family in absent:
-        config = {**CONFIGS[task], "model": {"family": family, "width": 16, "heads": 2, "longest": 48}}
-        with pytest.raises(UserError, match=rf"config\.model\.family={family} predicts .* but the task needs .*: say "):
-            assemble(resolve(config), tmp_path, one_device())
+def test_every_family_and_every_task_is_in_the_table() -> None:
+    assert set(FAMILIES.names()) <= set(OF_FAMILY)
+    assert set(TASKS.names()) <= set(OF_TASK)
+
+
+@pytest.mark.parametrize("task", TASKS.names())
+def test_a_family_that_does_not_serve_a_task_is_refused(task: str, tmp_path: Path) -> None:
+    for family, model in OF_FAMILY.items():
+        experiment = resolve({"name": "pair", "steps": 1, "task": OF_TASK[task], "model": model, "optimizer": {}})
+        told = rehearse(experiment.task)
+        if told.interface.signature not in FAMILIES[family].serves:
+            with pytest.raises(UserError, match=rf"config\.model\.family={family} serves .*, but the task asks"):
+                assemble(experiment, tmp_path, one_device(), rehearse=True)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.contracts.cases import CASES, Case
 from transformer.axes import DividedAttention, Placement
-from transformer.training.experiment import Setting, compile_once
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.experiment import Setting, compile_once, numbers_of
+from transformer.training.optimizer import Algorithm
 from transformer.training.sharding import (
     ShardingConfig,
     make_placement,
@@ -40,16 +40,11 @@ SLOW = {
     "fsdp and sequence": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
 }
 MESHES = QUICK | SLOW
-MESH_OF_FAMILY = {
-    "translation x encoder_decoder": "sequence",
-    "language_modelling x decoder": "tensor",
-    "masked_language_modelling x encoder": "fsdp",
-}
 PAIRS = [
     pytest.param(case, mesh, id=f"{case.name}-{mesh}", marks=[] if quick else [pytest.mark.slow])
     for case in CASES
     for mesh in MESHES
-    for quick in [mesh in QUICK and MESH_OF_FAMILY.get(case.name, mesh) == mesh]
+    for quick in [mesh in QUICK and mesh == (case.mesh or mesh)]
 ]
 
 
@@ -67,15 +62,14 @@ class Run:
 
     def __init__(self, case: Case, placement: Placement, folder: Path):
         folder.mkdir()
-        self.setting: Setting = case.assemble(folder, placement)
         # Momentum's first trace is the gradient itself, and plain descent does not blow rounding up.
-        config = OptimizerConfig(Algorithm.SGD, 0.02, Schedule.CONSTANT, warmup=0, beta1=0.5)
-        made = {objective.name: make_optimizer(config, STEPS) for objective in self.setting.task.objectives}
-        model, task = self.setting.model, self.setting.task
-        make = functools.partial(init_state, model, task, made, case.averages, dict.fromkeys(made, hyper_of(config)))
+        experiment = case.experiment(Algorithm.SGD, 0.02)
+        self.setting: Setting = case.assemble(experiment, folder, placement)
+        model, task, made = self.setting.model, self.setting.task, self.setting.optimisers
+        make = functools.partial(init_state, model, task, made, experiment.averages, numbers_of(experiment, task))
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
         self.initialise = compile_once(make, placement, self.shardings)
-        step = traced_on(placement, make_step(model, task, made, case.averages))
+        step = traced_on(placement, make_step(model, task, made, experiment.averages))
         self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
 
     def train(self, steps: int) -> Trained:

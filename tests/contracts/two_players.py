@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Defaults, labelled
+from tests.contracts.defaults import Toy, kind, labelled
 from tests.contracts.players import SITE, WIDTH
 from transformer.tasks.contract import Evaluation, LossAux, Objective, Report
 
 SHAPE, CENTRE = (32, 6, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
 
 
-class Duel(Defaults):
+class Duel(Toy):
     """Make points like the real ones; noise is prepared for the whole batch, so that cutting it changes nothing."""
 
     def __init__(self):
@@ -36,9 +36,9 @@ class Duel(Defaults):
         return loss, LossAux(aux.state, view.extra, {"loss": loss})
 
     def generator_loss(self, view, batch, totals, key):
-        fake, _ = view.model.apply(view.variables, batch, train=view.train)
+        fake, aux = view.model.apply(view.variables, batch, train=view.train, capture=view.capture)
         loss = -jnp.sum(self.judge(view, fake)[0]) / totals["examples"]
-        return loss, LossAux(view.variables.state, view.extra, {"loss": loss})
+        return loss, LossAux.of(aux, view.extra, {"loss": loss})
 
     def middle(self, view, batch, key):
         points, _ = view.model.apply(view.variables, self.prepare(view, batch, key)[0], train=False)
@@ -47,8 +47,12 @@ class Duel(Defaults):
     def distance(self, sums, rows):
         return Report({"distance": float(np.abs(sums["middle"] - CENTRE).max())})
 
+    @property
     def probed(self):
         return {"noise": np.random.default_rng(0).normal(size=(4, *SHAPE[1:])).astype(np.float32)}
 
-    def labels(self):
+    def labels(self, sites):
         return labelled({"points": np.arange(1, SHAPE[1] + 1)[None].repeat(4, axis=0)}, SITE)
+
+
+TASK = kind(Duel)

@@ -185,9 +185,8 @@ def _traced(
             )
         return prepared, value, aux
 
-    arrays = {name: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for name, x in batch.items()}
     with _told(f"the loss of the objective {objective.name!r}"):
-        return jax.eval_shape(run, abstract, arrays)
+        return jax.eval_shape(run, abstract, _shapes(batch))
 
 
 def _check_inputs(interface: Interface, batch: Mapping[str, Any]) -> None:
@@ -252,10 +251,17 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
                 view = view._replace(variables=view.variables._replace(params=params))
             return evaluation.step(view, batch, stream(state.key, state.step, evaluation.name))
 
-        batch = evaluation.batches[0]
-        arrays = {name: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for name, x in batch.items()}
         with _told(f"the evaluation {evaluation.split}/{evaluation.name}"):
-            jax.eval_shape(measure, abstract.for_looking(), arrays)
+            jax.eval_shape(measure, abstract.for_looking(), _shapes(evaluation.batches[0]))
+
+
+def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays as they arrive on a device, where 64 bits are 32 unless jax is told otherwise."""
+
+    def shape(array: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(np.shape(array), jax.dtypes.canonicalize_dtype(np.asarray(array).dtype))
+
+    return {name: shape(array) for name, array in batch.items()}
 
 
 def _watch(model: Model) -> _Watched:

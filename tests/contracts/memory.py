@@ -1,0 +1,73 @@
+"""A memory with slots, whose reading the model itself wants to be sharp: an auxiliary loss over real tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
+from transformer.attention.attend import attend
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.attention.spec import AttentionSpec
+from transformer.layers.embedding import Embedding
+from transformer.layers.initialisation import normal
+from transformer.layers.module import Functional, Parameter
+from transformer.models.contract import Aux, AuxiliaryLoss, Family, Input, Interface, Model, signature
+from transformer.tasks.contract import LossAux, Objective
+from transformer.tasks.losses import token_loss
+
+SLOTS, SYMBOLS, CLASSES, WIDTH, LENGTH, PAD, WEIGHT = 4, 8, 4, 8, 6, 0, 0.3
+SITE, SERVES = "memory/read", signature("symbols", output="classes")
+
+
+class Memory(Stateless):
+    def __init__(self, keys):
+        made = {"initializer": normal(1.0), "parameter": Parameter(), "keys": keys}
+        self.query = Embedding(2 * SYMBOLS, WIDTH, **made)
+        self.address, self.content = Embedding(SLOTS, WIDTH, **made), Embedding(SLOTS, CLASSES, **made)
+
+    def forward(self, state, inputs, *, train, key=None, capture=None):
+        symbols_BxT = jnp.asarray(inputs["symbols"])
+        q_BxTx1xE = self.query(symbols_BxT, jnp.float32)[:, :, None]
+        slots = jnp.broadcast_to(jnp.arange(SLOTS), (len(symbols_BxT), SLOTS))
+        k, v = (table(slots, jnp.float32)[:, :, None] for table in (self.address, self.content))
+        lengths_B = jnp.sum(symbols_BxT != PAD, axis=1)
+        mask, asked = Mask(query_lengths=lengths_B), None if capture is None else capture.at(SITE)
+        logits, attended = attend(q_BxTx1xE, k, v, spec=AttentionSpec(), mask=mask, capture=asked)
+        weights_BxTxS = jax.nn.softmax(jnp.einsum("bthe,bshe->bts", q_BxTx1xE, k) / WIDTH**0.5)
+        entropy_BxT = -jnp.sum(weights_BxTxS * jnp.log(weights_BxTxS + 1e-9), axis=-1)
+        real = jnp.arange(symbols_BxT.shape[1]) < lengths_B[:, None]
+        sharpness = AuxiliaryLoss(jnp.sum(jnp.where(real, entropy_BxT, 0)), jnp.sum(real), WEIGHT)
+        maps = captured_at(SITE, attended.captured, capture)
+        return logits[:, :, 0], Aux(maps, {}, state, {"sharpness": sharpness})
+
+
+class Classify(Toy):
+    """A symbol's class is its number modulo four; lengths are uneven, so that denominators matter."""
+
+    interface = Interface({"symbols": Input((32, LENGTH))}, {}, pad=PAD, output=SERVES.output)
+    objectives = property(lambda self: (Objective("classify", self.loss),))
+
+    def draw(self, random):
+        symbols = random.integers(1, SYMBOLS + 1, (32, LENGTH))
+        return {"symbols": np.where(np.arange(LENGTH) < random.integers(1, LENGTH + 1, (32, 1)), symbols, PAD)}
+
+    def totals(self, batch):
+        return {"tokens": jnp.sum(batch["symbols"] != PAD).astype(jnp.float32)}
+
+    def loss(self, view, batch, totals, key):
+        logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
+        sums = token_loss(logits, batch["symbols"] % CLASSES, batch["symbols"] != PAD, label_smoothing=0.0)
+        means = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        return means["loss"], LossAux.of(aux, view.extra, means)
+
+    def labels(self, sites):
+        return labelled({"symbols": self.probed["symbols"]}, SITE)
+
+
+def build(config, interface, precision):
+    slots = Axis("memory", AxisKind.SLOTS, size=SLOTS)
+    return Model(Functional(Memory), (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),))
+
+
+FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), kind(Classify)

@@ -1,0 +1,78 @@
+"""Like a ViT: a picture cut into a grid of patches behind a class token, one layer of self-attention."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+
+from tests.contracts.defaults import Stateless, Toy, captured_at, kind, no_choice
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.layers.attention import MultiHeadAttention
+from transformer.layers.block_config import BlockConfig, Positions
+from transformer.layers.embedding import Embedding
+from transformer.layers.initialisation import Initialise, normal, xavier_uniform
+from transformer.layers.linear import Linear
+from transformer.layers.module import Functional, Parameter
+from transformer.models.contract import Aux, Family, Input, Interface, Modality, Model, signature
+from transformer.tasks.contract import LossAux, Objective
+from transformer.tasks.labels import Labels, Link
+from transformer.tasks.losses import token_loss
+
+SIDE, PATCH, WIDTH, HEADS, SITE = 2, 4, 8, 2, "picture/self"
+SERVES = signature("picture", output="class")
+
+
+class Patches(Stateless):
+    def __init__(self, keys):
+        config = BlockConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
+        made = {"parameter": Parameter(), "keys": keys}
+        linear = {"bias": True, "initialise": xavier_uniform, **made}
+        self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), **linear)
+        self.places = Embedding(2 * SIDE**2, WIDTH, initializer=normal(1.0), **made)
+        initialise = Initialise(config.initialisation, 1, config.depth)
+        self.attention = MultiHeadAttention(config, cross=False, initialise=initialise, **made)
+        self.head = Linear((("embed", WIDTH),), (("features", SIDE**2),), **linear)
+
+    def forward(self, state, inputs, *, train, key=None, capture=None):
+        cut = jnp.asarray(inputs["picture"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)
+        patches = self.embed(jnp.swapaxes(cut, 2, 3).reshape(-1, SIDE**2, PATCH * PATCH))
+        x = jnp.pad(patches, ((0, 0), (1, 0), (0, 0))) + self.places(jnp.arange(SIDE**2 + 1), jnp.float32)
+        y, captured = self.attention(x, x, mask=Mask(), capture=None if capture is None else capture.at(SITE))
+        return self.head((x + y)[:, 0]), Aux(captured_at(SITE, captured, capture), {}, state)
+
+
+class WhereIsTheBlob(Toy):
+    """Which quarter of the picture is bright."""
+
+    interface = Interface(
+        {"picture": Input((32, SIDE * PATCH, SIDE * PATCH, 1), jnp.float32, Modality.PICTURE)}, {}, output="class"
+    )
+    objectives = property(lambda self: (Objective("classify", self.loss),))
+
+    def draw(self, random):
+        where = random.integers(0, SIDE**2, 32)
+        bright = np.kron(np.eye(SIDE**2).reshape(-1, SIDE, SIDE), np.ones((PATCH, PATCH)))[where]
+        picture = bright + 0.3 * random.normal(size=bright.shape)
+        return {"picture": picture[..., None].astype(np.float32), "label": where}
+
+    def loss(self, view, batch, totals, key):
+        logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
+        every = jnp.ones_like(batch["label"][:, None], bool)
+        sums = token_loss(logits[:, None], batch["label"][:, None], every, label_smoothing=0.0)
+        means = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
+        return means["loss"], LossAux.of(aux, view.extra, means)
+
+    def labels(self, sites):
+        pictures = np.repeat((255 * self.probed["picture"].clip(0, 1)).astype(np.uint8), 3, axis=-1)
+        links = tuple((Link(0, 1 + int(where), True),) for where in self.probed["label"])
+        labels = Labels({}, tuple(f"picture {n}" for n in range(len(links))), {SITE: links})
+        return dataclasses.replace(labels, pictures={"patches": pictures})
+
+
+def build(config, interface, precision):
+    grid = Axis("patches", AxisKind.GRID, shape=(SIDE, SIDE), stride=float(PATCH), leading=1)
+    return Model(Functional(Patches), (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),))
+
+
+FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), kind(WhereIsTheBlob)
