@@ -28,11 +28,13 @@ from transformer.training.state import TrainState, by_path, stream
 class _Watched(Model):
     """The model, remembering what each of its passes was asked for and returned."""
 
+    model: Model | None = None
     passes: list[tuple[Capture | None, Aux]] = dataclasses.field(default_factory=list)
 
     def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Aux]:
         """As `Model.apply`."""
-        outputs, aux = super().apply(variables, inputs, **request)
+        assert self.model is not None
+        outputs, aux = self.model.apply(variables, inputs, **request)
         self.passes.append((request.get("capture"), aux))
         return outputs, aux
 
@@ -265,7 +267,7 @@ def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _watch(model: Model) -> _Watched:
-    return _Watched(**{field.name: getattr(model, field.name) for field in dataclasses.fields(model)})
+    return _Watched(model.functional, model.sites, model.longest, model)
 
 
 def _view(model: Model, state: TrainState, *, train: bool) -> View:
