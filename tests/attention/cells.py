@@ -9,11 +9,11 @@ import numpy as np
 
 from tests.oracles import algebra
 from transformer.attention import positions, scores
-from transformer.attention.attend import Attended, attend
 from transformer.attention.backends import BACKENDS, Combination, unsupported
 from transformer.attention.capture import Capture
+from transformer.attention.composition import Attended, attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import Reweighting
+from transformer.attention.normalisers import Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.attention import statistics
-from transformer.attention.attend import attend
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
 from transformer.attention.positions import T5, Position, Rotary, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score

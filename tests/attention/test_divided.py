@@ -16,12 +16,12 @@ from tests.attention import cells
 from tests.attention.cells import Cell, Sizes
 from tests.attention.test_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import algebra
-from transformer.attention.attend import attend
 from transformer.attention.backends import BACKENDS, Circumstances, Combination, choose, circumstances, unsupported
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.division import division_of
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import Normaliser
+from transformer.attention.normalisers import Normaliser
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.attend import attend
+from transformer.attention.composition import attend
 from transformer.attention.masks import local_monotonic
 from transformer.attention.positions import (
     T5,

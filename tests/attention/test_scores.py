@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.attend import attend
 from transformer.attention.checks import check_call
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import softmax
+from transformer.attention.normalisers import softmax
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
 from transformer.attention.scores import (
     Additive,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from transformer.attention.division import Division
 from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
-from transformer.attention.normalise import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.normalisers import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.positions import BIASES, ROTARIES, Position
 from transformer.attention.scores import PRODUCTS, Score
 from transformer.attention.spec import AttentionSpec, Backend

@@ -3,8 +3,8 @@
 import dataclasses
 import enum
 
-from transformer.attention.dropout import check_rate
-from transformer.attention.normalise import Normaliser, Reweighting
+from transformer.attention.drop import check_rate
+from transformer.attention.normalisers import Normaliser, Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score, check_positive
 

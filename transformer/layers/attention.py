@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.attend import attend
 from transformer.attention.capture import Capture, Captured
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.positions import (
     ROTARIES,

@@ -15,9 +15,9 @@ from transformer.attention.capture import Capture, Captured, capture_products, c
 from transformer.attention.checks import check_call
 from transformer.attention.divided import Program, attend_divided
 from transformer.attention.division import Division, division_of
-from transformer.attention.dropout import dropout
+from transformer.attention.drop import dropout
 from transformer.attention.masks import Mask, dense, query_positions
-from transformer.attention.normalise import Reweighting, gaussian, normalise
+from transformer.attention.normalisers import Reweighting, gaussian, normalise
 from transformer.attention.positions import Position, Shaw
 from transformer.attention.products import attend_products, log_sum_products
 from transformer.attention.scores import (
