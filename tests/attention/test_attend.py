@@ -17,8 +17,8 @@ from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import Normaliser
+from transformer.attention.parameters import Score
 from transformer.attention.positions import sinusoidal
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 
 B, Q, K, H, D = 3, 5, 7, 2, 4

@@ -22,8 +22,8 @@ from transformer.attention import statistics
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
+from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
 from transformer.attention.positions import T5, Position, Rotary, Shaw, TransformerXL
-from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
 from transformer.attention.spec import AttentionSpec, Backend
 
 Q_SHAPE, K_SHAPE = (2, 5, 4, 8), (2, 7, 2, 8)

@@ -22,8 +22,8 @@ from transformer.attention.composition import attend
 from transformer.attention.division import division_of
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import Normaliser
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction
 from transformer.attention.support import masks_of_the_table

@@ -23,8 +23,8 @@ from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import FACTS, Mask
 from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.support import MODES, in_words, masks_of_the_table
 

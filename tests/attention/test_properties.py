@@ -16,8 +16,8 @@ from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import SAMPLERS, Normaliser
+from transformer.attention.parameters import Parameters, Score
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
-from transformer.attention.scores import Parameters, Score
 from transformer.attention.spec import AttentionSpec, Backend
 
 Facts = dict[str, Any]

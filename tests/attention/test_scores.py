@@ -13,19 +13,9 @@ from transformer.attention.checks import check_call
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import softmax
+from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
-from transformer.attention.scores import (
-    Additive,
-    Concat,
-    Cosine,
-    General,
-    Location,
-    Mlp,
-    Parameters,
-    Score,
-    prepare_keys,
-    score,
-)
+from transformer.attention.scores import prepare_keys, score
 from transformer.attention.spec import AttentionSpec, Backend
 
 # Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.

@@ -30,8 +30,8 @@ from transformer.attention.capture import capture_weights
 from transformer.attention.composition import attend, read
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import SAMPLERS, Normaliser, normalise
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.support import combinations
 

@@ -7,7 +7,8 @@ from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
 from transformer.attention.capture import capture_weights
 from transformer.attention.masks import Mask, dense
 from transformer.attention.normalisers import softmax
-from transformer.attention.scores import Score, score
+from transformer.attention.parameters import Score
+from transformer.attention.scores import score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal

@@ -18,8 +18,8 @@ from transformer.attention.backends import (
 )
 from transformer.attention.masks import FACTS, NEEDS
 from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import DividedAttention
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.scores import Score
+from transformer.attention.parameters import Score
 from transformer.layers.block_config import BlockConfig, Positions, Remat
 from transformer.layers.residual import NormPlacement
 from transformer.models.decoder import DecoderConfig
