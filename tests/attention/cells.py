@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.oracles import algebra
-from transformer.attention import positions, scores
-from transformer.attention.attend import Attended, attend
+from transformer.attention import parameters, positions
 from transformer.attention.backends import BACKENDS, Combination, unsupported
 from transformer.attention.capture import Capture
+from transformer.attention.composition import Attended, attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import Reweighting
+from transformer.attention.normalisers import Reweighting
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
 from transformer.attention.support import combinations, masks_of_the_table
@@ -186,15 +186,15 @@ def spec_of(cell: Cell) -> AttentionSpec:
     )
 
 
-def parameters_of(combination: Combination, arrays: algebra.Arrays) -> scores.Parameters:
+def parameters_of(combination: Combination, arrays: algebra.Arrays) -> parameters.Parameters:
     def of(role: str) -> dict[str, Any]:
         return {name.removeprefix(role): array for name, array in arrays.items() if name.startswith(role)}
 
     of_score, of_position = of("score."), of("position.")
     if combination.position is Position.T5:
         of_position |= {"bidirectional": "causal" not in combination.facts, "longest": LONGEST}
-    return scores.Parameters(
-        scores.PARAMETERS[combination.score](**of_score) if of_score else None,
+    return parameters.Parameters(
+        parameters.PARAMETERS[combination.score](**of_score) if of_score else None,
         positions.PARAMETERS[combination.position](**of_position) if of_position else None,
     )
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from tests.oracles import attention as oracle
-from transformer.attention.attend import attend
 from transformer.attention.blockwise import Form, Terms, attend_blockwise
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import Normaliser
+from transformer.attention.normalisers import Normaliser
+from transformer.attention.parameters import Score
 from transformer.attention.positions import sinusoidal
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 
 B, Q, K, H, D = 3, 5, 7, 2, 4

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.attend import attend
 from transformer.attention.blockwise import Form, Terms, attend_blockwise
 from transformer.attention.capture import Capture, Captured, capture_products
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
+from transformer.attention.parameters import Parameters
 from transformer.attention.positions import T5, Position
-from transformer.attention.scores import Parameters
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS, Reduction, added, the_first
 

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.attention import statistics
-from transformer.attention.attend import attend
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
+from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
 from transformer.attention.positions import T5, Position, Rotary, Shaw, TransformerXL
-from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
 from transformer.attention.spec import AttentionSpec, Backend
 
 Q_SHAPE, K_SHAPE = (2, 5, 4, 8), (2, 7, 2, 8)
@@ -330,24 +330,32 @@ def outcome(call: Callable[[], Any]) -> tuple[str, str] | None:
     return None
 
 
-@pytest.fixture(scope="module")
-def outcomes(root: Path) -> dict[str, tuple[str, str] | None]:
-    """How every case ends where nothing but our own checks looks at it."""
-    command = [sys.executable, "-m", "tests.attention.test_checks"]
+def outcomes_of(module: str, root: Path) -> dict[str, tuple[str, str] | None]:
+    """How every case of a module ends where nothing but our own checks looks at it."""
+    command = [sys.executable, "-m", f"tests.attention.{module}"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
 
+def fault(case: Case, found: tuple[str, str] | None) -> str | None:
+    """What is wrong with how a case ended; None where it was refused in one line that says what it must."""
+    if found is None:
+        return "accepted"
+    kind, message = found
+    missing = [part for part in case.says if part not in message]
+    return None if not missing and kind == case.error.__name__ else f"{kind}: {message} lacks {missing}"
+
+
+@pytest.fixture(scope="module")
+def outcomes(root: Path) -> dict[str, tuple[str, str] | None]:
+    return outcomes_of("test_checks", root)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_bad_input_is_refused_by_name(outcomes: dict[str, Any], name: str) -> None:
-    found = outcomes[name]
-    assert found is not None, "accepted"
-    kind, message = found
-    for part in CASES[name].says:
-        assert part in message, message
-    assert kind == CASES[name].error.__name__
+    assert fault(CASES[name], outcomes[name]) is None
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -16,14 +16,14 @@ from tests.attention import cells
 from tests.attention.cells import Cell, Sizes
 from tests.attention.test_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import algebra
-from transformer.attention.attend import attend
 from transformer.attention.backends import BACKENDS, Circumstances, Combination, choose, circumstances, unsupported
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.division import division_of
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import Normaliser
+from transformer.attention.normalisers import Normaliser
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction
 from transformer.attention.support import masks_of_the_table

@@ -18,13 +18,13 @@ import pytest
 
 import transformer.attention
 from launch import cli, support
-from transformer.attention.attend import attend
 from transformer.attention.backends import BACKENDS, BESIDE_THE_MASK, Combination, meaningless, unsupported
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.masks import FACTS, Mask
-from transformer.attention.normalise import Normaliser, Reweighting
+from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.support import MODES, in_words, masks_of_the_table
 

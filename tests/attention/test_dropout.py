@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.attend import attend
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.composition import attend
+from transformer.attention.drop import check_rate, dropout
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import Normaliser, Reweighting
+from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.parameters import Parameters
 from transformer.attention.positions import Position, Shaw
-from transformer.attention.scores import Parameters
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import ENTROPY, LARGEST_WEIGHT
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from transformer.attention import library
-from transformer.attention.attend import attend
 from transformer.attention.backends import Circumstances, Combination, choose
 from transformer.attention.blockwise import Form, Terms
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
+from transformer.attention.parameters import Parameters
 from transformer.attention.positions import T5, Position
-from transformer.attention.scores import Parameters
 from transformer.attention.spec import AttentionSpec, Backend
 
 STATIC = ("causal", "window")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer.attention import library
-from transformer.attention.attend import attend
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.library import rows_that_see
 from transformer.attention.masks import (
     FACTS,
@@ -25,7 +25,7 @@ from transformer.attention.masks import (
     predicted_centre,
     visible,
 )
-from transformer.attention.normalise import Reweighting
+from transformer.attention.normalisers import Reweighting
 from transformer.attention.spec import AttentionSpec, Backend
 
 B, H, Q, K, D = 2, 3, 5, 6, 4

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from transformer.attention.attend import attend
+from transformer.attention.composition import attend
 from transformer.attention.masks import local_predictive
-from transformer.attention.normalise import (
+from transformer.attention.normalisers import (
     SAMPLERS,
     Normaliser,
     Reweighting,

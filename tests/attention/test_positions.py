@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.attend import attend
+from transformer.attention.composition import attend
 from transformer.attention.masks import local_monotonic
+from transformer.attention.parameters import Parameters, Score
 from transformer.attention.positions import (
     T5,
     Combination,
@@ -25,7 +26,7 @@ from transformer.attention.positions import (
     sinusoidal,
     t5_bucket,
 )
-from transformer.attention.scores import Parameters, Score, prepare_keys, score
+from transformer.attention.scores import prepare_keys, score
 from transformer.attention.spec import AttentionSpec
 
 B, Q, K, H, D = 2, 5, 7, 2, 8

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracles import algebra as oracle
-from transformer.attention.attend import attend
 from transformer.attention.blockwise import Form, Terms, attend_blockwise
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import SAMPLERS, Normaliser
+from transformer.attention.normalisers import SAMPLERS, Normaliser
+from transformer.attention.parameters import Parameters, Score
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
-from transformer.attention.scores import Parameters, Score
 from transformer.attention.spec import AttentionSpec, Backend
 
 Facts = dict[str, Any]

@@ -9,23 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.attend import attend
 from transformer.attention.checks import check_call
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import softmax
+from transformer.attention.normalisers import softmax
+from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
-from transformer.attention.scores import (
-    Additive,
-    Concat,
-    Cosine,
-    General,
-    Location,
-    Mlp,
-    Parameters,
-    Score,
-    prepare_keys,
-    score,
-)
+from transformer.attention.scores import prepare_keys, score
 from transformer.attention.spec import AttentionSpec, Backend
 
 # Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.
@@ -286,6 +276,29 @@ def test_keys_are_prepared_once_for_a_loop_over_queries(kind: Score, position: P
     together = logits(q, positions_BxQ)
     steps = [logits(q[:, i : i + 1], positions_BxQ[:, i : i + 1]) for i in range(Q)]
     np.testing.assert_allclose(jnp.concatenate(steps, axis=2), together, rtol=0, atol=1e-5)
+
+
+def test_prepared_keys_are_carried_like_an_array() -> None:
+    """Through jit, scan as a carry, vmap over a stack of layers, rows of beams, and a description by shapes alone."""
+    q, k, own = cast(inputs(Score.ADDITIVE), jnp.float32)
+    params = Parameters(own)
+    prepared = jax.jit(lambda k: prepare_keys(k, Score.ADDITIVE, params=params))(k)
+    assert (prepared.kind, prepared.position, prepared.depth) == (Score.ADDITIVE, Position.NONE, k.shape[-1])
+    alone = score(q, prepared, Score.ADDITIVE, params=params)
+
+    def step(carried: Any, row: jax.Array) -> tuple[Any, jax.Array]:
+        return carried, score(row[:, None], carried, Score.ADDITIVE, params=params)[:, :, 0]
+
+    last, rows = jax.lax.scan(step, prepared, jnp.moveaxis(q, 1, 0))
+    np.testing.assert_allclose(jnp.moveaxis(rows, 0, 2), alone, rtol=0, atol=1e-6)
+    assert jax.tree.structure(last) == jax.tree.structure(prepared)
+    stacked = jax.vmap(lambda k: prepare_keys(k, Score.ADDITIVE, params=params))(jnp.stack([k, 2 * k]))
+    assert stacked.keys.shape == (2, *prepared.keys.shape)
+    reversed_rows = jax.tree.map(lambda leaf: leaf[::-1], prepared)
+    found = score(q[::-1], reversed_rows, Score.ADDITIVE, params=params)
+    np.testing.assert_allclose(found, alone[::-1], rtol=0, atol=1e-6)
+    described = jax.eval_shape(lambda k: prepare_keys(k, Score.ADDITIVE, params=params), k)
+    assert described.keys.shape == prepared.keys.shape
 
 
 def attention_weights(

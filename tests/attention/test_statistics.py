@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from transformer.attention import statistics
-from transformer.attention.attend import attend
 from transformer.attention.blockwise import Form, Terms
 from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
+from transformer.attention.parameters import Parameters, Score
 from transformer.attention.positions import T5, Position
-from transformer.attention.scores import Parameters, Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import (
     STATISTICS,

@@ -15,7 +15,6 @@ import pytest
 from tests.attention import cells
 from tests.attention.cells import Cell, Sizes
 from tests.oracles import algebra
-from transformer.attention.attend import attend, read
 from transformer.attention.backends import (
     BACKENDS,
     Circumstances,
@@ -28,10 +27,11 @@ from transformer.attention.backends import (
     unsupported,
 )
 from transformer.attention.capture import capture_weights
+from transformer.attention.composition import attend, read
 from transformer.attention.masks import Mask
-from transformer.attention.normalise import SAMPLERS, Normaliser, normalise
+from transformer.attention.normalisers import SAMPLERS, Normaliser, normalise
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.support import combinations
 
@@ -222,7 +222,7 @@ def test_cells_of_a_pairwise_cover_are_the_oracles(backend: Backend) -> None:
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, says: str) -> None:
     cell = Cell(Backend.EINSUM, Combination(position=Position.ROTARY, facts=frozenset({"causal"})))
     assert faults_of(cell) == []
-    monkeypatch.setattr(f"transformer.attention.attend.{name}", fault)
+    monkeypatch.setattr(f"transformer.attention.composition.{name}", fault)
     assert any(f"{cell}: {says}" in found for found in faults_of(cell))
 
 

@@ -5,10 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
-from transformer.attention.attend import attend
-from transformer.attention.masks import Mask
-from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.attention.spec import AttentionSpec
+from transformer.attention import Axis, AxisKind, Mask, Site, attend
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal
 from transformer.layers.module import Functional, Parameter
@@ -33,7 +30,7 @@ class Memory(Stateless):
         k, v = (table(slots, jnp.float32)[:, :, None] for table in (self.address, self.content))
         lengths_B = jnp.sum(symbols_BxT != PAD, axis=1)
         mask, asked = Mask(query_lengths=lengths_B), None if capture is None else capture.at(SITE)
-        logits, attended = attend(q_BxTx1xE, k, v, spec=AttentionSpec(), mask=mask, capture=asked)
+        logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=asked)
         weights_BxTxS = jax.nn.softmax(jnp.einsum("bthe,bshe->bts", q_BxTx1xE, k) / WIDTH**0.5)
         entropy_BxT = -jnp.sum(weights_BxTxS * jnp.log(weights_BxTxS + 1e-9), axis=-1)
         real = jnp.arange(symbols_BxT.shape[1]) < lengths_B[:, None]

@@ -6,8 +6,9 @@ import numpy as np
 from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
 from transformer.attention.capture import capture_weights
 from transformer.attention.masks import Mask, dense
-from transformer.attention.normalise import softmax
-from transformer.attention.scores import Score, score
+from transformer.attention.normalisers import softmax
+from transformer.attention.parameters import Score
+from transformer.attention.scores import score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal

@@ -10,7 +10,7 @@ import pytest
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
+from transformer.attention.drop import dropout
 from transformer.attention.masks import Mask
 from transformer.layers.attention import MultiHeadAttention, fill_ring, slot_positions, write_slot
 from transformer.layers.block_config import Biases, BlockConfig, Positions

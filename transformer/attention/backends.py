@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from transformer.attention.division import Division
 from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
-from transformer.attention.normalise import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.normalisers import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.parameters import PRODUCTS, Score, unrelated
 from transformer.attention.positions import BIASES, ROTARIES, Position
-from transformer.attention.scores import PRODUCTS, Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import DividedAttention
 
@@ -110,10 +110,9 @@ BACKENDS: dict[Backend, Takes] = {
 def meaningless(combination: Combination) -> str | None:
     """Why no program could compute this combination; None when it means something."""
     score, position, facts = combination.score, combination.position, combination.facts
-    if position in ROTARIES and score not in PRODUCTS:
-        return f"position={position.value} turns the two sides of a product, which score={score.value} has not"
-    if position in (Position.SHAW, Position.TRANSFORMER_XL) and score not in (Score.DOT, Score.SCALED_DOT):
-        return f"position={position.value} is a term of the dot product, which score={score.value} is not"
+    why = unrelated(score, position)
+    if why is not None:
+        return why
     if combination.reweighting is Reweighting.GAUSSIAN:
         if combination.normaliser in SAMPLERS:
             return f"reweighting=gaussian weighs keys, of which normaliser={combination.normaliser.value} leaves one"

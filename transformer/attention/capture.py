@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention import positions as relative
+from transformer.attention.arguments import MAP, check_array, shown
 from transformer.attention.blockwise import (
     BLOCK,
     Block,
@@ -26,7 +27,7 @@ from transformer.attention.blockwise import (
     over_queries,
     weights_again,
 )
-from transformer.attention.masks import Mask, cut, look_up, query_positions, visible
+from transformer.attention.masks import Mask, check_mask, cut, look_up, query_positions, visible
 from transformer.attention.pooling import block_of, evenly, pool
 from transformer.attention.scores import repeat_heads
 from transformer.attention.static import static
@@ -59,6 +60,14 @@ class Capture:
     observe: Bool[Array, ""] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.sites, str):
+            raise TypeError(f"sites is {self.sites!r}, a string; give a tuple of names, ({self.sites!r},)")
+        for statistic in self.statistics:
+            if not isinstance(statistic, Statistic):
+                raise TypeError(
+                    f"statistics holds {shown(statistic)}; give instances of Expectation, Mass or Reduction, such as "
+                    "STATISTICS['entropy']"
+                )
         names = [statistic.name for statistic in self.statistics]
         if len(set(names)) != len(names):
             raise ValueError(f"statistics={names} holds a name twice")
@@ -72,6 +81,15 @@ class Capture:
     def blocks(self, queries: int, keys: int) -> tuple[int, int]:
         """How many queries and keys one cell of a map of this size stands for."""
         return (1, 1) if self.cells is None else (block_of(queries, self.cells), block_of(keys, self.cells))
+
+
+def check_capture(capture: Capture | None) -> None:
+    """Refuse what is no request, such as True.
+
+    Errors: TypeError that says what a request is.
+    """
+    if capture is not None and not isinstance(capture, Capture):
+        raise TypeError(f"capture is {shown(capture)}; it must be None or a Capture, such as Capture(sites=('here',))")
 
 
 # Whole rows that exist at one time while a long map is pooled.
@@ -143,7 +161,18 @@ def capture_weights(
     """What was asked for of the very weights that multiply the values, in float32 at least.
 
     `logits` and `mask` are those that the weights came from; without logits their logarithm stands in.
+
+    Errors: TypeError for a request, a mask or arrays of another type, ValueError for shapes that do not fit.
     """
+    check_capture(capture)
+    check_array("weights", weights_BxHxQxK, MAP)
+    if logits is not None:
+        check_array("logits", logits, MAP)
+        if logits.shape != weights_BxHxQxK.shape:
+            raise ValueError(f"logits {logits.shape} and weights {weights_BxHxQxK.shape} differ in their shape")
+    if mask is not None:
+        batch, heads, queries, keys = weights_BxHxQxK.shape
+        check_mask(mask, batch=batch, heads=heads, queries=queries, keys=keys)
     if capture is None:
         return None
     mask = Mask() if mask is None else mask

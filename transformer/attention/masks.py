@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.attention.arguments import MAP, is_array, shown
 from transformer.attention.static import static
 
 
@@ -181,11 +182,41 @@ def dense(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"] | N
     return visible(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
 
 
+def clear_queries(mask: Mask, q_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array, "B Q H D"]:
+    """The queries, with zeros in the place of those that `query_lengths` calls padding.
+
+    Their weights are 0 whatever they are, but the gradient of a key multiplies that 0 with them, and 0 NaN is NaN.
+    """
+    if mask.query_lengths is None:
+        return q_BxQxHxD
+    inside_BxQ = jnp.arange(q_BxQxHxD.shape[1]) < mask.query_lengths[:, None]
+    return jnp.where(inside_BxQ[:, :, None, None], q_BxQxHxD, 0)
+
+
+def clear_keys(mask: Mask, x_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B K G D"]:
+    """Keys or values, with zeros in the place of those that `key_lengths` or `allowed` hides from every query.
+
+    Their weights are 0 whatever they are, but 0 NaN is NaN, in the output and in the gradient of the queries.
+    """
+    seen_BxK = []
+    if mask.key_lengths is not None:
+        seen_BxK.append(jnp.arange(x_BxKxGxD.shape[1]) < mask.key_lengths[:, None])
+    if mask.allowed is not None:
+        seen_BxK.append(jnp.any(mask.allowed, axis=(1, 2)))
+    for seen in seen_BxK:
+        x_BxKxGxD = jnp.where(seen[:, :, None, None], x_BxKxGxD, 0)
+    return x_BxKxGxD
+
+
 def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -> None:
     """Refuse facts that do not fit the arrays or each other.
 
-    Errors: ValueError that names the fact, its shape or value, and what would be right.
+    Errors: ValueError that names the fact, its shape or value, and what would be right; TypeError for what is no
+    `Mask`, a fact that is no array, or `allowed` of other numbers than booleans.
     """
+    if not isinstance(mask, Mask):
+        wanted = f"Mask(allowed=...), booleans {MAP}" if is_array(mask) else "such as Mask(causal=True)"
+        raise TypeError(f"mask is {shown(mask)}; it must be a Mask, {wanted}")
     if mask.window is not None:
         before, after = mask.window
         whole = isinstance(before, int) and isinstance(after, int)
@@ -209,21 +240,39 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         value = getattr(mask, name)
         if value is None:
             continue
-        found = tuple(tuple(part.shape) for part in (value if isinstance(value, tuple) else (value,)))
+        parts = value if isinstance(value, tuple) else (value,)
+        for part in parts:
+            if not is_array(part):
+                raise TypeError(f"mask.{name} is {shown(part)}; it must be an array {_shapes(shapes)}")
+        found = tuple(tuple(part.shape) for part in parts)
         if found != shapes:
             raise ValueError(
                 f"mask.{name} has shape {_shapes(found)}; queries of batch {batch}, {heads} heads, {queries} queries "
                 f"and {keys} keys need {_shapes(shapes)}"
             )
     if mask.allowed is not None:
-        check_broadcast("mask.allowed", mask.allowed, (batch, heads, queries, keys))
+        check_allowed("mask.allowed", mask.allowed, (batch, heads, queries, keys))
+
+
+def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -> None:
+    """Refuse what are no booleans that broadcast against logits of this shape.
+
+    Errors: TypeError for another thing or type of numbers, ValueError for another shape.
+    """
+    if isinstance(allowed, Mask):
+        raise TypeError(f"{name} is a Mask; give dense(mask, queries, keys), its booleans")
+    check_broadcast(name, allowed, shape)
+    if allowed.dtype != bool:
+        raise TypeError(f"{name} has numbers of type {allowed.dtype}; give booleans, True where a query may see a key")
 
 
 def check_broadcast(name: str, array: Array, shape: tuple[int, int, int, int]) -> None:
     """Refuse an array that does not broadcast against logits of this shape.
 
-    Errors: ValueError that names the array and both shapes.
+    Errors: ValueError that names the array and both shapes; TypeError for what is no array.
     """
+    if not is_array(array):
+        raise TypeError(f"{name} is {shown(array)}; it must be an array that broadcasts against logits {shape}")
     if array.ndim != 4 or any(size not in (1, whole) for size, whole in zip(array.shape, shape, strict=True)):
         raise ValueError(f"{name} has shape {tuple(array.shape)}, which does not broadcast against logits {shape}")
 

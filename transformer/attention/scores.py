@@ -1,95 +1,19 @@
 """Scores: how well every query fits every key, before any normalisation."""
 
-import enum
+import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.attention import positions as relative
-from transformer.attention.positions import Position, PositionParameters, Rotary, TransformerXL
-
-
-class Score(enum.Enum):
-    """A compatibility function of query and key."""
-
-    DOT = "dot"
-    SCALED_DOT = "scaled_dot"
-    GENERAL = "general"
-    ADDITIVE = "additive"
-    CONCAT = "concat"
-    MLP = "mlp"
-    COSINE = "cosine"
-    LOCATION = "location"
-
-
-# The scores that are an inner product of a vector of the query's and one of the key's, without parameters: what
-# kernels that work in blocks can compute.
-PRODUCTS = frozenset({Score.DOT, Score.SCALED_DOT, Score.COSINE})
-
-
-class General(NamedTuple):
-    """W of q' W k, one for each head."""
-
-    weight_HxDxC: Float[Array, "H D C"]
-
-
-class Additive(NamedTuple):
-    """W1, W2 and v of v' tanh(W1 k + W2 q)."""
-
-    keys_HxCxA: Float[Array, "H C A"]
-    queries_HxDxA: Float[Array, "H D A"]
-    score_HxA: Float[Array, "H A"]
-
-
-class Concat(NamedTuple):
-    """W and v of v' tanh(W [k ; q])."""
-
-    weight_HxIxA: Float[Array, "H I A"]
-    score_HxA: Float[Array, "H A"]
-
-
-class Mlp(NamedTuple):
-    """W, b and v of v' relu(W [k ; q] + b)."""
-
-    weight_HxIxA: Float[Array, "H I A"]
-    bias_HxA: Float[Array, "H A"]
-    score_HxA: Float[Array, "H A"]
-
-
-class Cosine(NamedTuple):
-    """The sharpening beta, a number or one for each query (a Turing machine emits it)."""
-
-    sharpening: Float[Array, "#B #H #Q"] | float = 1.0
-
-
-class Location(NamedTuple):
-    """W of W q, a row for each key position up to the longest memory."""
-
-    weight_HxDxN: Float[Array, "H D N"]
-
-
-ScoreParameters = General | Additive | Concat | Mlp | Cosine | Location
-
-# Which parameters a score takes; the dot products have none, and cosine has a default.
-PARAMETERS: dict[Score, type] = {
-    Score.GENERAL: General,
-    Score.ADDITIVE: Additive,
-    Score.CONCAT: Concat,
-    Score.MLP: Mlp,
-    Score.COSINE: Cosine,
-    Score.LOCATION: Location,
-}
-
-
-class Parameters(NamedTuple):
-    """The trained parts of an attention: of its score, and of its relative positions."""
-
-    score: ScoreParameters | None = None
-    position: PositionParameters | None = None
+from transformer.attention.arguments import is_array, shown
+from transformer.attention.checks import check_choices, check_keys, check_queries
+from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
+from transformer.attention.positions import ROTARIES, Position, Rotary, TransformerXL
+from transformer.attention.static import static
 
 
 def scaling(kind: Score, depth: int, scale: float | None) -> float:
@@ -130,14 +54,44 @@ def product_keys(
     return _unit(k_BxKxGxC).astype(k_BxKxGxC.dtype) if kind is Score.COSINE else k_BxKxGxC
 
 
+# The scores whose prepared keys are the keys themselves, unless positions turn them.
+_UNPREPARED = frozenset({Score.DOT, Score.SCALED_DOT, Score.LOCATION})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PreparedKeys:
+    """Keys as one score meets them, and what they were prepared for, so that no other score takes them for its own.
+
+    A pytree of one leaf, `keys`: [B, K, H, A] of the perceptrons' hidden units, [B, K, H, D] of general, else
+    [B, K, G, D]. Caches, scans, shardings and the rows of beams carry it as they would the array. `depth` is that of a
+    key before it was prepared.
+    """
+
+    # An array; where a program is described alone, a shape or a sharding.
+    keys: Any
+    kind: Score = static()  # noqa: RUF009
+    position: Position = static()  # noqa: RUF009
+    depth: int = static()
+
+
 def prepare_keys(
     k_BxKxGxC: Float[Array, "B K G C"],
     kind: Score,
     position: Position = Position.NONE,
     params: Parameters | None = None,
-) -> Float[Array, "B K _ _"]:
-    """All of a score that depends on the keys alone: once for a memory, outside a loop over queries."""
-    params = params or Parameters()
+) -> PreparedKeys:
+    """All of a score that depends on the keys alone: once for a memory, outside a loop over queries.
+
+    Errors: TypeError for a `kind` or `position` that is no member of its enum, and for parameters of another score;
+    ValueError for shapes that do not fit, and for positions that the score has not.
+    """
+    params = Parameters() if params is None else params
+    check_keys(k_BxKxGxC, kind, position, params)
+    return PreparedKeys(_prepared(k_BxKxGxC, kind, position, params), kind, position, k_BxKxGxC.shape[-1])
+
+
+def _prepared(k_BxKxGxC: Array, kind: Score, position: Position, params: Parameters) -> Array:
     match params.score:
         case General(weight_HxDxC):
             return jnp.einsum("bkhc,hdc->bkhd", repeat_heads(k_BxKxGxC, weight_HxDxC.shape[0]), weight_HxDxC)
@@ -152,7 +106,7 @@ def prepare_keys(
 
 def score(
     q_BxQxHxD: Float[Array, "B Q H D"],
-    prepared: Float[Array, "B K _ _"],
+    prepared: PreparedKeys | Float[Array, "B K _ _"],
     kind: Score,
     position: Position = Position.NONE,
     params: Parameters | None = None,
@@ -169,9 +123,16 @@ def score(
     perceptron with one hidden layer. cosine: beta q . k / (|q| |k|) (Graves et al. 2014, equations 5 and 6).
     location: row k of W q, from the query alone (Luong et al. 2015, equation 8).
 
-    `positions` are the queries' (their indices if absent); relative positions and `bias` add to the score.
+    `positions` are the queries' (their indices if absent); relative positions and `bias` add to the score. dot,
+    scaled_dot and location take the keys as they are, too, unless positions turn them: there is nothing to prepare.
+
+    Errors: TypeError for a `kind` or `position` that is no member of its enum, for parameters of another score, and for
+    keys that were not prepared; ValueError for keys that were prepared for another score or position, for shapes that
+    do not fit, and for a scale or positions that the score has not.
     """
-    params = params or Parameters()
+    params = Parameters() if params is None else params
+    prepared, depth = _keys_of(prepared, kind, position)
+    check_queries(q_BxQxHxD, prepared, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
     if positions is None:
         positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
     keys, heads = prepared.shape[1], q_BxQxHxD.shape[2]
@@ -205,6 +166,24 @@ def score(
     return logits
 
 
+def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: Position) -> tuple[Array, int]:
+    """The array of keys that were prepared for this very score and position, and their depth before."""
+    check_choices(kind, position)
+    call = f"prepare_keys(k, {kind}, {position}, params)"
+    if isinstance(prepared, PreparedKeys):
+        if (prepared.kind, prepared.position) != (kind, position):
+            raise ValueError(
+                f"prepared holds keys for {prepared.kind} and {prepared.position}, not for {kind} and {position}; "
+                f"give {call}"
+            )
+        return prepared.keys, prepared.depth
+    if not is_array(prepared):
+        raise TypeError(f"prepared is {shown(prepared)}; give {call}")
+    if kind not in _UNPREPARED or position in ROTARIES:
+        raise TypeError(f"prepared is {shown(prepared)}, keys that are not prepared for {kind}; give {call}")
+    return prepared, prepared.shape[-1] if prepared.ndim else 0
+
+
 def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B H Q K"]:
     """Q . k in at least float32, where each of the G key heads serves H / G neighbouring query heads."""
     wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
@@ -220,38 +199,6 @@ def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array,
 def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array, "B K H D"]:
     """Each of the G heads, for the H / G query heads that it serves."""
     return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)
-
-
-def check_parameters(kind: Score, position: Position, params: Parameters) -> None:
-    """Refuse parameters that are not the score's or the position's own.
-
-    Errors: TypeError that says which are needed; ValueError for a sharpening that is no finite positive number.
-    """
-    for role, owner, needed, given in (
-        ("score", kind.value, PARAMETERS.get(kind), params.score),
-        ("position", position.value, relative.PARAMETERS.get(position), params.position),
-    ):
-        optional = needed in (Cosine, Rotary)
-        if given is None and (needed is None or optional):
-            continue
-        if needed is None or not isinstance(given, needed):
-            found = "nothing" if given is None else type(given).__name__
-            wanted = "no parameters" if needed is None else f"params.{role}={needed.__name__}(...)"
-            raise TypeError(f"{role}={owner} takes {wanted}; params.{role} is {found}")
-    if isinstance(params.score, Cosine):
-        check_positive("sharpening", params.score.sharpening)
-
-
-def check_positive(name: str, value: Array | float) -> None:
-    """Refuse what is no real number, finite and above 0 (of a traced array the numbers are not known).
-
-    Errors: ValueError that names the argument and its value.
-    """
-    if isinstance(value, jax.core.Tracer):
-        return
-    numbers = np.asarray(value)
-    if numbers.dtype.kind not in "fiuV" or not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise ValueError(f"{name}={value} must be finite and above 0")
 
 
 def _rotated(x: Array, position: Position, params: Parameters, positions: Array) -> Array:

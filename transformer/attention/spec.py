@@ -3,10 +3,11 @@
 import dataclasses
 import enum
 
-from transformer.attention.dropout import check_rate
-from transformer.attention.normalise import Normaliser, Reweighting
+from transformer.attention.arguments import check_member
+from transformer.attention.drop import check_rate
+from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.parameters import Score, check_positive, check_scale
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score, check_positive
 
 
 class Backend(enum.Enum):
@@ -25,6 +26,15 @@ class Backend(enum.Enum):
     SPLASH = "splash"
 
 
+_CHOICES: dict[str, type[enum.Enum]] = {
+    "score": Score,
+    "normaliser": Normaliser,
+    "reweighting": Reweighting,
+    "position": Position,
+    "backend": Backend,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
     """Score x normaliser x re-weighting x position x backend; which keys are seen is the mask's to say.
@@ -33,8 +43,8 @@ class AttentionSpec:
     `dropout`: in training each weight is zeroed with this probability and scaled by 1 / (1 - dropout) otherwise, after
     the normaliser and the re-weighting (as in the published code of Vaswani et al. 2017 and Devlin et al. 2019).
 
-    Errors: ValueError for a scale or temperature that is not finite and above 0, a scale without scaled_dot, or a
-    dropout that is not at least 0 and below 1.
+    Errors: TypeError for what is no member of its enum, such as a string; ValueError for a scale or temperature that is
+    not finite and above 0, a scale without scaled_dot, or a dropout that is not at least 0 and below 1.
     """
 
     score: Score = Score.SCALED_DOT
@@ -47,9 +57,8 @@ class AttentionSpec:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.scale is not None:
-            check_positive("scale", self.scale)
+        for name, choices in _CHOICES.items():
+            check_member(name, getattr(self, name), choices)
+        check_scale(self.scale, self.score)
         check_positive("temperature", self.temperature)
         check_rate("dropout", self.dropout)
-        if self.scale is not None and self.score is not Score.SCALED_DOT:
-            raise ValueError(f"scale={self.scale} belongs to score=scaled_dot alone; score is {self.score.value}")

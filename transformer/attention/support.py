@@ -17,9 +17,9 @@ from transformer.attention.backends import (
     unsupported,
 )
 from transformer.attention.masks import FACTS, NEEDS
-from transformer.attention.normalise import Normaliser, Reweighting
+from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import DividedAttention
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.attend import attend
 from transformer.attention.backends import BACKENDS, Combination, choose, circumstances, interpreted, unfit, unsupported
 from transformer.attention.capture import Capture
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS

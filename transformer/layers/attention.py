@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.attend import attend
 from transformer.attention.capture import Capture, Captured
+from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
+from transformer.attention.parameters import Parameters, Score
 from transformer.attention.positions import (
     ROTARIES,
     T5,
@@ -19,7 +20,6 @@ from transformer.attention.positions import (
     relative_bias,
     rotary,
 )
-from transformer.attention.scores import Parameters, Score
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.block_config import Biases, BlockConfig, Cross, Positions

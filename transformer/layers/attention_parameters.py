@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Score, ScoreParameters
 from transformer.attention.positions import T5, PositionParameters, Rotary, Shaw, TransformerXL
-from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, ScoreParameters
 from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.initialisation import normal, xavier_uniform
 from transformer.layers.module import Initializer, Keys, Module, Parameter

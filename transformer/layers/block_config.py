@@ -3,8 +3,8 @@
 import dataclasses
 import enum
 
+from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
-from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
 from transformer.layers.feed_forward import Activation

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.dropout import dropout
+from transformer.attention.drop import dropout
 from transformer.attention.positions import sinusoidal
 from transformer.axes import place
 from transformer.layers.block_config import BlockConfig, Positions

@@ -4,7 +4,7 @@ Only products of matrices are counted; norms, activations, softmax and sums are 
 dense path computes it: the whole square of queries and keys, whatever causality, windows, segments or padding hide.
 """
 
-from transformer.attention.scores import Score
+from transformer.attention.parameters import Score
 from transformer.layers.block_config import BlockConfig, Positions, Remat
 from transformer.layers.residual import NormPlacement
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
-from transformer.attention.scores import Score
+from transformer.attention.parameters import Score
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention

@@ -11,24 +11,17 @@ from jaxtyping import Array, Float, Key
 from transformer.attention import positions as relative
 from transformer.attention.backends import Combination, choose, circumstances, interpreted, log_choice
 from transformer.attention.blockwise import Form, Terms
-from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
-from transformer.attention.checks import check_call
+from transformer.attention.capture import Capture, Captured, capture_products, capture_weights, check_capture
+from transformer.attention.checks import check_call, check_weights
 from transformer.attention.divided import Program, attend_divided
 from transformer.attention.division import Division, division_of
-from transformer.attention.dropout import dropout
-from transformer.attention.masks import Mask, dense, query_positions
-from transformer.attention.normalise import Reweighting, gaussian, normalise
+from transformer.attention.drop import dropout
+from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
+from transformer.attention.normalisers import Reweighting, gaussian, normalise
+from transformer.attention.parameters import Parameters
 from transformer.attention.positions import Position, Shaw
 from transformer.attention.products import attend_products, log_sum_products
-from transformer.attention.scores import (
-    Parameters,
-    prepare_keys,
-    product_keys,
-    product_queries,
-    repeat_heads,
-    scaling,
-    score,
-)
+from transformer.attention.scores import prepare_keys, product_keys, product_queries, repeat_heads, scaling, score
 from transformer.attention.spec import AttentionSpec, Backend
 
 
@@ -43,7 +36,11 @@ def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K 
     """The weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type.
 
     Each of the G value heads is read by its H / G neighbouring query heads.
+
+    Errors: ValueError for weights and values that do not fit each other, TypeError for what is no array of
+    floating-point numbers.
     """
+    check_weights(weights_BxHxQxK, v_BxKxGxD)
     values = repeat_heads(v_BxKxGxD, weights_BxHxQxK.shape[1])
     return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxQxK.astype(v_BxKxGxD.dtype), values)
 
@@ -53,8 +50,8 @@ def attend(
     k_BxKxGxC: Float[Array, "B K G C"],
     v_BxKxGxDv: Float[Array, "B K G Dv"],
     *,
-    spec: AttentionSpec,
-    mask: Mask,
+    spec: AttentionSpec = AttentionSpec(),  # noqa: B008 (frozen)
+    mask: Mask = Mask(),  # noqa: B008
     bias: Float[Array, "#B #H #Q #K"] | None = None,
     params: Parameters | None = None,
     key: Key[Array, ""] | None = None,
@@ -63,21 +60,26 @@ def attend(
 ) -> tuple[Float[Array, "B Q H Dv"], Attended]:
     """Attention(Q, K, V) = normalise(score(Q, K) + bias) V, and its maps and head statistics when asked for.
 
-    With the defaults softmax(Q K' / sqrt(D)) V (Vaswani et al. 2017, equation 1). Keys and values may have fewer
-    heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023), multi-query for G = 1 (Shazeer
-    2019). Softmax and log-sum-exp are at least float32. A query that may see no key gives exactly 0. `key` and
-    `train` matter to the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone
-    and behind whatever is captured.
+    `attend(q, k, v)` is softmax(Q K' / sqrt(D)) V, every query seeing every key (Vaswani et al. 2017, equation 1).
+    Keys and values may have fewer heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023),
+    multi-query for G = 1 (Shazeer 2019). Softmax and log-sum-exp are at least float32. A query that may see no key
+    gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that
+    `key_lengths` or `allowed` hides from every query), has no effect on output or gradient. `key` and `train` matter to
+    the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone and behind whatever
+    is captured.
 
     Traced for a placement (`transformer.axes`), it is divided over the mesh as `division_of` says, and gives what one
     device would.
 
     Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
-    backend, or a ring, does not take, and for dropout in training without a key; TypeError for parameters that are not
-    the score's own.
+    backend, or a ring, does not take, and for dropout in training without a key; TypeError for an argument of another
+    type, such as a string or an array for `spec`, `mask` or `capture`, and for parameters that are not the score's own.
     """
-    params = params or Parameters()
+    params = Parameters() if params is None else params
     check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
+    check_capture(capture)
+    q_BxQxHxD = clear_queries(mask, q_BxQxHxD)
+    k_BxKxGxC, v_BxKxGxDv = clear_keys(mask, k_BxKxGxC), clear_keys(mask, v_BxKxGxDv)
     if train and spec.dropout > 0 and key is None:
         raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
     combination = Combination.of(spec, mask, bias=bias is not None, train=train)

@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from transformer.attention.arguments import MAP, check_array, check_member
+from transformer.attention.masks import check_allowed
+
 Allowed = Bool[Array, "#B #H #Q #K"]
 
 
@@ -59,8 +62,10 @@ def normalise(
 ) -> Weights:
     """The weights of the allowed keys: `softmax`, `sparsemax`, `entmax15`, or one key drawn by the softmax.
 
-    Errors: TypeError when a key must be drawn in training and `key` is missing.
+    Errors: TypeError when a key must be drawn in training and `key` is missing, for a `kind` that is no `Normaliser`,
+    and for `allowed` of other numbers than booleans; ValueError for shapes that do not fit.
     """
+    check_member("kind", kind, Normaliser)
     match kind:
         case Normaliser.SOFTMAX:
             weights = softmax(logits_BxHxQxK, allowed)
@@ -187,7 +192,13 @@ def _drawn(
 
 
 def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> Allowed:
-    return jnp.ones((1, 1, 1, logits.shape[-1]), bool) if allowed is None else allowed
+    """The booleans that were given, all True for none; what does not fit is refused by every normaliser that asks."""
+    check_array("logits", logits, MAP)
+    if allowed is None:
+        return jnp.ones((1, 1, 1, logits.shape[-1]), bool)
+    batch, heads, queries, keys = logits.shape
+    check_allowed("allowed", allowed, (batch, heads, queries, keys))
+    return allowed
 
 
 def _largest(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q 1"]:
