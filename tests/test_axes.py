@@ -46,7 +46,9 @@ def test_each_dimension_follows_the_rule_of_its_name() -> None:
     assert resolve((), rules) == PartitionSpec()
     assert resolve(("layers", "embed", "heads", "head_depth"), rules) == PartitionSpec(None, "fsdp", "tensor", None)
     assert resolve(("batch", "length", None), rules) == PartitionSpec(("data", "fsdp", "expert"), None, None)
-    assert resolve(("batch", "length", None), RULES["sp"]) == PartitionSpec(("data", "fsdp", "expert"), "sequence", None)
+    assert resolve(("batch", "length", None), RULES["sp"]) == PartitionSpec(
+        ("data", "fsdp", "expert"), "sequence", None
+    )
     # Two dimensions may be whole on every device.
     assert resolve(("head_depth", "head_depth"), rules) == PartitionSpec(None, None)
 
@@ -88,16 +90,18 @@ def test_an_activation_with_a_name_that_is_none_is_refused_on_one_device_as_on_m
     x = jnp.zeros((8, 3))
     with placed(on_devices(count)):
         assert place(x, "batch", None).shape == x.shape
-        with pytest.raises(ValueError, match=r"^place\(x, 'batch', 'lenght'\) of an array of shape \(8, 3\): .*: length,"):
+        with pytest.raises(
+            ValueError, match=r"^place\(x, 'batch', 'lenght'\) of an array of shape \(8, 3\): .*: length,"
+        ):
             place(x, "batch", "lenght")
 
 
 @pytest.mark.parametrize("count", [None, 1, 8])
 def test_an_activation_has_a_name_for_each_dimension(count: int | None) -> None:
     says = r"^place\(x, 'batch'\) of an array of shape \(8, 3\): 1 logical axes \('batch',\) for the 2 dimensions"
-    with contextlib.nullcontext() if count is None else placed(on_devices(count)):
-        with pytest.raises(ValueError, match=says):
-            place(jnp.zeros((8, 3)), "batch")
+    within = contextlib.nullcontext() if count is None else placed(on_devices(count))
+    with within, pytest.raises(ValueError, match=says):
+        place(jnp.zeros((8, 3)), "batch")
 
 
 def test_two_dimensions_on_one_mesh_axis_are_refused() -> None:

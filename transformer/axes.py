@@ -136,8 +136,8 @@ def unknown_axis(name: str, rules: Rules) -> str:
     """What is said of a name that is no logical axis: the known ones, the nearest first, and how to name another."""
     near = sorted(rules, key=lambda known: (-difflib.SequenceMatcher(None, name, known).ratio(), known))
     return (
-        f"logical axis {name!r} has no rule; known, the nearest first: {', '.join(near)}; a family names one of its own "
-        f"with the mesh axes on which it lies, () for whole: FAMILY.logical_axes={{{name!r}: ()}}"
+        f"logical axis {name!r} has no rule; known, the nearest first: {', '.join(near)}; a family names one of its "
+        f"own with the mesh axes on which it lies, () for whole: FAMILY.logical_axes={{{name!r}: ()}}"
     )
 
 
@@ -145,8 +145,8 @@ def check_count(names: Names, shape: tuple[int, ...]) -> None:
     """Errors: ValueError where there are more or fewer names than dimensions."""
     if len(names) != len(shape):
         raise ValueError(
-            f"{len(names)} logical axes {names} for the {len(shape)} dimensions of shape {shape}: say one for each, None "
-            "for a dimension that is whole"
+            f"{len(names)} logical axes {names} for the {len(shape)} dimensions of shape {shape}: say one for each, "
+            "None for a dimension that is whole"
         )
 
 

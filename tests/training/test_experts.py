@@ -78,7 +78,7 @@ def of_one() -> Any:
     return two_steps(mixture(), with_own(ShardingConfig(), 1))
 
 
-@pytest.mark.parametrize("rules", MESHES)
+@pytest.mark.parametrize("rules", ["dp", pytest.param("fsdp", marks=pytest.mark.slow), "fsdp+tp"])
 def test_divided_experts_make_the_step_of_one_device(rules: str, of_one: Any) -> None:
     state, found, step = two_steps(mixture(), with_own(MESHES[rules]))
     one, expected, _ = of_one
@@ -126,8 +126,10 @@ def test_each_device_computes_its_own_experts_for_all_rows_that_are_sent_to_it()
         shardings,
     )
     text = jax.jit(forward).lower(variables, shard_batch(batch_of(0), placement)).compile().as_text() or ""
-    # One of four experts, and half of the rows: of all devices that share the experts, together.
+    # One of four experts; and half of the rows, which no device has whole, nor all experts of its own rows.
     assert f"f32[1,{ROWS // 2},{LENGTH},{HIDDEN}]" in text
+    assert f"f32[1,{ROWS},{LENGTH},{HIDDEN}]" not in text
+    assert f"f32[{EXPERTS},{ROWS // 8},{LENGTH},{HIDDEN}]" not in text
 
 
 def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> None:
@@ -141,7 +143,10 @@ def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> No
 @pytest.mark.parametrize(
     ("own", "says"),
     [
-        ({"heads": ()}, r"FAMILY\.logical_axes=\{'heads': \(\)\} names a logical axis that has its place already, \(\)"),
+        (
+            {"heads": ()},
+            r"FAMILY\.logical_axes=\{'heads': \(\)\} names a logical axis that has its place already, \(\)",
+        ),
         ({"slots": ("experts",)}, r"'slots': \('experts',\).* lies on 'experts', .* did you mean 'expert'\?"),
         ({"slots": ("tensor", "model")}, r"lies on 'model', which is no axis of the mesh: known: data, expert, fsdp"),
         ({"slots": "expert"}, r"'slots': 'expert'\} is no tuple of mesh axes: say \('expert',\), or \(\)"),
@@ -162,14 +167,14 @@ def test_own_axes_change_the_rules_of_no_other_placement() -> None:
 @pytest.mark.parametrize("devices", [1, 8])
 def test_a_parameter_with_an_unknown_axis_is_named_with_the_nearest_and_the_way_to_name_ones_own(devices: int) -> None:
     says = (
-        r"^the parameter memory \(8, 8\) with logical axes \('slots', 'embed'\): logical axis 'slots' has no rule; known, "
-        r"the nearest first: .*; a family names one of its own .*FAMILY\.logical_axes=\{'slots': \(\)\}$"
+        r"^the parameter memory \(8, 8\) with logical axes \('slots', 'embed'\): logical axis 'slots' has no rule; "
+        r"known, the nearest first: .*; a family names one of its own .*FAMILY\.logical_axes=\{'slots': \(\)\}$"
     )
+    model = mixture(router=("embed", "features"))
     with pytest.raises(UserError, match=says):
-        model = mixture(router=("embed", "features"))
         state_shardings(model, abstract_state(model), on(ShardingConfig(), devices))
+    model = mixture(expand=("expert", "embed", "feed_forward"))
     with pytest.raises(UserError, match=r"^the parameter expand .*: logical axis 'expert' .* first: experts, "):
-        model = mixture(expand=("expert", "embed", "feed_forward"))
         state_shardings(model, abstract_state(model), with_own(ShardingConfig(), devices))
 
 
@@ -181,16 +186,22 @@ def test_a_parameter_that_names_too_few_dimensions_is_named() -> None:
             self.memory = type(self.memory)(self.memory[...])
 
     model = Model(Functional(Unnamed), ())
-    with pytest.raises(UserError, match=r"the parameter memory \(8, 8\) .*: 0 logical axes \(\) for the 2 dimensions of"):
+    with pytest.raises(
+        UserError, match=r"the parameter memory \(8, 8\) .*: 0 logical axes \(\) for the 2 dimensions of"
+    ):
         state_shardings(model, abstract_state(model), with_own(ShardingConfig()))
 
 
 def test_dimensions_of_a_parameter_that_meet_on_one_mesh_axis_are_refused_by_name() -> None:
     model = mixture(memory=("slots", "experts"))
-    with pytest.raises(UserError, match=r"the parameter memory .* two dimensions of \('slots', 'experts'\) on one mesh"):
+    with pytest.raises(
+        UserError, match=r"the parameter memory .* two dimensions of \('slots', 'experts'\) on one mesh"
+    ):
         state_shardings(model, abstract_state(model), with_own(MESHES["dp"]))
 
 
 def test_experts_that_cannot_be_divided_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"config\.sharding\.expert=8 does not divide the 4 of experts in the parameter"):
+    with pytest.raises(
+        UserError, match=r"config\.sharding\.expert=8 does not divide the 4 of experts in the parameter"
+    ):
         state_shardings(mixture(), abstract_state(mixture()), with_own(ShardingConfig(data=1, expert=8)))

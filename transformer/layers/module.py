@@ -50,8 +50,8 @@ class Parameter:
         """
         if len(shape) != len(axes):
             raise ValueError(
-                f"a parameter of shape {shape} has {len(shape)} dimensions and {len(axes)} logical axes {axes}: name one "
-                "for each"
+                f"a parameter of shape {shape} has {len(shape)} dimensions and {len(axes)} logical axes {axes}: name "
+                "one for each"
             )
         # A constant draws no key, so that models which differ in norms or biases alone begin with the same matrices.
         key = None if initializer in CONSTANTS else keys()

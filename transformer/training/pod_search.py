@@ -287,8 +287,8 @@ class _Formulas:
         """Operations over their rate, and the bytes of the collectives of each axis over that of all links.
 
         Divided parameters are gathered twice for each micro-batch and their gradients scattered once; whole ones have
-        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. What goes to
-        experts and back hardly differs between meshes that divide them alike, and is left out.
+        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. What goes
+        to experts and back hardly differs between meshes that divide them alike, and is left out.
         """
         data, fsdp, tensor = sharding.data * max(sharding.expert, 1), sharding.fsdp, sharding.tensor
         compute = _AGAIN[remat] * self.flops / (self.devices * self.chip_flops)

@@ -24,8 +24,9 @@ class ShardingConfig:
     """The mesh and the rules that place arrays on it (transformer.axes).
 
     `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: all
-    devices that the others leave. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across divided
-    positions. Where the rules divide parameters, one that they leave whole may have at most `largest_whole` megabytes.
+    devices that the others leave. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across
+    divided positions. Where the rules divide parameters, one that they leave whole may have at most `largest_whole`
+    megabytes.
     """
 
     data: int = -1
@@ -114,7 +115,9 @@ def with_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Place
             raise UserError(f"{said} is no tuple of mesh axes: say ({axes!r},), or () for whole on every device")
         for axis in axes:
             if axis not in MESH_AXES:
-                raise UserError(f"{said} lies on {axis!r}, which is no axis of the mesh: {nearest(str(axis), MESH_AXES)}")
+                raise UserError(
+                    f"{said} lies on {axis!r}, which is no axis of the mesh: {nearest(str(axis), MESH_AXES)}"
+                )
         if len(set(axes)) != len(axes):
             raise UserError(f"{said} names a mesh axis twice: say each once")
     return placement._replace(rules={**placement.rules, **{name: tuple(axes) for name, axes in own.items()}})
