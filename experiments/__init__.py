@@ -6,6 +6,7 @@ def data_parallel() -> dict[str, int | float | str]:
     return {
         "data": -1,
         "fsdp": 1,
+        "expert": 1,
         "tensor": 1,
         "sequence": 1,
         "rules": "dp",

@@ -86,7 +86,7 @@ def entry(proof: "Proof") -> dict[str, Any]:
         "name": experiment.run.name,
         "topology": proof.topology,
         "device": proof.device,
-        "mesh": dict(proof.mesh),
+        "mesh": {axis: size for axis, size in proof.mesh.items() if size > 1},
         "rules": experiment.sharding.rules,
         "accumulate": experiment.run.accumulate,
         "remat": _remat(experiment),

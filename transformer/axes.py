@@ -4,13 +4,14 @@ Shape letters, used in names such as `weights_BxHxQxK` and in jaxtyping: B batch
 Q query length, K key length, S source length, T target length, H heads, D head depth, E model width,
 F feed-forward width, L layers, V vocabulary, G key and value heads.
 
-A mesh has four axes, of size 1 where they are not used: `data` and `fsdp` divide the batch, `fsdp` the parameters as
-well, `tensor` heads, feed-forward networks and the vocabulary, `sequence` the positions of activations. (`expert` is
-the name that mixtures of experts will take.)
+A mesh has five axes, of size 1 where they are not used: `data`, `fsdp` and `expert` divide the batch, `fsdp` the
+parameters as well, `expert` the experts of a mixture, `tensor` heads, feed-forward networks and the vocabulary,
+`sequence` the positions of activations.
 """
 
 import contextlib
 import contextvars
+import difflib
 import enum
 import math
 from collections.abc import Iterator, Mapping
@@ -19,13 +20,17 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+# Devices that are neighbours on a later axis are nearer to each other, and later axes exchange more in every layer.
+MESH_AXES = ("data", "fsdp", "expert", "tensor", "sequence")
 
-# Of parameters: embed to vocabulary. Of activations: batch, length, and those that they share with parameters.
+# Of parameters: embed to vocabulary. Of activations: batch, expert_batch (the batch of an array that has experts as
+# well), length, and those that they share with parameters. A family names others of its own (`unknown_axis`).
 LOGICAL_AXES = frozenset(
     {
         "batch",
         "embed",
+        "expert_batch",
+        "experts",
         "features",
         "feed_forward",
         "groups",
@@ -42,14 +47,19 @@ LOGICAL_AXES = frozenset(
 Rules = Mapping[str, tuple[str, ...]]
 
 _WHOLE: Rules = {name: () for name in sorted(LOGICAL_AXES)}
-_FSDP: Rules = {**_WHOLE, "batch": ("data", "fsdp"), "embed": ("fsdp",)}
+# Experts lie apart under all rules, and outside of their layers the devices that have them divide the batch among them
+# (Lepikhin et al. 2020, GShard; Fedus et al. 2021, Switch Transformer): where an array that is laid out by "batch"
+# becomes one that is laid out by "experts" and "expert_batch", the compiler inserts the all-to-all.
+_DATA: Rules = {**_WHOLE, "batch": ("data", "expert"), "expert_batch": ("data",), "experts": ("expert",)}
+_FSDP: Rules = {**_DATA, "batch": ("data", "fsdp", "expert"), "expert_batch": ("data", "fsdp"), "embed": ("fsdp",)}
 _TENSOR: Rules = {name: ("tensor",) for name in ("heads", "groups", "feed_forward", "vocabulary")}
 
-# dp: every parameter is whole on every device. fsdp: parameters, and with them the optimiser's moments, are divided
-# along the model's width (Rajbhandari et al. 2020, ZeRO stage 3). tp: heads, feed-forward networks and the vocabulary
-# are divided as well (Shoeybi et al. 2019, Megatron). sp: fsdp, and the positions of every sequence are divided.
+# dp: every parameter but those of experts is whole on every device. fsdp: parameters, and with them the optimiser's
+# moments, are divided along the model's width (Rajbhandari et al. 2020, ZeRO stage 3). tp: heads, feed-forward networks
+# and the vocabulary are divided as well (Shoeybi et al. 2019, Megatron). sp: fsdp, and the positions of every sequence
+# are divided.
 RULES: Mapping[str, Rules] = {
-    "dp": {**_WHOLE, "batch": ("data",)},
+    "dp": _DATA,
     "fsdp": _FSDP,
     "fsdp+tp": {**_FSDP, **_TENSOR},
     "sp": {**_FSDP, "length": ("sequence",)},
@@ -78,12 +88,18 @@ class Placement(NamedTuple):
     attention: DividedAttention = DividedAttention.RING
 
     def axes(self, name: str) -> tuple[str, ...]:
-        """The mesh axes of more than one device along which a logical axis is divided."""
-        return tuple(axis for axis in self.rules[name] if self.mesh.shape[axis] > 1)
+        """The mesh axes of more than one device along which a logical axis is divided.
+
+        Errors: as `rule`.
+        """
+        return tuple(axis for axis in rule(name, self.rules) if self.mesh.shape[axis] > 1)
 
     def parts(self, name: str) -> int:
-        """Into how many parts a logical axis is divided."""
-        return math.prod(self.mesh.shape[axis] for axis in self.rules[name])
+        """Into how many parts a logical axis is divided.
+
+        Errors: as `rule`.
+        """
+        return math.prod(self.mesh.shape[axis] for axis in rule(name, self.rules))
 
     def even_axes(self, name: str, *sizes: int) -> tuple[str, ...]:
         """As `axes`, but none where one of these sizes cannot be divided evenly."""
@@ -97,21 +113,49 @@ class Placement(NamedTuple):
         return resolve(names, {name: self.axes(name) for name in self.rules})
 
     def even_spec(self, names: Names, shape: tuple[int, ...]) -> PartitionSpec:
-        """As `spec`, but whole in each dimension that cannot be divided evenly."""
+        """As `spec`, but whole in each dimension that cannot be divided evenly.
+
+        Errors: as `check_count` and `resolve`.
+        """
+        check_count(names, shape)
         sizes = zip(names, shape, strict=True)
         return self.spec(tuple(name if name and self.even_axes(name, size) else None for name, size in sizes))
+
+
+def rule(name: str, rules: Rules) -> tuple[str, ...]:
+    """The mesh axes on which the rules lay a logical axis.
+
+    Errors: ValueError for a name that has no rule (JAX itself would silently replicate it), as `unknown_axis` says it.
+    """
+    if name not in rules:
+        raise ValueError(unknown_axis(name, rules))
+    return rules[name]
+
+
+def unknown_axis(name: str, rules: Rules) -> str:
+    """What is said of a name that is no logical axis: the known ones, the nearest first, and how to name another."""
+    near = sorted(rules, key=lambda known: (-difflib.SequenceMatcher(None, name, known).ratio(), known))
+    return (
+        f"logical axis {name!r} has no rule; known, the nearest first: {', '.join(near)}; a family names one of its "
+        f"own with the mesh axes on which it lies, () for whole: FAMILY.logical_axes={{{name!r}: ()}}"
+    )
+
+
+def check_count(names: Names, shape: tuple[int, ...]) -> None:
+    """Errors: ValueError where there are more or fewer names than dimensions."""
+    if len(names) != len(shape):
+        raise ValueError(
+            f"{len(names)} logical axes {names} for the {len(shape)} dimensions of shape {shape}: say one for each, "
+            "None for a dimension that is whole"
+        )
 
 
 def resolve(names: Names, rules: Rules) -> PartitionSpec:
     """The PartitionSpec of an array whose dimensions carry the logical names `names`.
 
-    Errors: ValueError for a name that is no logical axis or has no rule (JAX itself would silently
-    replicate it), and for two dimensions that land on one mesh axis.
+    Errors: as `rule`; ValueError for two dimensions that land on one mesh axis.
     """
-    for name in names:
-        if name is not None and (name not in LOGICAL_AXES or name not in rules):
-            raise ValueError(f"logical axis {name!r} in {names} has no rule; known axes: {sorted(LOGICAL_AXES)}")
-    placed = [() if name is None else rules[name] for name in names]
+    placed = [() if name is None else rule(name, rules) for name in names]
     used = [axis for axes in placed for axis in axes]
     if len(set(used)) != len(used):
         raise ValueError(f"the rules put two dimensions of {names} on one mesh axis: {placed}")
@@ -144,8 +188,18 @@ def place(x: jax.Array, *names: str | None) -> jax.Array:
     """The array, told to lie where the placement in context puts its logical axes; unchanged where there is none.
 
     For activations: a dimension that cannot be divided evenly, such as a decoding step's one position, is whole.
+
+    Errors: ValueError naming the array's shape and the names: for more or fewer names than dimensions anywhere; for an
+    unknown name wherever a placement is in context, also one of a single device; for two dimensions that would be
+    divided along one mesh axis.
     """
     here = placement()
-    if here is None or here.mesh.size == 1:
-        return x
-    return jax.lax.with_sharding_constraint(x, NamedSharding(here.mesh, here.even_spec(names, x.shape)))
+    try:
+        if here is None:
+            check_count(names, x.shape)
+            return x
+        spec = here.even_spec(names, x.shape)
+    except ValueError as error:
+        said = ", ".join(("x", *map(repr, names)))
+        raise ValueError(f"place({said}) of an array of shape {x.shape}: {error}") from None
+    return x if here.mesh.size == 1 else jax.lax.with_sharding_constraint(x, NamedSharding(here.mesh, spec))

@@ -29,7 +29,7 @@ COLLECTIVE = re.compile(r" (all-gather|all-reduce|all-to-all|collective-permute|
 class Case(NamedTuple):
     """One attention: the inputs' type, the static facts of its mask, the names of the traced ones, and the rest.
 
-    `mesh`: the sizes of its axes; `rules` and `how` are then those of the placement.
+    `mesh`: the sizes of its axes data, fsdp, tensor and sequence; `rules` and `how` are then those of the placement.
     """
 
     dtype: str
@@ -96,7 +96,9 @@ def program(case: Case, name: str) -> Callable[..., Any]:
 def compiled_for(devices: Any, case: Case, name: str) -> dict[str, Any]:
     """Of one compiled program: kernels that always run and others, collectives that do, a device's memory in bytes."""
     count = int(np.prod(case.mesh))
-    mesh = jax.make_mesh(case.mesh, MESH_AXES, axis_types=(AxisType.Auto,) * 4, devices=devices[:count])
+    of_axes = dict(zip(("data", "fsdp", "tensor", "sequence"), case.mesh, strict=True)) | {"expert": 1}
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    mesh = jax.make_mesh([of_axes[axis] for axis in MESH_AXES], MESH_AXES, axis_types=types, devices=devices[:count])
     placement = Placement(mesh, RULES[case.rules], case.how)
 
     def array(shape: tuple[int, ...], dtype: Any, *names: str | None) -> jax.ShapeDtypeStruct:

@@ -38,7 +38,9 @@ SMALL = Sizes(batch=2, queries=8, keys=8, heads=4, groups=2)
 def placement(sizes: tuple[int, int, int, int], rules: Any, how: DividedAttention = RING) -> Placement:
     """A mesh of so many data, fsdp, tensor and sequence devices."""
     devices = jax.devices()[: int(np.prod(sizes))]
-    mesh = jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * 4, devices=devices)
+    of_axes = dict(zip(("data", "fsdp", "tensor", "sequence"), sizes, strict=True)) | {"expert": 1}
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    mesh = jax.make_mesh([of_axes[axis] for axis in MESH_AXES], MESH_AXES, axis_types=types, devices=devices)
     return Placement(mesh, rules, how)
 
 

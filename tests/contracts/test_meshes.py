@@ -38,6 +38,9 @@ SLOW = {
     "fsdp and tensor": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
     "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention=DividedAttention.GATHER),
     "fsdp and sequence": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
+    # A model without experts: their axis divides the batch.
+    "expert": ShardingConfig(data=4, expert=2),
+    "fsdp and expert": ShardingConfig(data=2, fsdp=2, expert=2, rules="fsdp"),
 }
 MESHES = QUICK | SLOW
 PAIRS = [
@@ -67,6 +70,7 @@ class Run:
         self.setting: Setting = case.assemble(experiment, folder, placement)
         model, task, made = self.setting.model, self.setting.task, self.setting.optimisers
         make = functools.partial(init_state, model, task, made, experiment.averages, numbers_of(experiment, task))
+        placement = self.setting.placement
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
         self.initialise = compile_once(make, placement, self.shardings)
         step = traced_on(placement, make_step(model, task, made, experiment.averages))

@@ -217,6 +217,21 @@ def test_equal_programs_have_equal_fingerprints() -> None:
     assert len(prints[0]) == 64
 
 
+def test_axes_of_one_device_change_no_fingerprint() -> None:
+    def summed(**sizes: int) -> str:
+        types = (AxisType.Auto,) * len(sizes)
+        on = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types, devices=jax.devices()[:8])
+        x = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(on, P("data", "tensor")))
+        text = jax.jit(lambda x: jnp.sum(x, axis=0)).lower(x).compile().as_text() or ""
+        assert "mesh[" in text
+        return fingerprint(text)
+
+    plain = summed(data=4, tensor=2)
+    assert summed(data=4, expert=1, tensor=2) == summed(data=4, tensor=2, sequence=1) == plain
+    assert summed(data=2, tensor=4) != plain
+    assert summed(data=2, expert=2, tensor=2) != plain
+
+
 # As TPUs' compiler fuses collectives with what runs beside them: one fusion starts, one goes on, one ends.
 FUSED = """HloModule jit_f, is_scheduled=true, num_partitions=4
 

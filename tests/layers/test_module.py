@@ -152,7 +152,7 @@ def test_parameters_have_the_type_that_was_asked_for() -> None:
 
 
 def test_a_parameter_names_every_dimension() -> None:
-    with pytest.raises(ValueError, match="differ in length"):
+    with pytest.raises(ValueError, match=r"shape \(2, 3\) has 2 dimensions and 1 logical axes \('embed',\)"):
         Parameter()(Keys(jax.random.key(0)), jax.nn.initializers.zeros, (2, 3), ("embed",))
 
 

@@ -18,7 +18,7 @@ from transformer.training import pod_search
 from transformer.training.experiment import Experiment, assemble, resolve
 from transformer.training.pod_search import Candidate, Tried, advise, candidates, meshes, search
 from transformer.training.pods import Proof, largest_of, prove, said_to_need, topology_of
-from transformer.training.sharding import make_placement
+from transformer.training.sharding import ShardingConfig, make_placement
 
 LAYERS, WIDTH, HIDDEN, VOCABULARY, CONTEXT, ROWS = 2, 64, 128, 256, 32, 16
 # Of one layer: four projections and their biases, two of the feed-forward network, two norms. Of the whole: the
@@ -67,7 +67,7 @@ def divided() -> Proof:
 def test_bytes_a_device_are_those_counted_by_hand(divided: Proof) -> None:
     share = 4 * ((PARAMETERS - VECTORS) // 4 + VECTORS)
     assert divided.parameters == PARAMETERS
-    assert divided.mesh == {"data": 1, "fsdp": 4, "tensor": 1, "sequence": 1}
+    assert divided.mesh == {"data": 1, "fsdp": 4, "expert": 1, "tensor": 1, "sequence": 1}
     assert divided.held["parameters"] == share
     assert divided.held["averages"] >= share
     # Two moments a parameter and their counter.
@@ -127,7 +127,7 @@ def test_the_largest_arrays_of_a_refused_program_are_those_of_its_loops_and_prod
 
 def judged(memory: float, held: dict[str, int], needed: int | None, **sections: Any) -> Proof:
     """A proof that did not fit, as the compiler of a device with `memory` bytes would have left it."""
-    sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | sections.pop("mesh", {})
+    sizes = {"data": 1, "fsdp": 1, "expert": 1, "tensor": 1, "sequence": 1} | sections.pop("mesh", {})
     return Proof(
         experiment(**sections),
         *("v5e:2x2", "TPU v5 lite", sizes, PARAMETERS, ROWS, held, int(memory), math.nan, 1e9, None, None, needed, ()),
@@ -191,6 +191,29 @@ def test_advice_for_divided_positions_keeps_them_divided() -> None:
     assert "at least 16 devices" in only.reason
 
 
+def test_advice_for_divided_experts_keeps_them_divided() -> None:
+    held = {"parameters": 4000, "optimiser": 8000, "batch": 10**9}
+    sharding = {"fsdp": 1, "data": -1, "expert": 2, "rules": "dp"}
+    (one,) = advise(judged(10_000, held, None, mesh={"data": 4, "expert": 2}, sharding=sharding))
+    assert "--config.sharding.rules=fsdp" in one.flags
+    assert "divided 4 times" in one.reason
+    (only,) = advise(judged(9000, held, None, mesh={"fsdp": 1, "expert": 2}, sharding=sharding))
+    assert only.flags == ()  # all that is left divides experts
+    assert "at least 4 devices" in only.reason
+    # Two rows a device are 32 on 16 devices, half of which divide experts.
+    held = {"parameters": 500, "optimiser": 1000, "batch": 10}
+    mesh = {"data": 4, "expert": 2}
+    (only,) = advise(judged(10_000, held, 12_000, mesh=mesh, model={"remat": "full"}, sharding=sharding))
+    assert "1 rows a device instead of 2" in only.reason
+
+
+def test_a_mesh_divides_the_experts_part_of_the_state_by_their_axis() -> None:
+    model = experiment().model
+    formulas = pod_search._Formulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
+    sharding = ShardingConfig(data=1, fsdp=2, expert=3, rules="fsdp")
+    assert formulas.least_bytes(sharding, pod_search.Remat.FULL) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
+
+
 def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
     found = meshes(experiment(), 8)
     sizes = {(mesh.data, mesh.fsdp, mesh.tensor): mesh.rules for mesh in found}
@@ -210,6 +233,9 @@ def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
         (2, 2, 1, 2),
         (1, 4, 1, 2),
     }
+    apart = meshes(experiment(sharding={"expert": 2}), 8)
+    assert {mesh.data * mesh.fsdp * mesh.tensor * mesh.expert for mesh in apart} == {8}
+    assert {mesh.expert for mesh in apart} == {2}
 
 
 @needs_libtpu

@@ -112,8 +112,8 @@ def numbers(metrics: Metrics) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.values.items()}
 
 
-def two_steps(model: Model, devices: int) -> tuple[Any, list[Any], Any]:
-    placement, made = on(ShardingConfig(), devices), optimisers(Algorithm.SGD)
+def two_steps(model: Model, placement: Placement) -> tuple[Any, list[Any], Any]:
+    made = optimisers(Algorithm.SGD)
     make = first_state(model, Algorithm.SGD)
     shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
     state = compile_once(make, placement, shardings)(jax.random.key(0))
@@ -128,8 +128,8 @@ def two_steps(model: Model, devices: int) -> tuple[Any, list[Any], Any]:
 
 def test_eight_devices_make_the_step_of_one(model: Model) -> None:
     assert len(jax.devices()) >= 8
-    one, of_one, _ = two_steps(model, 1)
-    eight, of_eight, step = two_steps(model, 8)
+    one, of_one, _ = two_steps(model, on(ShardingConfig(), 1))
+    eight, of_eight, step = two_steps(model, on(ShardingConfig(), 8))
     for path, leaf in by_path((one.variables, one.averages)).items():
         other = by_path((eight.variables, eight.averages))[path]
         scale = max(1, float(jnp.abs(leaf).max()))
@@ -216,6 +216,8 @@ def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
     [
         ({"rules": "fspd"}, r"config\.sharding\.rules='fspd' is unknown: did you mean 'fsdp'\?"),
         ({"fsdp": 4}, r"config\.sharding\.fsdp=4 divides nothing under .*rules=dp: say 1, or rules=fsdp or fsdp\+tp"),
+        ({"expert": 0}, r"config\.sharding\.expert=0 must be at least 1, or -1"),
+        ({"expert": -1}, r"config\.sharding\.data and config\.sharding\.expert are both -1"),
         ({"tensor": 0}, r"config\.sharding\.tensor=0 must be at least 1, or -1"),
         ({"fsdp": -1, "rules": "fsdp"}, r"config\.sharding\.data and config\.sharding\.fsdp are both -1"),
         ({"largest_whole": 0.0}, r"config\.sharding\.largest_whole=0\.0 must be above 0 megabytes"),
@@ -254,7 +256,7 @@ def test_a_mesh_spans_hosts() -> None:
 
 def test_one_axis_takes_what_the_others_leave() -> None:
     mesh = make_mesh(ShardingConfig(data=-1, fsdp=2, tensor=2, rules="fsdp+tp"))
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1}
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "expert": 1, "tensor": 2, "sequence": 1}
 
 
 def test_a_parameter_that_the_mesh_does_not_divide_is_refused_by_name(model: Model) -> None:
@@ -274,6 +276,9 @@ def test_a_large_parameter_is_not_left_whole_unsaid(model: Model) -> None:
 def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> None:
     here = by_examples(on(TENSOR, 8))
     assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
+    here = by_examples(on(ShardingConfig(data=2, expert=4), 8))
+    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "expert"), None, None)
+    assert here.spec(("experts", "expert_batch", "length")) == PartitionSpec("expert", "data", None)
     here = by_examples(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
     assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
 

@@ -170,7 +170,7 @@ def fingerprint(text: str) -> str:
     """The SHA-256 of a program's text without what depends on how it was written down.
 
     That is: names and their numbers, which become numbers in order of appearance, source files and lines, names of
-    traced operations and of arguments, and numbers of channels.
+    traced operations and of arguments, numbers of channels, and axes of the mesh that have one device.
     """
     body = re.sub(r"\nFileNames\n.*?\n\n\n", "\n", text, count=1, flags=re.DOTALL)
     body = re.sub(r"^HloModule [^,\n]*", "HloModule", body, count=1)
@@ -178,6 +178,7 @@ def fingerprint(text: str) -> str:
     braced = rf'\{{(?:[^{{}}"]|{quoted})*\}}'
     body = re.sub(rf'(?:, )?(?:metadata|frontend_attributes)=\{{(?:[^{{}}"]|{quoted}|{braced})*\}}', "", body)
     body = re.sub(r"^(ENTRY )?(%?[\w.$-]+) \(.*\{$", r"\1\2 {", body, flags=re.MULTILINE)
+    body = re.sub(r"\bmesh\[([^\]]*)\]", _dividing, body)
     numbers: dict[str, int] = {}
 
     def number(found: re.Match[str]) -> str:
@@ -185,3 +186,8 @@ def fingerprint(text: str) -> str:
 
     body = re.sub(r"(%|\bchannel_id=)[\w.$-]+", number, body)
     return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _dividing(mesh: re.Match[str]) -> str:
+    """A mesh as a program's text describes it, of the axes with more than one device alone."""
+    return f"mesh[{','.join(axis for axis in mesh[1].split(',') if not axis.endswith('=1'))}]"

@@ -44,9 +44,15 @@ class Parameter:
     def __call__(
         self, keys: Keys, initializer: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]
     ) -> nnx.Param:
-        """One trainable array whose dimensions carry the logical names `axes` (transformer.axes)."""
+        """One trainable array whose dimensions carry the logical names `axes` (transformer.axes, or the family's own).
+
+        Errors: ValueError where there are more or fewer names than dimensions.
+        """
         if len(shape) != len(axes):
-            raise ValueError(f"shape {shape} and axes {axes} differ in length")
+            raise ValueError(
+                f"a parameter of shape {shape} has {len(shape)} dimensions and {len(axes)} logical axes {axes}: name "
+                "one for each"
+            )
         # A constant draws no key, so that models which differ in norms or biases alone begin with the same matrices.
         key = None if initializer in CONSTANTS else keys()
         return nnx.Param(initializer(key, shape, self.dtype), out_sharding=axes)

@@ -44,6 +44,7 @@ from transformer.training.sharding import (
     shard_batch,
     state_shardings,
     traced_on,
+    with_axes,
 )
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
@@ -141,6 +142,7 @@ def assemble(
     Errors: UserError for data that is missing or does not fit the model, and for a mesh that does not fit either.
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
+    placement = with_axes(placement, models.FAMILIES[models.name_of(experiment.model)].logical_axes)
     parts = placement.parts("batch") * experiment.run.accumulate
     if rehearse:
         task = tasks.rehearse(experiment.task, parts)

@@ -16,7 +16,8 @@ from transformer.layers.block_config import BlockConfig, Remat
 from transformer.tasks.rehearsal import abstract_batch
 from transformer.training.experiment import Experiment, assemble, count_flops
 from transformer.training.pods import Proof, prove
-from transformer.training.sharding import ShardingConfig, make_placement
+from transformer.training.sharding import ShardingConfig, is_names, make_placement
+from transformer.training.state import by_path
 
 # Of the memory, as much is left to what no formula here knows: temporaries of the update, the program itself.
 _FREE = 0.1
@@ -49,11 +50,9 @@ def advise(proof: Proof) -> list[Suggestion]:
 
 
 def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion]:
-    # Positions are divided over the others, which hold the same parameters.
-    devices, divided = (
-        math.prod(proof.mesh.values()) // proof.mesh["sequence"],
-        proof.mesh["fsdp"] * proof.mesh["tensor"],
-    )
+    # Devices that divide positions or experts hold the same other parameters.
+    kept_apart = proof.mesh["sequence"] * proof.mesh["expert"]
+    devices, divided = math.prod(proof.mesh.values()) // kept_apart, proof.mesh["fsdp"] * proof.mesh["tensor"]
     whole, sharding = fixed * divided, proof.experiment.sharding
     gigabytes = f"parameters, gradients and optimiser are {fixed / 1e9:,.1f} GB a device"
     if divided < devices:
@@ -65,13 +64,13 @@ def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion
             f"{gigabytes}; {after}",
         )
     if whole / devices > room:
-        least = math.ceil(whole / room) * proof.mesh["sequence"]
+        least = math.ceil(whole / room) * kept_apart
         yield Suggestion((), f"{gigabytes}, however they are divided: take a topology of at least {least} devices")
 
 
 def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
     run, model = proof.experiment.run, proof.experiment.model
-    parts = proof.mesh["data"] * proof.mesh["fsdp"]
+    parts = proof.mesh["data"] * proof.mesh["fsdp"] * proof.mesh["expert"]
     rows = proof.rows // (parts * run.accumulate)
     large = f"activations and temporaries would have to be {factor:.1f} times smaller"
     kept = getattr(model, "remat", None)
@@ -190,9 +189,13 @@ def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
 
 
 def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
-    """The factorings of the devices over data, fsdp and tensor that the model's and the batch's sizes allow."""
+    """The factorings of the devices over data, fsdp and tensor that the model's and the batch's sizes allow.
+
+    Positions and experts stay divided as the config says.
+    """
     config = experiment.sharding
-    rest = devices // config.sequence if config.sequence > 0 and devices % config.sequence == 0 else devices
+    said = max(config.sequence, 1) * max(config.expert, 1)
+    rest = devices // said if devices % said == 0 else devices
     found = []
     for tensor in _divisors(math.gcd(rest, experiment.model.heads, experiment.model.feed_forward)):
         for fsdp in _divisors(math.gcd(rest // tensor, experiment.model.width)):
@@ -222,6 +225,7 @@ class _Formulas:
     devices: int
     state: int
     parameters: int
+    of_experts: float
     accumulate: int
     tokens: int
     flops: float
@@ -233,6 +237,9 @@ class _Formulas:
         setting = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), rehearse=True)
         abstract, batch = setting.abstract, abstract_batch(setting.task)
         sizes = split_arguments({"state": abstract, "parameters": abstract.variables.params})
+        names = by_path(setting.model.axes().params, is_names)
+        leaves = by_path(abstract.variables.params).items()
+        of_experts = split_arguments({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
         chip, flops = chip_of(devices[0]) or TOPOLOGIES["v5e"], count_flops(experiment, setting)
         return cls(
             model=experiment.model,
@@ -241,6 +248,7 @@ class _Formulas:
             devices=len(devices),
             state=sizes["state"],
             parameters=sizes["parameters"],
+            of_experts=of_experts / sizes["parameters"],
             accumulate=experiment.run.accumulate,
             tokens=max(math.prod(array.shape) for array in batch.values()),
             flops=0.0 if flops is None else flops(batch),
@@ -260,7 +268,8 @@ class _Formulas:
         values and the feed-forward network's hidden layer; twice the width more without rematerialisation.
         """
         model = self.model
-        parts = sharding.data * sharding.fsdp * sharding.sequence
+        expert = max(sharding.expert, 1)
+        parts = sharding.data * sharding.fsdp * expert * sharding.sequence
         of_heads, of_groups = model.heads * model.depth, model.groups * model.depth
         inner = of_heads + 2 * of_groups + model.feed_forward
         kept = {
@@ -270,16 +279,18 @@ class _Formulas:
             Remat.NONE: 3 * model.width + (inner + of_heads) / sharding.tensor,
         }[remat]
         tokens = self.tokens / (parts * self.accumulate)
-        divided = sharding.fsdp * sharding.tensor
-        return (self.state + self.parameters) / divided + tokens * self.layers * kept * self.item
+        # Of the state, experts have the part that they have of the parameters: moments and averages are as large.
+        own = (1 - self.of_experts + self.of_experts / expert) / (sharding.fsdp * sharding.tensor)
+        return (self.state + self.parameters) * own + tokens * self.layers * kept * self.item
 
     def seconds(self, sharding: ShardingConfig, remat: Remat) -> float:
         """Operations over their rate, and the bytes of the collectives of each axis over that of all links.
 
         Divided parameters are gathered twice for each micro-batch and their gradients scattered once; whole ones have
-        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards.
+        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. What goes
+        to experts and back hardly differs between meshes that divide them alike, and is left out.
         """
-        data, fsdp, tensor = sharding.data, sharding.fsdp, sharding.tensor
+        data, fsdp, tensor = sharding.data * max(sharding.expert, 1), sharding.fsdp, sharding.tensor
         compute = _AGAIN[remat] * self.flops / (self.devices * self.chip_flops)
         gathered = 3 * self.accumulate * self.parameters / tensor * (fsdp - 1) / fsdp
         summed = 2 * self.parameters / (fsdp * tensor) * (data - 1) / data

@@ -11,8 +11,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, placed
-from transformer.config import UserError, choice
+from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, check_count, placed
+from transformer.config import UserError, choice, nearest
 from transformer.models.contract import Model
 from transformer.training.state import TrainState, by_path
 
@@ -23,13 +23,15 @@ MEGABYTE = 1e6
 class ShardingConfig:
     """The mesh and the rules that place arrays on it (transformer.axes).
 
-    `data`, `fsdp`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: all devices that
-    the others leave. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across divided
-    positions. Where the rules divide parameters, one that they leave whole may have at most `largest_whole` megabytes.
+    `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: all
+    devices that the others leave. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across
+    divided positions. Where the rules divide parameters, one that they leave whole may have at most `largest_whole`
+    megabytes.
     """
 
     data: int = -1
     fsdp: int = 1
+    expert: int = 1
     tensor: int = 1
     sequence: int = 1
     rules: str = "dp"
@@ -97,14 +99,41 @@ def one_device() -> Placement:
     return make_placement(ShardingConfig(), jax.local_devices()[:1])
 
 
+def with_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
+    """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
+
+    Errors: UserError for a name that the project's rules have already, and for what is no tuple of different mesh axes.
+    """
+    for name, axes in own.items():
+        said = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"
+        if name in placement.rules:
+            raise UserError(
+                f"{said} names a logical axis that has its place already, {placement.rules[name]} under these rules: "
+                "choose another name"
+            )
+        if not isinstance(axes, tuple | list):
+            raise UserError(f"{said} is no tuple of mesh axes: say ({axes!r},), or () for whole on every device")
+        for axis in axes:
+            if axis not in MESH_AXES:
+                raise UserError(
+                    f"{said} lies on {axis!r}, which is no axis of the mesh: {nearest(str(axis), MESH_AXES)}"
+                )
+        if len(set(axes)) != len(axes):
+            raise UserError(f"{said} names a mesh axis twice: say each once")
+    return placement._replace(rules={**placement.rules, **{name: tuple(axes) for name, axes in own.items()}})
+
+
 def by_examples(placement: Placement) -> Placement:
     """The placement of a pass over few examples: positions whole, examples divided over all axes but those of heads.
 
     So a map's rows and columns are on one device, and no attention needs another's keys.
     """
-    heads = placement.rules["heads"]
-    batch = tuple(axis for axis in MESH_AXES if axis not in heads)
-    return placement._replace(rules={**placement.rules, "batch": batch, "length": ()})
+    rules = placement.rules
+    # What else lies where positions did would meet the examples.
+    whole = {name: tuple(axis for axis in axes if axis != "sequence") for name, axes in rules.items()}
+    batch = tuple(axis for axis in MESH_AXES if axis not in rules["heads"])
+    beside_experts = tuple(axis for axis in batch if axis not in rules["experts"])
+    return placement._replace(rules={**whole, "batch": batch, "expert_batch": beside_experts})
 
 
 def traced_on[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
@@ -126,11 +155,13 @@ def state_shardings(
     Parameters lie as the rules say, and so do their averages and the optimiser's moments, which are dicts keyed by
     the parameter's path; all else is whole on every device.
 
-    Errors: UserError for an axis of a parameter that the mesh does not divide evenly, and for a parameter above
-    `largest_whole` megabytes that rules which divide parameters leave whole.
+    Errors: UserError naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
+    dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and for a
+    parameter above `largest_whole` megabytes that rules which divide parameters leave whole.
     """
     names, shapes = by_path(model.axes().params, is_names), by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
+    # Not `experts`: to divide those alone leaves it as it was said of the others.
     dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
     for path, spec in specs.items():
         megabytes = shapes[path].size * shapes[path].dtype.itemsize / MEGABYTE
@@ -152,6 +183,11 @@ def state_shardings(
 
 
 def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement: Placement) -> PartitionSpec:
+    try:
+        check_count(names, leaf.shape)
+        placement.spec(names)
+    except ValueError as error:
+        raise UserError(f"the parameter {path} {leaf.shape} with logical axes {names}: {error}") from None
     for name, size in zip(names, leaf.shape, strict=True):
         parts = 1 if name is None or name == "groups" else placement.parts(name)
         if name is not None and size % parts:
