@@ -119,7 +119,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """One run: the sections `task` to `optimizer` and `averages` to `sharding` belong to their own dataclasses.
+    """One run: the sections `task` to `optimizer` and `averages` to `initialise_from` belong to their own dataclasses.
 
     Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
@@ -145,6 +145,7 @@ class RunConfig:
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    initialise_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pod: str = ""
 
     def __post_init__(self) -> None:

@@ -40,9 +40,14 @@ def init_state(
     averages: Mapping[str, Average],
     hyper: Hyper,
     key: Key[Array, ""],
+    variables: Variables | None = None,
 ) -> TrainState:
-    """The state before the first step; pure, so that it can run under jit with output shardings."""
-    variables = model.init(stream(key, 0, "init"))
+    """The state before the first step; pure, so that it can run under jit with output shardings.
+
+    Of `variables` that are given, rather than drawn by the key, it holds copies.
+    """
+    # Copies, because what jit is given and gives back is one buffer, which the step could not be donated twice.
+    variables = model.init(stream(key, 0, "init")) if variables is None else jax.tree.map(jnp.copy, variables)
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
     view = View(model, variables, kept, {}, jnp.int32(0), train=True)
     return TrainState(
