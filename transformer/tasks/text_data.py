@@ -109,8 +109,8 @@ def _train(config: TextConfig, splits: Mapping[str, Sequence[str]], roles: tuple
             return byte_tokenizer(roles)
         case TokenizerKind.GIVEN:
             raise UserError(
-                "config.task.tokenizer=given, but the run directory holds none: launch.convert and config.initialise_from.tokenizer bring one along, or "
-                "say bpe, characters or bytes"
+                "config.task.tokenizer=given, but the run directory holds none: launch.convert and "
+                "config.initialise_from.tokenizer=True bring one along, or say bpe, characters or bytes"
             )
 
 
