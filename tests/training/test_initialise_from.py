@@ -169,6 +169,9 @@ def test_another_vocabulary_more_positions_and_a_fresh_head(source: Path, tmp_pa
             fresh = path.startswith(("unembedding", "output_bias"))
             assert leaf.tobytes() == (drawn if fresh else before)[path].tobytes(), path
     assert_same({path: np.asarray(leaf) for path, leaf in state.averages["slow"].items()}, found)
+    # All but the head, of 8 weights and a bias a token, and the 4 new rows of the table.
+    kept = sum(leaf.size for leaf in found.values()) - (8 + 1) * 264 - 4 * 8
+    assert report.lines()[1] == f"  loaded: {len(found) - 2} parameters ({kept:,} numbers)"
     assert report.lines()[2:] == [
         "  resized: embedding/table (260, 8) -> (264, 8), 260 along axis 0 kept",
         "  resized: positions/table (16, 8) -> (14, 8), 14 along axis 0 kept",

@@ -102,7 +102,9 @@ class Report:
     def lines(self) -> list[str]:
         """A few lines for whoever starts the run."""
         plan = self.plan
-        numbers = sum(math.prod(plan.targets[path].shape) for path in plan.taken)
+        numbers = sum(
+            math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
+        )
         renamed = sum(path != taken.source for path, taken in plan.taken.items())
         loaded = f"  loaded: {len(plan.taken)} parameters ({numbers:,} numbers)"
         if renamed:
