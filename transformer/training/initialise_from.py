@@ -338,10 +338,8 @@ def _fitted(
     def fit(fresh: Mapping[str, jax.Array], values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         fitted = {path: value.astype(where[path].dtype) for path, value in values.items()}
         for path, into in fresh.items():
-            axis = plan.taken[path].axis or 0
-            common = min(into.shape[axis], fitted[path].shape[axis])
-            rows = jax.lax.slice_in_dim(fitted[path], 0, common, axis=axis)
-            fitted[path] = jax.lax.dynamic_update_slice_in_dim(into, rows, 0, axis)
+            common = jax.lax.slice(fitted[path], [0] * into.ndim, list(map(min, into.shape, fitted[path].shape)))
+            fitted[path] = jax.lax.dynamic_update_slice(into, common, [0] * into.ndim)
         return fitted
 
     unfit = sorted({*plan.resized, *plan.cast})

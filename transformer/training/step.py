@@ -44,10 +44,9 @@ def init_state(
 ) -> TrainState:
     """The state before the first step; pure, so that it can run under jit with output shardings.
 
-    Of `variables` that are given, rather than drawn by the key, it holds copies.
+    The variables are drawn by the key where none are given.
     """
-    # Copies, because what jit is given and gives back is one buffer, which the step could not be donated twice.
-    variables = model.init(stream(key, 0, "init")) if variables is None else jax.tree.map(jnp.copy, variables)
+    variables = model.init(stream(key, 0, "init")) if variables is None else variables
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
     view = View(model, variables, kept, {}, jnp.int32(0), train=True)
     return TrainState(
