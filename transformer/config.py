@@ -119,7 +119,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """One run: the sections `task` to `optimizer` and `averages` to `sharding` belong to their own dataclasses.
+    """One run: the sections `task` to `optimizer` and `averages` to `initialise_from` belong to their own dataclasses.
 
     `optimizers` says, for an objective by its name, what of its optimiser differs from `optimizer`.
 
@@ -148,6 +148,7 @@ class RunConfig:
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    initialise_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pod: str = ""
 
     def __post_init__(self) -> None:

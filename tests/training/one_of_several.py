@@ -25,6 +25,7 @@ from transformer.tasks.labels import Labels
 from transformer.training import experiment, processes, records
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.digest import differing, digests
+from transformer.training.initialise_from import initialised
 from transformer.training.sinks.background import BackgroundMaps
 
 SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
@@ -129,6 +130,20 @@ def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
     return sound
 
 
+def check_beginning(config: dict[str, Any], folder: Path) -> bool:
+    """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
+    made = experiment.resolve(config | {"initialise_from": {"run": str(folder / "several")}})
+    setting = experiment.assemble(made, folder / "several")
+    state, _ = initialised(made.initialise_from, setting, jax.random.key(1), folder / "begun")
+    wanted = Checkpoints.reading(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[0]
+    pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
+    return int(state.step) == 0 and all(
+        np.array_equal(np.asarray(one.data), np.asarray(other.data))
+        for here, there in pairs
+        for one, other in zip(here.addressable_shards, there.addressable_shards, strict=True)
+    )
+
+
 def check_maps(folder: Path) -> None:
     """Write maps whose examples and heads are divided over all devices."""
     devices = np.array(jax.devices()).reshape(-1, 2)
@@ -170,6 +185,7 @@ def main(folder: Path) -> None:
     check_maps(folder)
     config = json.loads((folder / "config.json").read_text())
     experiment.train(experiment.resolve(config), folder / "several")
+    found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
     records.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
     experiment.train(experiment.resolve(config), folder / "killed")

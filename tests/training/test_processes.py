@@ -223,6 +223,10 @@ def test_their_checkpoints_are_anybodys(group: Several, alone: Path) -> None:
         np.testing.assert_allclose(leaf, other[path], rtol=1e-5, atol=1e-6, err_msg=path)
 
 
+def test_they_begin_a_run_together_with_the_parameters_of_another(group: Several) -> None:
+    assert all(found["begun"] for found in group.found)
+
+
 def test_digests_depend_on_no_sharding_and_find_what_is_wrong_anywhere(group: Several) -> None:
     expected = {name: digest_by_hand(array) for name, array in several.values(1).items()}
     for found in group.found:

@@ -13,11 +13,13 @@ import pytest
 
 from launch.config_files import recorded_config
 from tests.training.bucket_server import BucketServer, running
+from transformer.config import UserError
 from transformer.maps import report, serve
 from transformer.maps.store import MapStore
 from transformer.storage import Lost, lease, locate, storage_of
 from transformer.tasks.contract import Report
 from transformer.training import experiment, sharding
+from transformer.training.initialise_from import bring_tokenizer, initialised
 from transformer.training.sinks import Console, read_metrics
 from transformer.training.state import TrainState, by_path
 
@@ -167,6 +169,22 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     assert serve.signature([run]) == seen  # the page is not made from itself
     server.put("bucket", "runs/one/metrics.jsonl/000009", json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
     assert serve.signature([run]) != seen
+
+
+def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path: Path) -> None:
+    assert str(run).startswith("gs:")
+    made = experiment.resolve(CONFIG | {"initialise_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
+    bring_tokenizer(made.initialise_from, tmp_path)
+    setting = experiment.assemble(made, tmp_path)
+    state, report = initialised(made.initialise_from, setting, jax.random.key(0), tmp_path)
+    assert report is not None
+    assert (report.step, report.notes) == (STEPS, ())
+    found, expected = (by_path(each.variables) for each in (state, experiment.load(disk)[2]))
+    assert {p: np.asarray(x).tobytes() for p, x in found.items()} == {
+        p: np.asarray(x).tobytes() for p, x in expected.items()
+    }
+    with pytest.raises(UserError, match="is this very run"):
+        initialised(made.initialise_from, setting, jax.random.key(0), run)
 
 
 @pytest.mark.slow

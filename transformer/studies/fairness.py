@@ -16,6 +16,7 @@ from transformer.studies.arms import Planned, same
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Task
 from transformer.training.experiment import Experiment, compile_once, resolve
+from transformer.training.initialise_from import take
 from transformer.training.sharding import one_device
 from transformer.training.state import by_path, stream
 
@@ -100,8 +101,12 @@ def beginnings(planned: Sequence[Planned], reference: str, of_arm: Mapping[str, 
 def initial_parameters(experiment: Experiment, task: Task) -> Any:
     """The parameters with which a run of the experiment begins, found without its optimisers."""
     model = models.build(experiment.model, task.interface, experiment.precision)
-    make = compile_once(lambda key: model.init(stream(key, 0, "init")).params, one_device())
-    return make(jax.random.key(experiment.run.seed))
+    key = jax.random.key(experiment.run.seed)
+    make = compile_once(lambda key: model.init(stream(key, 0, "init")), one_device())
+    if not experiment.initialise_from.run:
+        return make(key).params
+    taken, _ = take(experiment.initialise_from, model, jax.eval_shape(model.init, key), lambda: make(key))
+    return taken.params
 
 
 def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Task:

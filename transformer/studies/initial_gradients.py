@@ -114,8 +114,10 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
 
     They are those of the run's own first step: its initial values, its first batch, its keys.
 
-    Errors: UserError for a model without feed-forward blocks.
+    Errors: UserError for a model without feed-forward blocks, and for one whose initial values are another run's.
     """
+    if origin := experiments[0].initialise_from.run:
+        raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialise_from.run={origin}")
     model = models.build(experiments[0].model, task.interface, experiments[0].precision)
     paths = by_path(jax.eval_shape(model.init, jax.random.key(0)).params)
     path = next((path for path in _FIRST_MATRICES if path in paths), None)

@@ -22,7 +22,7 @@ from transformer.tasks.losses import LOGITS_AT_ONCE
 class TokenizerKind(enum.Enum):
     """What the text is cut into: byte-level BPE trained on it, its characters, bytes, or what the run brought along.
 
-    given: the run directory holds a tokenizer already, as launch.convert leaves it.
+    given: the run directory holds one, which launch.convert or config.initialise_from.tokenizer brought along.
     """
 
     BPE = "bpe"
@@ -109,8 +109,8 @@ def _train(config: TextConfig, splits: Mapping[str, Sequence[str]], roles: tuple
             return byte_tokenizer(roles)
         case TokenizerKind.GIVEN:
             raise UserError(
-                "config.task.tokenizer=given, but the run directory holds none: launch.convert brings one along, or "
-                "say bpe, characters or bytes"
+                "config.task.tokenizer=given, but the run directory holds none: launch.convert and "
+                "config.initialise_from.tokenizer=True bring one along, or say bpe, characters or bytes"
             )
 
 

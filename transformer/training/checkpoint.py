@@ -33,7 +33,7 @@ class DamagedCheckpoint(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Leaf:
+class StoredLeaf:
     """What the manifest says of one leaf, digest apart."""
 
     shape: tuple[int, ...]
@@ -41,6 +41,11 @@ class _Leaf:
 
     def __str__(self) -> str:
         return f"shape {self.shape} of {self.dtype}"
+
+
+def _described(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
+    """What a manifest says of its leaves."""
+    return {name: StoredLeaf(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
 
 
 def _on_device(leaf: Any) -> bool:
@@ -51,12 +56,12 @@ def _is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _describe(leaf: Any) -> _Leaf:
+def _describe(leaf: Any) -> StoredLeaf:
     if type(leaf) in _SCALARS:
-        return _Leaf((), _SCALARS[type(leaf)])
+        return StoredLeaf((), _SCALARS[type(leaf)])
     if not hasattr(leaf, "dtype"):
         raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
-    return _Leaf(tuple(leaf.shape), str(leaf.dtype))
+    return StoredLeaf(tuple(leaf.shape), str(leaf.dtype))
 
 
 def _named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -209,6 +214,23 @@ class Checkpoints:
         """
         return self._restore(step, self._load_manifest(step), abstract_part, tuple(prefix))
 
+    def leaves(self, step: int) -> dict[str, StoredLeaf]:
+        """The shape and type of every leaf of the state of `step`, by its path; no array is read.
+
+        Errors: as `restore`, for the step and what says this of it.
+        """
+        return _described(self._load_manifest(step)["leaves"])
+
+    def restore_leaves(self, step: int, abstract: Mapping[str, Any]) -> dict[str, Any]:
+        """The leaves of `step` with these paths, placed as each says; no other is read.
+
+        Errors: as `restore`, over these leaves.
+        """
+        manifest = self._load_manifest(step)
+        there = _described(manifest["leaves"])
+        self._compare(step, {name: there[name] for name in abstract if name in there}, abstract)
+        return self._verified(step, manifest, abstract)
+
     def close(self) -> None:
         """Wait for a save under way and let go of the threads; raises what the save raised."""
         try:
@@ -241,7 +263,14 @@ class Checkpoints:
 
     def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
         expected = _named_leaves(abstract, prefix)
-        self._check_leaves(step, manifest["leaves"], expected, "/".join(prefix))
+        inside = "".join(f"{name}/" for name in prefix)
+        there = _described(manifest["leaves"])
+        self._compare(step, {name: leaf for name, leaf in there.items() if f"{name}/".startswith(inside)}, expected)
+        restored = self._verified(step, manifest, expected)
+        return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
+
+    def _verified(self, step: int, manifest: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+        """The leaves of these paths, their digests compared with those that were saved."""
         entries = {name: manifest["leaves"][name] for name in expected}
         empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
@@ -252,18 +281,11 @@ class Checkpoints:
             stored[name] = array
             if _on_device(expected[name]):
                 stored[name] = jax.make_array_from_callback(array.shape, _sharding(expected[name]), array.__getitem__)
-        restored = [_as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()]
-        return jax.tree.unflatten(jax.tree.structure(abstract), restored)
+        return {name: _as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()}
 
-    def _check_leaves(self, step: int, leaves: Mapping[str, Any], expected: Mapping[str, Any], prefix: str) -> None:
-        inside = f"{prefix}/" if prefix else ""
-        there = {
-            name: _Leaf(tuple(entry["shape"]), entry["dtype"])
-            for name, entry in leaves.items()
-            if f"{name}/".startswith(inside)
-        }
+    def _compare(self, step: int, there: Mapping[str, StoredLeaf], expected: Mapping[str, Any]) -> None:
         here = {name: _describe(leaf) for name, leaf in expected.items()}
-        for name in here | there:
+        for name in here | dict(there):
             if there.get(name) != here.get(name):
                 raise UserError(
                     f"checkpoint {step} in {self._directory} is of another model or version: leaf {name!r} is "

@@ -29,6 +29,7 @@ from transformer.training.averages import Average
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.divided_positions import check_divided_positions
 from transformer.training.evaluate import compile_evaluations
+from transformer.training.initialise_from import InitialiseFrom, begin, bring_tokenizer, prepare
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.preflight import check_fit, left_out
@@ -65,6 +66,7 @@ class Experiment:
     precision: Precision
     maps: MapsConfig
     sharding: ShardingConfig
+    initialise_from: InitialiseFrom = dataclasses.field(default_factory=InitialiseFrom)
 
     def to_config(self) -> dict[str, Any]:
         """The resolved config as plain values: what `config.json` holds."""
@@ -78,6 +80,7 @@ class Experiment:
             "precision": to_config(self.precision),
             "maps": to_config(self.maps),
             "sharding": to_config(self.sharding),
+            "initialise_from": to_config(self.initialise_from),
         }
 
     def optimizer_of(self, objective: str) -> OptimizerConfig:
@@ -111,6 +114,7 @@ def resolve(values: Mapping[str, Any], trusted: Collection[str] | None = None) -
         precision=from_config(Precision, run.precision, "config.precision"),
         maps=from_config(MapsConfig, run.maps, "config.maps"),
         sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),
+        initialise_from=from_config(InitialiseFrom, run.initialise_from, "config.initialise_from"),
     )
     wanted = getattr(experiment.task, "evaluated_parameters", "raw")
     if wanted != "raw" and wanted not in averages:
@@ -122,13 +126,16 @@ def resolve(values: Mapping[str, Any], trusted: Collection[str] | None = None) -
 
 
 class Setting(NamedTuple):
-    """What an experiment is made of, before any array exists but the data's."""
+    """What an experiment is made of, before any array exists but the data's.
+
+    `initialise` makes the first state of a key, and with variables that are given rather than drawn.
+    """
 
     task: Task
     model: Model
     optimisers: Mapping[str, Optimizer]
     placement: Placement
-    initialise: Callable[[jax.Array], TrainState]
+    initialise: Callable[..., TrainState]
     abstract: TrainState
 
 
@@ -213,8 +220,11 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink:
     with claimed(workdir, config, may_change=changeable(experiment)) as directory:
         try:
             # What the first process prepares (a tokenizer, a data set) the others find.
+            in_turn(lambda: bring_tokenizer(experiment.initialise_from, directory.path))
             setting = in_turn(lambda: assemble(experiment, directory.path))
             preflight(experiment, setting)
+            if directory.fresh and experiment.initialise_from.run:
+                prepare(experiment.initialise_from, setting.model, setting.abstract.variables, directory.path)
         except UserError:
             if directory.fresh and primary():
                 directory.abandon()
@@ -225,7 +235,7 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink:
         ):
             latest = latest_step(experiment, checkpoints)
             if latest is None:
-                state = setting.initialise(jax.random.key(experiment.run.seed))
+                state = begin(experiment.initialise_from, setting, jax.random.key(experiment.run.seed), directory)
             else:
                 state, _ = checkpoints.restore(latest, setting.abstract)
             if primary():

@@ -41,6 +41,7 @@ from transformer.training.experiment import (
     preflight,
     training_step,
 )
+from transformer.training.initialise_from import begin, bring_tokenizer, prepare
 from transformer.training.loop import Diverged, Measured, refuse_divergence, run
 from transformer.training.optimizer import OptimizerConfig, hyper_of
 from transformer.training.probe import compile_probe
@@ -101,6 +102,9 @@ def train_lanes(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> 
                 directories.append(stack.enter_context(held))
             setting = _assemble(experiments, directories)
             preflight(experiments[0], setting)
+            for experiment, directory in zip(experiments, directories, strict=True):
+                if directory.fresh and experiment.initialise_from.run:
+                    prepare(experiment.initialise_from, setting.model, setting.abstract.variables, directory.path)
         except UserError:
             for directory in directories:
                 if directory.fresh:
@@ -181,6 +185,8 @@ def _check_lanes(experiments: Sequence[Experiment], workdirs: Sequence[Path]) ->
 
 def _assemble(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> Setting:
     """The setting of all lanes, and in each directory the files that a run's task leaves there."""
+    for experiment, directory in zip(experiments, directories, strict=False):
+        bring_tokenizer(experiment.initialise_from, directory.path)
     setting = assemble(experiments[0], directories[0].path, make_placement(experiments[0].sharding))
     for experiment, directory in zip(experiments[1:], directories[1:], strict=False):
         tasks.build(experiment.task, directory.path, experiment.run.accumulate)
@@ -192,7 +198,11 @@ def _assemble(experiments: Sequence[Experiment], directories: Sequence[RunDirect
 
 
 def _first_state(experiment: Experiment, setting: Setting) -> TrainState:
-    state = setting.initialise(jax.random.key(experiment.run.seed))
+    return _with_numbers(setting.initialise(jax.random.key(experiment.run.seed)), experiment, setting)
+
+
+def _with_numbers(state: TrainState, experiment: Experiment, setting: Setting) -> TrainState:
+    """The state with the lane's own numbers of its optimisers: those of the setting are the first lane's."""
     numbers = jax.device_put(numbers_of(experiment, setting.task), state.step.sharding)
     return state._replace(hyper=numbers)
 
@@ -216,7 +226,8 @@ def _train(lanes: Sequence[Lane], setting: Setting) -> list[Ended]:
         times=first.run.looks,
         tiers=MapStore.tiers_at(lanes[0].directory.maps),
     )
-    state = stack_states([_begin(lane, setting, start) for lane in lanes], setting.placement)
+    begun = [_begin(lane, setting, start, aloud=lane is lanes[0]) for lane in lanes]
+    state = stack_states(begun, setting.placement)
     _greet(lanes, setting, start)
     records = [
         open_records(lane.directory, plan, config_hash(lane.experiment), steps=steps, start=start) for lane in lanes
@@ -270,9 +281,10 @@ def _common_step(lanes: Sequence[Lane]) -> int:
     return common
 
 
-def _begin(lane: Lane, setting: Setting, step: int) -> TrainState:
+def _begin(lane: Lane, setting: Setting, step: int, *, aloud: bool) -> TrainState:
     if not step:
-        return _first_state(lane.experiment, setting)
+        key, origin = jax.random.key(lane.experiment.run.seed), lane.experiment.initialise_from
+        return _with_numbers(begin(origin, setting, key, lane.directory, aloud=aloud), lane.experiment, setting)
     return lane.checkpoints.restore(step, setting.abstract)[0]
 
 

@@ -43,9 +43,13 @@ def init_state(
     averages: Mapping[str, Average],
     hyper: Mapping[str, Hyper],
     key: Key[Array, ""],
+    variables: Variables | None = None,
 ) -> TrainState:
-    """The state before the first step; pure, so that it can run under jit with output shardings."""
-    variables = model.init(stream(key, 0, "init"))
+    """The state before the first step; pure, so that it can run under jit with output shardings.
+
+    The variables are drawn by the key where none are given.
+    """
+    variables = model.init(stream(key, 0, "init")) if variables is None else variables
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
     view = View(model, variables, kept, {}, jnp.int32(0), train=True)
     return TrainState(

@@ -1,0 +1,232 @@
+"""Which parameter of a run that begins takes its values from which of another: rules over paths, decided on shapes.
+
+A rule is one line of text, about the parameters of the run that begins (its targets) and those of the one that it
+begins from (the sources):
+
+    head/* = fresh              what matches keeps the values that it is initialised with
+    decoder/* = layers/*        what matches takes the values of the source of that name
+    resize embedding/table      a size may differ along one axis: what the two have in common, from row 0 on, is taken
+
+A `*` stands for any characters, "/" among them; of several the first is as short as it can be. On the right each `*`
+stands for what the one on the left stood for. The first rule with `=` that matches a target decides where its values
+come from; without one it is the source of the same path. Rules with `resize` only allow, and all of them count.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+
+from transformer.config import UserError, nearest
+
+FRESH = "fresh"
+
+_KEY = "config.initialise_from.rules"
+_FORMS = "'TARGET = SOURCE', 'TARGET = fresh' or 'resize TARGET'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule as it was written, the targets that it is about, and where their values come from (of resize: "")."""
+
+    text: str
+    target: str
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """The shape and type of an array, and the logical names of its axes where they are known."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    axes: tuple[str | None, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """The source that a target takes its values from; `axis` is the one along which the sizes differ, if any."""
+
+    source: str
+    leaf: Leaf
+    axis: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Where every target's values come from: it is either in `taken`, or in `fresh` with the rule that says so.
+
+    `unused` are the sources that no target takes.
+    """
+
+    targets: Mapping[str, Leaf]
+    taken: Mapping[str, Taken]
+    fresh: Mapping[str, str]
+    unused: tuple[str, ...]
+
+    @property
+    def resized(self) -> tuple[str, ...]:
+        """The targets of another size than their source, which take a part of it."""
+        return tuple(path for path, taken in self.taken.items() if taken.axis is not None)
+
+    @property
+    def cast(self) -> tuple[str, ...]:
+        """The targets of another floating-point type than their source."""
+        return tuple(path for path, taken in self.taken.items() if taken.leaf.dtype != self.targets[path].dtype)
+
+
+def parse(text: str) -> Rule:
+    """A rule from its text.
+
+    Errors: UserError for what is no rule.
+    """
+    written = f"{_KEY}: {text!r}"
+    resize = re.fullmatch(r"\s*resize\s+(\S+)\s*", text)
+    if resize and "=" not in text:
+        return Rule(text, resize[1])
+    sides = re.fullmatch(r"\s*([^\s=]+)\s*=\s*([^\s=]+)\s*", text)
+    if sides is None:
+        raise UserError(f"{written} is no rule; a rule is {_FORMS}")
+    target, source = sides.groups()
+    if source.count("*") not in (0, target.count("*")):
+        raise UserError(
+            f"{written} has {source.count('*')} * on the right and {target.count('*')} on the left: each * on the "
+            "right stands for one on the left, so that there are as many, or none on the right"
+        )
+    return Rule(text, target, source)
+
+
+def captures(pattern: str, path: str) -> tuple[str, ...] | None:
+    """What each `*` of a pattern stands for in a path; None where it does not match."""
+    found = _expression(pattern).fullmatch(path)
+    return None if found is None else found.groups()
+
+
+@functools.cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile("(.*?)".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def plan(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequence[Rule]) -> Plan:
+    """Decide where the values of every target come from, by paths, shapes and types alone.
+
+    Errors: UserError for a rule that decides nothing; for a source that is absent, of another shape or of another
+    type, with the target, both shapes and the rule that would settle it.
+    """
+    origins, fresh = _origins(targets, rules)
+    _check_resize_rules(targets, fresh, rules)
+    _check_sources(targets, sources, origins)
+    taken = {path: _taken(path, targets[path], source, sources[source], rules) for path, (source, _) in origins.items()}
+    used = {each.source for each in taken.values()}
+    return Plan(targets, taken, fresh, tuple(source for source in sources if source not in used))
+
+
+def _origins(
+    targets: Mapping[str, Leaf], rules: Sequence[Rule]
+) -> tuple[dict[str, tuple[str, Rule | None]], dict[str, str]]:
+    """Of every target either its source with the rule that names it, or the rule that leaves it fresh."""
+    origins: dict[str, tuple[str, Rule | None]] = {}
+    fresh: dict[str, str] = {}
+    deciding = [rule for rule in rules if rule.source]
+    for path in targets:
+        rule = next((rule for rule in deciding if captures(rule.target, path) is not None), None)
+        if rule is None:
+            origins[path] = path, None
+        elif rule.source == FRESH:
+            fresh[path] = rule.text
+        else:
+            origins[path] = _filled(rule, path), rule
+    used = {*fresh.values(), *(rule.text for _, rule in origins.values() if rule is not None)}
+    for number, rule in enumerate(deciding):
+        if rule.text not in used or rule in deciding[:number]:
+            raise UserError(f"{_KEY}: {rule.text!r} {_why_idle(rule, targets)}")
+    return origins, fresh
+
+
+def _filled(rule: Rule, path: str) -> str:
+    """The source pattern with what the stars of the target pattern stand for in the path."""
+    if "*" not in rule.source:
+        return rule.source
+    pieces = rule.source.split("*")
+    stars = captures(rule.target, path) or ()
+    return pieces[0] + "".join(star + piece for star, piece in zip(stars, pieces[1:], strict=True))
+
+
+def _why_idle(rule: Rule, targets: Mapping[str, Leaf]) -> str:
+    if any(captures(rule.target, path) is not None for path in targets):
+        return "decides nothing: the rules before it match all that it matches; put it before them, or leave it out"
+    return f"matches no parameter of this run; {nearest(rule.target, targets)}"
+
+
+def _check_resize_rules(targets: Mapping[str, Leaf], fresh: Mapping[str, str], rules: Sequence[Rule]) -> None:
+    for rule in rules:
+        matched = [path for path in targets if captures(rule.target, path) is not None]
+        if rule.source or any(path not in fresh for path in matched):
+            continue
+        if matched:
+            raise UserError(f"{_KEY}: {rule.text!r} resizes what {fresh[matched[0]]!r} leaves fresh: drop one of them")
+        raise UserError(f"{_KEY}: {rule.text!r} {_why_idle(rule, targets)}")
+
+
+def _check_sources(
+    targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], origins: Mapping[str, tuple[str, Rule | None]]
+) -> None:
+    missing = [path for path, (source, _) in origins.items() if source not in sources]
+    if not missing:
+        return
+    path = missing[0]
+    source, rule = origins[path]
+    others = f" (and none for {len(missing) - 1} more: {_some(missing[1:])})" if missing[1:] else ""
+    by_rule = "" if rule is None else f" (by the rule {rule.text!r})"
+    raise UserError(
+        f"config.initialise_from: the run has no {source!r}{by_rule} for the parameter {path} "
+        f"{targets[path].shape}{others}; {nearest(source, sources)}; say where it comes from with the rule "
+        f"'{path} = SOURCE', or leave it fresh with {f'{_together(missing, targets)} = {FRESH}'!r}"
+    )
+
+
+def _together(missing: Sequence[str], targets: Mapping[str, Leaf]) -> str:
+    """A pattern for the first of the missing: for all beside it in its folder, if they are all missing."""
+    folder = missing[0].split("/")[0] + "/"
+    beside = [path for path in targets if path.startswith(folder)]
+    return f"{folder}*" if len(beside) > 1 and set(beside) <= set(missing) else missing[0]
+
+
+def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rule]) -> Taken:
+    here = f"config.initialise_from: the parameter {path} {target.shape} of {target.dtype}"
+    there = f"{source!r} in the run, {leaf.shape} of {leaf.dtype}"
+    instead = f"leave it fresh with the rule {f'{path} = {FRESH}'!r}"
+    if target.dtype != leaf.dtype and not (_is_float(target.dtype) and _is_float(leaf.dtype)):
+        raise UserError(f"{here} cannot take {there}: only floating-point numbers are cast; {instead}")
+    if target.shape == leaf.shape:
+        return Taken(source, leaf)
+    if len(target.shape) != len(leaf.shape):
+        raise UserError(f"{here} has another number of axes than {there}; {instead}")
+    differing = [axis for axis, sizes in enumerate(zip(target.shape, leaf.shape, strict=True)) if len(set(sizes)) > 1]
+    axis = differing[0]
+    if "layers" in [target.axes[each] for each in differing if target.axes]:
+        raise UserError(
+            f"{here} has another number of layers than {there}: layers are never resized; give both models one depth, "
+            f"or {instead}"
+        )
+    if len(differing) > 1:
+        raise UserError(f"{here} differs along {len(differing)} axes from {there}: one can be resized; {instead}")
+    if not any(not rule.source and captures(rule.target, path) is not None for rule in rules):
+        raise UserError(
+            f"{here} is of another size than {there}; take what they have in common with the rule "
+            f"{f'resize {path}'!r}, or {instead}"
+        )
+    return Taken(source, leaf, axis)
+
+
+def _is_float(dtype: str) -> bool:
+    try:
+        return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:  # a key, or a Python number
+        return False
+
+
+def _some(paths: Sequence[str], shown: int = 4) -> str:
+    return ", ".join(paths[:shown]) + (f" ... ({len(paths)} in all)" if len(paths) > shown else "")

@@ -1,0 +1,361 @@
+"""Beginning a run with the parameters of another: pre-training and fine-tuning, other vocabularies, longer contexts.
+
+The other run is a run directory, which `launch.convert` makes of published weights too. The shapes in its checkpoint
+and the arrays that are taken are read, nothing else of it: its family and its task may be unknown here. What is taken
+are a model's variables, parameters under their own paths and batch statistics under "state/": the step, the optimisers
+and the averages of the new run start as those of any run do, from the variables that were taken.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer.config import UserError, nearest
+from transformer.data.any_tokenizer import load_tokenizer
+from transformer.data.tokenizer import FILE, saved_in
+from transformer.models.contract import Model, Variables
+from transformer.storage import locate, storage_of
+from transformer.training.checkpoint import Checkpoints, StoredLeaf
+from transformer.training.initialisation_plan import Leaf, Plan, parse, plan
+from transformer.training.processes import primary
+from transformer.training.run_directory import RunDirectory
+from transformer.training.sharding import is_names
+from transformer.training.state import TrainState, by_path
+
+_PARAMS, _STATE, _AVERAGES = "variables/params/", "variables/state/", "averages/"
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialiseFrom:
+    """What a run begins from: the run directory `run` ("": nothing) at `step` (None: its latest checkpoint).
+
+    `average` names an average of it whose parameters are taken instead of the raw ones, where it has them. Every
+    parameter takes the values of the one of the same path, unless `rules` say otherwise: "head/* = fresh",
+    "decoder/* = layers/*", "resize embedding/table" (transformer.training.initialisation_plan). With `tokenizer` the
+    new run has the tokenizer of the other.
+    """
+
+    run: str = ""
+    step: int | None = None
+    average: str = ""
+    tokenizer: bool = False
+    rules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            parse(rule)
+
+
+class Beginning(Protocol):
+    """What is asked of a run that begins: experiment.Setting has it."""
+
+    @property
+    def model(self) -> Model:
+        """Whose axes have names."""
+
+    @property
+    def abstract(self) -> TrainState:
+        """The shapes of the state, and where it lies."""
+
+    @property
+    def initialise(self) -> Callable[..., TrainState]:
+        """The state by a key, and with these variables where any are given (step.init_state)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a run began from: where that was, what was taken, resized, cast and left fresh, and what was not used."""
+
+    run: str
+    step: int
+    average: str
+    plan: Plan
+    averaged: int
+    notes: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """The whole of it as plain values: what the run directory keeps."""
+        plan = self.plan
+        return {
+            "run": self.run,
+            "step": self.step,
+            "average": self.average,
+            "loaded": {path: taken.source for path, taken in plan.taken.items()},
+            "resized": {
+                path: [list(plan.taken[path].leaf.shape), list(plan.targets[path].shape)] for path in plan.resized
+            },
+            "cast": {path: [plan.taken[path].leaf.dtype, plan.targets[path].dtype] for path in plan.cast},
+            "averaged": self.averaged,
+            "fresh": dict(plan.fresh),
+            "unused": list(plan.unused),
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """A few lines for whoever starts the run."""
+        plan = self.plan
+        numbers = sum(
+            math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
+        )
+        renamed = sum(path != taken.source for path, taken in plan.taken.items())
+        loaded = f"  loaded: {len(plan.taken)} parameters ({numbers:,} numbers)"
+        if renamed:
+            loaded += f", {renamed} from another path"
+        if self.average:
+            loaded += f", {self.averaged} as the average {self.average!r} has them"
+        found = [f"initialised from {self.run} at step {self.step}", loaded]
+        for path in plan.resized:
+            shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
+            kept = min(shape[axis], plan.targets[path].shape[axis])
+            found.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
+        casts: dict[str, int] = {}
+        for path in plan.cast:
+            change = f"{plan.taken[path].leaf.dtype} -> {plan.targets[path].dtype}"
+            casts[change] = casts.get(change, 0) + 1
+        found += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
+        for rule in dict.fromkeys(plan.fresh.values()):
+            found.append(f"  fresh by {rule!r}: {_listed([path for path, by in plan.fresh.items() if by == rule])}")
+        if plan.unused:
+            found.append(f"  not used of that run: {_listed(plan.unused)}")
+        return found + [f"  note: {note}" for note in self.notes]
+
+
+class Prepared(NamedTuple):
+    """What is going to be taken, before any array is read; `names` are the sources' in the checkpoint."""
+
+    checkpoints: Path
+    report: Report
+    names: Mapping[str, str]
+
+
+def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> Prepared:
+    """Find the run to begin from, and decide on shapes alone what is taken from it; all processes do it together.
+
+    `abstract` are the shapes of the model's variables; `workdir` is of the run that begins, None where it is none.
+
+    Errors: UserError for a run, checkpoint, step or average that is not there, for a run that would begin from itself,
+    and as `initialisation_plan.plan`.
+    """
+    source = _opened(config, workdir)
+    with _reading(config, source) as checkpoints:
+        steps = checkpoints.steps()
+        if not steps:
+            raise UserError(f"config.initialise_from.run={config.run} has no checkpoint yet; {_HOW}")
+        step = steps[-1] if config.step is None else config.step
+        if step not in steps:
+            raise UserError(f"config.initialise_from.step={step}: {config.run} has checkpoints of {steps} alone")
+        leaves = checkpoints.leaves(step)
+    names = _source_names(config, leaves)
+    sources = {path: Leaf(leaves[name].shape, leaves[name].dtype) for path, name in names.items()}
+    planned = plan(_targets(model, abstract), sources, [parse(rule) for rule in config.rules])
+    averaged = sum(names[taken.source].startswith(_AVERAGES) for taken in planned.taken.values())
+    report = Report(config.run, step, config.average, planned, averaged, _notes(source, workdir))
+    return Prepared(source / "checkpoints", report, names)
+
+
+def initialised(
+    config: InitialiseFrom, setting: Beginning, key: jax.Array, workdir: Path
+) -> tuple[TrainState, Report | None]:
+    """The state before the first step, its variables taken from the run that the config names, if it names any.
+
+    What is not taken is initialised by the key as in any run. All processes do it together.
+
+    Errors: as `prepare`, before anything is compiled; checkpoint.DamagedCheckpoint for bytes that changed.
+    """
+    if not config.run:
+        return setting.initialise(key), None
+    fresh = functools.partial(_variables_of, setting.initialise, key)
+    variables, report = take(config, setting.model, setting.abstract.variables, fresh, workdir)
+    return setting.initialise(key, variables), report
+
+
+def take(
+    config: InitialiseFrom,
+    model: Model,
+    abstract: Variables,
+    fresh: Callable[[], Variables],
+    workdir: Path | None = None,
+) -> tuple[Variables, Report]:
+    """A model's variables from the run that the config names; `fresh` makes those of which something stays fresh.
+
+    Errors: as `initialised`.
+    """
+    checkpoints, report, names = prepare(config, model, abstract, workdir)
+    where = flat(abstract)
+    with contextlib.closing(Checkpoints.reading(checkpoints)) as reader:
+        values = _read(reader, report, names, where)
+    drawn = flat(fresh()) if report.plan.fresh or report.plan.resized else {}
+    values |= _fitted(report.plan, drawn, values, where)
+    found = [values[path] if path in values else drawn[path] for path in where]
+    return jax.tree.unflatten(jax.tree.structure(abstract), found), report
+
+
+def _variables_of(initialise: Callable[..., TrainState], key: jax.Array) -> Variables:
+    return initialise(key).variables  # the rest of that state is let go before another is made
+
+
+def begin(
+    config: InitialiseFrom, setting: Beginning, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+) -> TrainState:
+    """As `initialised`; what was taken is recorded in the run directory and, where `aloud`, printed."""
+    state, report = initialised(config, setting, key, directory.path)
+    if report is not None and primary():
+        directory.record(initialised_from=report.facts())
+        if aloud:
+            print("\n".join(report.lines()), flush=True)
+    return state
+
+
+def bring_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
+    """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
+
+    Errors: UserError for a run that is not there, or has no tokenizer.
+    """
+    if not (config.run and config.tokenizer) or saved_in(workdir):
+        return
+    source = _opened(config, workdir)
+    if not saved_in(source):
+        raise UserError(f"config.initialise_from.tokenizer=True, but {config.run} holds no tokenizer")
+    load_tokenizer(source).save(workdir)
+
+
+def flat(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+    """The leaves of a model's variables as rules name them, in the order of `jax.tree`.
+
+    Errors: ValueError where a parameter's path and one of the state are the same.
+    """
+    params = by_path(variables.params, is_leaf)
+    state = {f"state/{path}": leaf for path, leaf in by_path(variables.state, is_leaf).items()}
+    if params.keys() & state.keys():
+        raise ValueError(f"the parameter {min(params.keys() & state.keys())!r} has the path of a leaf of the state")
+    return params | state
+
+
+_HOW = "train it, or make a run of published weights with python -m launch.convert --from=FOLDER --workdir=RUN"
+
+
+def _opened(config: InitialiseFrom, workdir: Path | None) -> Path:
+    """The directory of the run to begin from."""
+    source = locate(config.run)
+    if workdir is not None and source.resolve() == locate(workdir).resolve():
+        raise UserError(f"config.initialise_from.run={config.run} is this very run: name another")
+    try:
+        storage_of(source).reach(source)
+        there = RunDirectory(source).config_file.is_file()
+    except OSError as error:
+        raise UserError(f"config.initialise_from.run={config.run} cannot be read: {error.strerror or error}") from error
+    if not there:
+        what = "is no run directory: it has no config.json" if source.is_dir() else "is missing"
+        raise UserError(f"config.initialise_from.run={config.run} {what}; name the --workdir of a run")
+    return source
+
+
+@contextlib.contextmanager
+def _reading(config: InitialiseFrom, source: Path) -> Iterator[Checkpoints]:
+    checkpoints = RunDirectory(source).checkpoints
+    if not checkpoints.is_dir():
+        raise UserError(f"config.initialise_from.run={config.run} has no checkpoint yet; {_HOW}")
+    with contextlib.closing(Checkpoints.reading(checkpoints)) as reader:
+        yield reader
+
+
+def _source_names(config: InitialiseFrom, leaves: Mapping[str, StoredLeaf]) -> dict[str, str]:
+    """The leaves of the checkpoint that can be taken, by their paths as rules name them."""
+    names = {name.removeprefix(_PARAMS): name for name in leaves if name.startswith(_PARAMS)}
+    if config.average:
+        averages = sorted({name.split("/")[1] for name in leaves if name.startswith(_AVERAGES)})
+        if config.average not in averages:
+            near = nearest(config.average, averages) if averages else "it has none"
+            raise UserError(f"config.initialise_from.average={config.average!r} is no average of {config.run}: {near}")
+        inside = f"{_AVERAGES}{config.average}/"
+        names |= {path: f"{inside}{path}" for path in names if f"{inside}{path}" in leaves}
+    return names | {f"state/{name.removeprefix(_STATE)}": name for name in leaves if name.startswith(_STATE)}
+
+
+def _targets(model: Model, abstract: Variables) -> dict[str, Leaf]:
+    axes = flat(model.axes(), is_names)
+    return {path: Leaf(tuple(leaf.shape), str(leaf.dtype), axes.get(path, ())) for path, leaf in flat(abstract).items()}
+
+
+def _notes(source: Path, workdir: Path | None) -> tuple[str, ...]:
+    """What is worth saying of the two runs: rows of a table of tokens are matched by number."""
+    files = [path / FILE for path in (source, locate(workdir or source))]
+    if all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes():
+        return (
+            f"{source} has another tokenizer: row n of a table of tokens that was loaded was another token's "
+            "(config.initialise_from.tokenizer=True brings it along)",
+        )
+    return ()
+
+
+def _read(
+    reader: Checkpoints, report: Report, names: Mapping[str, str], where: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
+    """The values of every target that takes any, as they are stored."""
+    values: dict[str, jax.Array] = {}
+    waiting = dict(report.plan.taken)
+    while waiting:  # once, but where several targets take one source
+        paths = {names[taken.source]: path for path, taken in waiting.items()}
+        wanted = {name: _stored(where[path], waiting.pop(path).leaf) for name, path in paths.items()}
+        found = reader.restore_leaves(report.step, wanted)
+        values |= {path: found[name] for name, path in paths.items()}
+    return values
+
+
+def _stored(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """Where a source is read to: where its target lies, but whole along axes that its own size does not divide."""
+    dtype = target.dtype if str(target.dtype) == leaf.dtype else jnp.dtype(leaf.dtype)
+    sharding = target.sharding
+    if isinstance(sharding, NamedSharding) and leaf.shape != target.shape:
+        spec = [
+            axes if size % math.prod(sharding.mesh.shape[axis] for axis in _several(axes)) == 0 else None
+            for axes, size in zip(sharding.spec, leaf.shape, strict=False)
+        ]
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
+
+
+def _several(axes: Any) -> tuple[str, ...]:
+    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def _fitted(
+    plan: Plan,
+    fresh: Mapping[str, jax.Array],
+    values: Mapping[str, jax.Array],
+    where: Mapping[str, jax.ShapeDtypeStruct],
+) -> dict[str, jax.Array]:
+    """Those values that are of another type or size than their target, made to fit it."""
+
+    def fit(fresh: Mapping[str, jax.Array], values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        fitted = {path: value.astype(where[path].dtype) for path, value in values.items()}
+        for path, into in fresh.items():
+            common = jax.lax.slice(fitted[path], [0] * into.ndim, list(map(min, into.shape, fitted[path].shape)))
+            fitted[path] = jax.lax.dynamic_update_slice(into, common, [0] * into.ndim)
+        return fitted
+
+    unfit = sorted({*plan.resized, *plan.cast})
+    if not unfit:
+        return {}
+    placed = {path: where[path].sharding or values[path].sharding for path in unfit}
+    arguments = {path: fresh[path] for path in plan.resized}, {path: values[path] for path in unfit}
+    return jax.jit(fit, out_shardings=placed)(*arguments)
+
+
+def _listed(paths: Sequence[str], shown: int = 6) -> str:
+    """The paths, or the folders that they lie in where they are many."""
+    if len(paths) <= shown:
+        return ", ".join(paths)
+    folders: dict[str, int] = {}
+    for path in paths:
+        first, slash, _ = path.partition("/")
+        folders[first + ("/*" if slash else "")] = folders.get(first + ("/*" if slash else ""), 0) + 1
+    return ", ".join(f"{folder} ({count})" if folder.endswith("*") else folder for folder, count in folders.items())
