@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -56,13 +55,6 @@ class Defaults:
     def probe(self, view, capture, key):
         inputs = {name: jnp.asarray(x) for name, x in self.probed().items()}
         return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
-
-
-def captured_at(site, captured, capture):
-    """What the one layer of a site captured, with the layer axis that a scan would have added."""
-    if capture is None or capture.at(site) is None:
-        return {}
-    return {site: jax.tree.map(lambda leaf: leaf[None], captured)}
 
 
 def labelled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None = None) -> Labels:

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
+from tests.contracts.defaults import Defaults, Stateless, labelled
 from transformer.attention.attend import read
-from transformer.attention.capture import capture_weights
+from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.sites import Axis, Site
 from transformer.layers.initialisation import xavier_uniform
 from transformer.layers.linear import Linear

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from tests.contracts.defaults import captured_at
+from transformer.attention.capture import captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.attention import MultiHeadAttention

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Defaults, Stateless, captured_at, labelled
-from transformer.attention.capture import capture_weights
+from tests.contracts.defaults import Defaults, Stateless, labelled
+from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.masks import Mask, dense
 from transformer.attention.normalise import softmax
 from transformer.attention.scores import Score, score
