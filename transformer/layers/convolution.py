@@ -136,7 +136,7 @@ class _Convolution(Module):
         """W of a and, behind it, of b; `given` stands in for the first."""
         first = self.kernel[...] if given is None else given
         both = first if self.gate_kernel is None else jnp.concatenate([first, self.gate_kernel[...]], axis=-1)
-        return both.astype(dtype)
+        return jnp.asarray(both, dtype)
 
     def _finish(self, sums: Array) -> Array:
         """The sums with their biases, activated."""
@@ -206,7 +206,7 @@ class Convolution1D(_Convolution):
         real_BxU = real_positions(self.window.outputs(lengths_B), y_BxUxF.shape[1])
         return jnp.where(real_BxU[..., None], y_BxUxF, 0)
 
-    def initial(self, rows: int, dtype: jnp.dtype) -> Float[Array, "R P I"]:
+    def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R P I"]:
         """What `step` reads before the first position: zeros, fit for `Cache.rows`."""
         return jnp.zeros((rows, self.window.reach - 1, self.inputs), dtype)
 

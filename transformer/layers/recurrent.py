@@ -115,7 +115,7 @@ class RecurrentLayer(Module):
         """The cells, in the order of `Direction.cells`."""
         return tuple(getattr(self, order) for order in self.direction.cells)
 
-    def initial(self, rows: int, dtype: jnp.dtype) -> CellState:
+    def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """A state of zeros for every direction."""
         return _side_by_side(self._by_direction(None, rows, dtype))
 
@@ -175,7 +175,7 @@ class RecurrentLayer(Module):
         ]
         return place(jnp.concatenate(outputs, axis=-1), "batch", "length", None), _side_by_side(state_DxBxF)
 
-    def _by_direction(self, state: CellState | None, rows: int, dtype: jnp.dtype) -> CellState:
+    def _by_direction(self, state: CellState | None, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """The state [D, R, F] of its cells, from one that has them side by side."""
         directions = len(self.direction.cells)
         if state is None:
@@ -206,7 +206,7 @@ class RecurrentStack(Module):
         """The layers, from the one that reads the input upwards."""
         return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
 
-    def initial(self, rows: int, dtype: jnp.dtype) -> tuple[CellState, ...]:
+    def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> tuple[CellState, ...]:
         """A carry of zeros."""
         return tuple(layer.initial(rows, dtype) for layer in self.layers)
 

@@ -95,7 +95,7 @@ class RecurrentCell(Module):
             self.recurrent_kernel[...].astype(dtype), None if bias is None else bias[...].astype(dtype)
         )
 
-    def initial(self, rows: int, dtype: jnp.dtype) -> CellState:
+    def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """A state of zeros."""
         zeros = jnp.zeros((rows, self.width), dtype)
         return CellState(zeros, zeros if self.kind is Cell.LSTM else None)
