@@ -78,6 +78,7 @@ def test_a_stack_is_the_oracles_and_padding_has_no_effect(
     weights, x = random_weights(functional), random(B, T, INPUTS)
     padded = np.where(np.arange(T)[None, :, None] < LENGTHS[:, None, None], x, np.nan)
     kind = oracle.Stack(cell.value, direction.value, layers, links.value)
+
     def of(x: Any, carry: Any) -> tuple[Any, Any]:
         y, after = functional.bind(weights)(x, jnp.asarray(LENGTHS), carry)
         return jnp.sum(jnp.square(y)), (y, after)
@@ -202,7 +203,9 @@ def test_one_layer_is_one_loop_over_time() -> None:
         )
     )
     jaxpr = jax.make_jaxpr(lambda x: functional.bind(random_weights(functional))(x))(jnp.ones((B, T, INPUTS)))
-    loops = [equation for equation in jaxpr.eqns if equation.primitive.name == "scan" and equation.params["length"] == T]
+    loops = [
+        equation for equation in jaxpr.eqns if equation.primitive.name == "scan" and equation.params["length"] == T
+    ]
     assert len(loops) == 1
     inside = [equation.primitive.name for equation in loops[0].params["jaxpr"].eqns]
     assert inside.count("dot_general") == 1
