@@ -145,7 +145,7 @@ def baseline_follows_the_reward(state: TrainState) -> None:
 def direction_is_the_largest_singular_one(state: TrainState) -> None:
     kernel = np.asarray(state.variables.params["critic"]["expand"]["kernel"])
     right = np.linalg.svd(kernel)[2][0]
-    assert abs(right @ np.asarray(state.variables.state["direction"])) > 0.99
+    assert abs(right @ np.asarray(state.variables.state["critic"].u)) > 0.99
     assert set(state.averages["target"]) == {path for path in by_path(state.variables.params) if "generator" in path}
 
 

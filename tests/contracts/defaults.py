@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 
 from transformer.data.drawn import Drawn
@@ -44,13 +43,6 @@ class Toy(PlainTask):
 def kind(task: type) -> Kind:
     """A toy as a TASK."""
     return Kind(no_choice(), lambda config, directory, rows: task(), lambda config, rows: task())
-
-
-def captured_at(site, captured, capture):
-    """What the one layer of a site captured, with the layer axis that a scan would have added."""
-    if capture is None or capture.at(site) is None:
-        return {}
-    return {site: jax.tree.map(lambda leaf: leaf[None], captured)}
 
 
 def labelled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None = None) -> Labels:

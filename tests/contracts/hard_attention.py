@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
-from transformer.attention.capture import capture_weights
+from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
+from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.composition import read
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.initialisation import xavier_uniform

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
-from transformer.attention import Axis, AxisKind, Mask, Site, attend
+from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
+from transformer.attention import Axis, AxisKind, Mask, Site, attend, captured_at
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal
 from transformer.layers.module import Functional, Parameter

@@ -5,7 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Stateless, Toy, captured_at, kind, no_choice
+from tests.contracts.defaults import Stateless, Toy, kind, no_choice
+from transformer.attention.capture import captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention import MultiHeadAttention

@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from tests.contracts.defaults import captured_at, no_choice
+from tests.contracts.defaults import no_choice
+from transformer.attention.capture import captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.attention import MultiHeadAttention
@@ -11,13 +12,10 @@ from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Functional, Module, Parameter
+from transformer.layers.stateful_norm import SpectralNorm
 from transformer.models.contract import Aux, Family, Model
 
 WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
-
-
-def unit(x):
-    return jax.lax.stop_gradient(x / jnp.linalg.norm(x))
 
 
 class Players(Module):
@@ -30,22 +28,21 @@ class Players(Module):
         }
         self.generator = MultiHeadAttention(config, cross=False, **same)
         self.critic = FeedForward(WIDTH, HIDDEN, activation=config.activation, bias=True, **same)
+        self.norm = SpectralNorm((WIDTH, HIDDEN))
 
     def initial_state(self, key):
-        return {"direction": unit(jax.random.normal(key, (HIDDEN,)))}
+        return {"critic": self.norm.initial_state(key)}
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         points, captured = self.generator(inputs["noise"], inputs["noise"], mask=Mask(), capture=capture)
         return points, Aux(captured_at(SITE, captured, capture), {}, state)
 
     def judge(self, state, inputs, *, train, key=None, capture=None):
-        """Spectral norm by one power iteration a step (Miyato et al. 2018, algorithm 1)."""
-        kernel = self.critic.expand.kernel[...]
-        left = unit(kernel @ state["direction"])
-        right = unit(left @ kernel)
-        hidden = inputs["points"] @ kernel / (left @ kernel @ right) + self.critic.expand.bias[...]
+        """The critic, whose first map is held to a largest singular value of 1."""
+        kernel, normed = self.norm(self.critic.expand.kernel[...], state["critic"], train=train)
+        hidden = self.critic.expand(inputs["points"], kernel)
         score = jnp.sum(self.critic.contract(jax.nn.relu(hidden)), axis=-1)
-        return score, Aux({}, {}, {"direction": right} if train else state)
+        return score, Aux({}, {}, {"critic": normed})
 
 
 def build(config, interface, precision):

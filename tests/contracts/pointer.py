@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Stateless, Toy, captured_at, kind, labelled, no_choice
-from transformer.attention.capture import capture_weights
+from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
+from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.masks import Mask, dense
 from transformer.attention.normalisers import softmax
 from transformer.attention.parameters import Score

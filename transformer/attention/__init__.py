@@ -4,7 +4,15 @@
 public too. Every name below is to be imported from here; no submodule has a name of these.
 """
 
-from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured, Top, capture_weights
+from transformer.attention.capture import (
+    NOTHING_CAPTURED,
+    Capture,
+    Captured,
+    Top,
+    capture_weights,
+    captured_at,
+    one_layer,
+)
 from transformer.attention.composition import Attended, attend, read
 from transformer.attention.drop import dropout
 from transformer.attention.masks import (
@@ -144,6 +152,7 @@ __all__ = [
     "attend",
     "between",
     "capture_weights",
+    "captured_at",
     "clear_keys",
     "clear_queries",
     "combine",
@@ -158,6 +167,7 @@ __all__ = [
     "local_predictive",
     "log_sum_exp",
     "normalise",
+    "one_layer",
     "predicted_centre",
     "prepare_keys",
     "query_positions",

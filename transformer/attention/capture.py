@@ -210,6 +210,18 @@ def capture_weights(
     return switched(capture, find)
 
 
+def one_layer(captured: Captured) -> Captured:
+    """What a single layer captured, with the leading layer axis that a scan over layers would have added."""
+    return jax.tree.map(lambda leaf: leaf[None], captured)
+
+
+def captured_at(site: str, captured: Captured | None, capture: Capture | None) -> dict[str, Captured]:
+    """`Aux.maps` of a site that is one layer: empty where nothing of the site is asked for."""
+    if captured is None or capture is None or capture.at(site) is None:
+        return {}
+    return {site: one_layer(captured)}
+
+
 def capture_products(
     q_BxQxHxD: Float[Array, "B Q H D"],
     k_BxKxGxD: Float[Array, "B K G D"],

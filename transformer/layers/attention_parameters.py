@@ -7,7 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Score, ScoreParameters
+from transformer.attention.parameters import (
+    PRODUCTS,
+    Additive,
+    Concat,
+    Cosine,
+    General,
+    Location,
+    Mlp,
+    Score,
+    ScoreParameters,
+)
 from transformer.attention.positions import T5, PositionParameters, Rotary, Shaw, TransformerXL
 from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.initialisation import normal, xavier_uniform
@@ -15,41 +25,62 @@ from transformer.layers.module import Initializer, Keys, Module, Parameter
 
 
 class TrainedScore(Module):
-    """The trained part of a score between heads of one depth: empty for the dot products.
+    """The trained part of a score between queries of `depth` and keys of `key_depth`: empty for the dot products.
 
-    Additive, concat and mlp have a hidden layer of the head's depth. Cosine's sharpening is one number a head and
-    starts at sqrt(D), where its logits spread as far as scaled products of random vectors do at most. Location has a
-    row for each of `longest` keys and reads no key, so that the keys' projection stays as it began.
+    Additive, concat and mlp have a `hidden` layer; both sizes are the queries' depth unless given. Cosine's sharpening
+    is one number a head and starts at sqrt(D), where its logits spread as far as scaled products of random vectors do
+    at most. Location has a row for each of `longest` keys and reads no key, so that the keys' projection stays as it
+    began. `head_axis` is the logical axis of the heads: "groups" where they may be too few for a mesh.
+
+    Errors: ValueError for an inner product of queries and keys of two depths.
     """
 
-    def __init__(self, score: Score, heads: int, depth: int, longest: int, *, parameter: Parameter, keys: Keys):
+    def __init__(
+        self,
+        score: Score,
+        heads: int,
+        depth: int,
+        longest: int,
+        *,
+        key_depth: int | None = None,
+        hidden: int | None = None,
+        parameter: Parameter,
+        keys: Keys,
+        head_axis: str = "heads",
+    ):
         self.score = score
+        inner, of_keys = hidden or depth, key_depth or depth
+        if score in PRODUCTS and of_keys != depth:
+            raise ValueError(
+                f"score={score.value} multiplies queries and keys of one depth; these have {depth} and {of_keys}: "
+                "make them equal, or say general"
+            )
 
         def matrix(rows: int, columns: int) -> object:
-            axes = ("heads", "head_depth", "head_depth")
+            axes = (head_axis, "head_depth", "head_depth")
             return parameter(keys, xavier_uniform(rows, columns), (heads, rows, columns), axes)
 
         def vector(initializer: Initializer) -> object:
-            return parameter(keys, initializer, (heads, depth), ("heads", "head_depth"))
+            return parameter(keys, initializer, (heads, inner), (head_axis, "head_depth"))
 
         match score:
             case Score.DOT | Score.SCALED_DOT:
                 pass
             case Score.GENERAL:
-                self.weight = matrix(depth, depth)
+                self.weight = matrix(depth, of_keys)
             case Score.ADDITIVE:
-                self.keys, self.queries = matrix(depth, depth), matrix(depth, depth)
-                self.vector = vector(xavier_uniform(depth, 1))
+                self.keys, self.queries = matrix(of_keys, inner), matrix(depth, inner)
+                self.vector = vector(xavier_uniform(inner, 1))
             case Score.CONCAT:
-                self.weight, self.vector = matrix(2 * depth, depth), vector(xavier_uniform(depth, 1))
+                self.weight, self.vector = matrix(of_keys + depth, inner), vector(xavier_uniform(inner, 1))
             case Score.MLP:
-                self.weight, self.vector = matrix(2 * depth, depth), vector(xavier_uniform(depth, 1))
+                self.weight, self.vector = matrix(of_keys + depth, inner), vector(xavier_uniform(inner, 1))
                 self.bias = vector(jax.nn.initializers.zeros)
             case Score.COSINE:
                 start = jax.nn.initializers.constant(math.log(math.sqrt(depth)))
-                self.log_sharpening = parameter(keys, start, (heads,), ("heads",))
+                self.log_sharpening = parameter(keys, start, (heads,), (head_axis,))
             case Score.LOCATION:
-                axes = ("heads", "head_depth", "positions")
+                axes = (head_axis, "head_depth", "positions")
                 self.weight = parameter(keys, xavier_uniform(depth, longest), (heads, depth, longest), axes)
             case _:
                 assert_never(score)

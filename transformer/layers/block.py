@@ -12,6 +12,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.positions import T5
 from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, KeysAndValues, MultiHeadAttention, fill_ring
+from transformer.layers.beams import as_rows, by_example
 from transformer.layers.block_config import Biases, BlockConfig, Remat
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
@@ -146,9 +147,9 @@ class Block(Module):
             assert self.cross is not None
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
-            x_BxQxE = x_Rx1xE.reshape(memory.content[0].shape[0], -1, x_Rx1xE.shape[-1])
-            output, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture[1])
-            return output.reshape(x_Rx1xE.shape), None if captured is None else captured.of_rows()
+            x_BxQxE = by_example(x_Rx1xE[:, 0], memory.content[0].shape[0])
+            y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture[1])
+            return as_rows(y_BxQxE)[:, None], None if captured is None else captured.of_rows()
 
         x_Rx1xE, extras = self._apply(x_RxE[:, None], layer, attend, attend_to_memory)
         grown, of_self = extras[0]

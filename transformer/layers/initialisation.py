@@ -3,8 +3,10 @@
 import dataclasses
 import enum
 import math
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from transformer.layers.module import Initializer
 
@@ -91,6 +93,33 @@ def xavier_uniform(fan_in: int, fan_out: int) -> Initializer:
     """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16)."""
     bound = math.sqrt(6 / (fan_in + fan_out))
     return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+class RecurrentInitialisation(enum.Enum):
+    """How the matrix begins by which a recurrent cell reads its state, each gate's by itself.
+
+    orthogonal: drawn uniformly from the orthogonal matrices, which neither shrink nor stretch a state (Saxe et al.
+      2014).
+    xavier: U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16).
+    """
+
+    ORTHOGONAL = "orthogonal"
+    XAVIER = "xavier"
+
+    def __call__(self, fan_in: int, fan_out: int) -> Initializer:
+        """The distribution of matrices [fan_in, gate, fan_out]."""
+        match self:
+            case RecurrentInitialisation.ORTHOGONAL:
+                return orthogonal
+            case RecurrentInitialisation.XAVIER:
+                return xavier_uniform(fan_in, fan_out)
+
+
+def orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Matrices [rows, gate, columns], each orthogonal and drawn by itself (Saxe et al. 2014)."""
+    rows, gates, columns = shape
+    draw = jax.nn.initializers.orthogonal()
+    return jnp.stack([draw(one, (rows, columns), dtype) for one in jax.random.split(key, gates)], axis=1)
 
 
 def normal(deviation: float) -> Initializer:

@@ -1,13 +1,12 @@
 """Linear maps between named axes."""
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.layers.module import Initializer, Keys, Module, Parameter
+from transformer.layers.module import Keys, MakeInitializer, Module, Parameter
 
 Axes = tuple[tuple[str, int], ...]
 
@@ -25,7 +24,7 @@ class Linear(Module):
         outputs: Axes,
         *,
         bias: bool,
-        initialise: Callable[[int, int], Initializer],
+        initialise: MakeInitializer,
         parameter: Parameter,
         keys: Keys,
     ):
@@ -38,7 +37,8 @@ class Linear(Module):
         bias_names = tuple("features" if name == "embed" else name for name in output_names)
         self.bias = parameter(keys, jax.nn.initializers.zeros, output_sizes, bias_names) if bias else None
 
-    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Contract the last axes of x with the kernel's first ones."""
-        y = jnp.tensordot(x, self.kernel[...].astype(x.dtype), axes=self.contracted)
+    def __call__(self, x: Float[Array, "..."], kernel: Float[Array, "..."] | None = None) -> Float[Array, "..."]:
+        """Contract the last axes of x with the kernel's first ones; `kernel` stands in for its own (a normed one)."""
+        weights = self.kernel[...] if kernel is None else kernel
+        y = jnp.tensordot(x, weights.astype(x.dtype), axes=self.contracted)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)

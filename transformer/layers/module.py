@@ -15,6 +15,7 @@ from jaxtyping import Array, Key
 
 Params = dict[str, Any]
 Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]  # key, which constants ignore; shape; type
+MakeInitializer = Callable[[int, int], Initializer]  # from fan-in and fan-out
 CONSTANTS = (jax.nn.initializers.zeros, jax.nn.initializers.ones)
 
 

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
+from transformer.layers.beams import repeat_rows
 from transformer.layers.block import run_layers, windowed
 from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.feed_forward import Activation
@@ -132,10 +132,9 @@ class Decoder(TokenModel):
             ),
             self.embed(tokens_BxP, jnp.arange(width)[None], None),
         )
-        rows = jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=1), rings)
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
-        cache = Cache(rows, {"position": jnp.repeat(last_B, beams)}, {})
-        return cache, jnp.repeat(first_B, beams)
+        cache = Cache(repeat_rows(rings, beams, axis=1), {"position": repeat_rows(last_B, beams)}, {})
+        return cache, repeat_rows(first_B, beams)
 
     def step(
         self,

@@ -16,6 +16,7 @@ from transformer.config import UserError
 from transformer.layers.block_config import Biases, BlockConfig, Positions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
+from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
@@ -180,7 +181,7 @@ class Encoder(TokenModel):
         return super().logits(self.head(x))
 
     def _lengths(self, tokens_BxT: Array) -> Array | None:
-        return None if self.pad is None else jnp.sum(tokens_BxT != self.pad, axis=1)
+        return None if self.pad is None else real_lengths(tokens_BxT, self.pad)
 
 
 def build(config: EncoderConfig, interface: Interface, precision: Precision) -> Model:

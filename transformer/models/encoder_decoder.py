@@ -16,6 +16,7 @@ from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import Memory, by_layer, run_layers, windowed
 from transformer.layers.block_config import Biases, BlockConfig, Cross, Scale
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
+from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.module import Functional, Keys, Parameter
 from transformer.layers.operations import (
     cross_operations,
@@ -119,12 +120,10 @@ class EncoderDecoder(TokenModel):
         encoder_key, decoder_key = split_key(key if train else None)
         memory_BxSxE, source_lengths, of_encoder = self.encode(jnp.asarray(inputs["source"]), encoder_key, capture)
         target_BxT = jnp.asarray(inputs["target"])
-        # The first token begins a target, and may be the padding token itself (Marian, T5); a row without a source
-        # only fills the batch.
-        target_lengths = jnp.where(source_lengths > 0, 1 + jnp.sum(target_BxT[:, 1:] != self.pad, axis=1), 0)
+        lengths = target_lengths(target_BxT, source_lengths, self.pad)
         # Padded queries see nothing: their rows stay out of maps and statistics.
-        mask = Mask(causal=True, query_lengths=target_lengths, key_lengths=target_lengths)
-        memory = Memory(memory_BxSxE, Mask(query_lengths=target_lengths, key_lengths=source_lengths))
+        mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
+        memory = Memory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
         at = (wanted(capture, DECODER_SELF), wanted(capture, DECODER_CROSS))
         embedding_key, layers_key = split_key(decoder_key)
@@ -147,7 +146,7 @@ class EncoderDecoder(TokenModel):
         self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], Captured | None]:
         """The encoder's output, the lengths of the sources, and the maps."""
-        lengths = jnp.sum(source_BxS != self.pad, axis=1)
+        lengths = real_lengths(source_BxS, self.pad)
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
         embedding_key, layers_key = split_key(key)
         x_BxSxE, captured = self.run_self_attention(

@@ -1,0 +1,211 @@
+"""Recurrent cells, layers and stacks against NumPy float64, whole and step by step."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from tests.oracles import recurrent as oracle
+from transformer.axes import RULES, resolve
+from transformer.config import UserError
+from transformer.layers.initialisation import RecurrentInitialisation, xavier_uniform
+from transformer.layers.module import Functional, Parameter
+from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentLayer, RecurrentStack, ResidualLinks
+from transformer.layers.recurrent_cells import Cell, CellState
+
+B, T, INPUTS, WIDTH = 4, 5, 3, 4
+# A whole row, a short one, one position, and a row that only fills the batch.
+LENGTHS = np.int32([5, 3, 1, 0])
+MADE: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter()}
+
+each_cell = pytest.mark.parametrize("cell", list(Cell), ids=lambda cell: cell.value)
+
+
+@functools.cache
+def stack_of(cell: Cell, **options: Any) -> Functional:
+    config = RecurrentConfig(cell, WIDTH, **options)
+    return Functional(lambda keys: RecurrentStack(config, INPUTS, keys=keys, **MADE))
+
+
+def random_weights(functional: Functional, seed: int = 0) -> dict[str, Any]:
+    """No parameter at its plain start, where a missing one would go unseen; exact in float32."""
+    normal = np.random.default_rng(seed).normal
+    return jax.tree.map(lambda leaf: normal(size=leaf.shape, scale=0.7).astype(leaf.dtype), functional.shapes())
+
+
+def random(*shape: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def random_carry(functional: Functional) -> tuple[CellState, ...]:
+    shapes = jax.eval_shape(lambda: functional.bind(functional.init(jax.random.key(0))).initial(B, jnp.float32))
+    return jax.tree.map(lambda leaf: random(*leaf.shape, seed=leaf.shape[1]), shapes)
+
+
+def by_row(carry: tuple[CellState, ...]) -> list[list[oracle.State]]:
+    return [
+        [oracle.State(*(None if leaf is None else leaf[row] for leaf in state)) for row in range(B)] for state in carry
+    ]
+
+
+def assert_carry(found: tuple[CellState, ...], expected: list[list[oracle.State]], atol: float = 1e-12) -> None:
+    for state, rows in zip(found, expected, strict=True):
+        np.testing.assert_allclose(state.hidden, np.stack([row.hidden for row in rows]), rtol=0, atol=atol)
+        assert (state.memory is None) == (rows[0].memory is None)
+        if state.memory is not None:
+            np.testing.assert_allclose(state.memory, np.stack([row.memory for row in rows]), rtol=0, atol=atol)
+
+
+DEEP = [
+    (Cell.VANILLA, Direction.BACKWARD, 1, ResidualLinks.NONE),
+    (Cell.GRU_RESET_BEFORE, Direction.FORWARD, 1, ResidualLinks.NONE),
+    (Cell.GRU_RESET_AFTER, Direction.BIDIRECTIONAL, 2, ResidualLinks.NONE),
+    (Cell.GRU_RESET_BEFORE, Direction.BIDIRECTIONAL, 1, ResidualLinks.NONE),
+    (Cell.LSTM, Direction.FORWARD, 3, ResidualLinks.GNMT),
+    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, ResidualLinks.RESIDUAL),
+]
+
+
+@pytest.mark.parametrize(("cell", "direction", "layers", "links"), DEEP)
+def test_a_stack_is_the_oracles_and_padding_has_no_effect(
+    cell: Cell, direction: Direction, layers: int, links: ResidualLinks
+) -> None:
+    functional = stack_of(cell, direction=direction, layers=layers, links=links)
+    weights, x = random_weights(functional), random(B, T, INPUTS)
+    padded = np.where(np.arange(T)[None, :, None] < LENGTHS[:, None, None], x, np.nan)
+    kind = oracle.Stack(cell.value, direction.value, layers, links.value)
+
+    def of(x: Any, carry: Any) -> tuple[Any, Any]:
+        y, after = functional.bind(weights)(x, jnp.asarray(LENGTHS), carry)
+        return jnp.sum(jnp.square(y)), (y, after)
+
+    with jax.enable_x64(True):
+        carry = random_carry(functional)
+        gradient, (y, after) = jax.jit(jax.grad(of, has_aux=True))(padded, carry)
+    expected, ends = oracle.stack(kind, weights, x, LENGTHS, by_row(carry))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
+    assert_carry(after, ends)
+    # A row of length 0 ends as it began.
+    jax.tree.map(lambda found, given: np.testing.assert_array_equal(found[3], given[3]), after, carry)
+    real = np.isfinite(padded)
+    assert np.isfinite(gradient).all()
+    assert (np.asarray(gradient)[~real] == 0).all()
+    assert (np.asarray(gradient)[real] != 0).all()
+
+
+@each_cell
+def test_gradients_are_right(cell: Cell) -> None:
+    functional = stack_of(cell)
+    weights = random_weights(functional)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), weights)
+        run = jax.jit(lambda weights, x: functional.bind(weights)(x, jnp.asarray(LENGTHS)))
+        inputs = (wide, jnp.asarray(random(B, T, INPUTS)))
+        check_grads(run, inputs, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-5)
+
+
+@each_cell
+def test_step_by_step_is_the_whole_sequence(cell: Cell) -> None:
+    functional = stack_of(cell, layers=2, links=ResidualLinks.RESIDUAL)
+    weights, x = random_weights(functional), random(B, T, INPUTS)
+    kind = oracle.Stack(cell.value, layers=2, links="residual")
+    with jax.enable_x64(True):
+        carry = random_carry(functional)
+        whole, after = jax.jit(lambda weights, x, carry: functional.bind(weights)(x, None, carry))(weights, x, carry)
+        step = jax.jit(lambda weights, x, carry: functional.bind(weights).step(x, carry))
+        expected, ends = oracle.stack(kind, weights, x, np.full(B, T), by_row(carry))
+        np.testing.assert_allclose(whole, expected, rtol=0, atol=1e-12)
+        assert_carry(after, ends)
+        for place in range(T):
+            y, carry = step(weights, x[:, place], carry)
+            np.testing.assert_allclose(y, whole[:, place], rtol=0, atol=1e-12)
+        assert_carry(carry, ends)
+
+
+def test_no_forward_output_reads_a_later_input() -> None:
+    functional = stack_of(Cell.LSTM, layers=2)
+    weights = random_weights(functional)
+    jacobian = jax.jit(jax.jacrev(lambda x: jnp.sum(functional.bind(weights)(x[None])[0][0], axis=-1)))(
+        jnp.asarray(random(T, INPUTS), jnp.float32)
+    )
+    reads = np.abs(np.asarray(jacobian)).max(-1)
+    np.testing.assert_array_equal(reads != 0, np.tril(np.ones((T, T), bool)))
+
+
+def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
+    functional = stack_of(Cell.LSTM, direction=Direction.BIDIRECTIONAL)
+    stack = functional.bind(random_weights(functional))
+    with pytest.raises(ValueError, match="direction=bidirectional reads what is to come: only forward"):
+        stack.step(jnp.ones((B, INPUTS)), stack.initial(B, jnp.float32))
+    with pytest.raises(UserError, match="layers=0 of a recurrent stack must be at least 1"):
+        RecurrentConfig(layers=0)
+    with pytest.raises(ValueError, match=r"dropout=1\.0"):
+        RecurrentConfig(dropout=1.0)
+    assert RecurrentConfig(width=6, direction=Direction.BIDIRECTIONAL).output_width == 12
+
+
+def test_weights_begin_as_they_should() -> None:
+    stack = stack_of(Cell.LSTM, forget_bias=1.5)
+    fresh = jax.jit(stack.init)(jax.random.key(0))["layer_0"]["forward"]
+    np.testing.assert_array_equal(fresh["bias"], np.float32([[0] * WIDTH, [1.5] * WIDTH, [0] * WIDTH, [0] * WIDTH]))
+    gates = np.moveaxis(np.asarray(fresh["recurrent_kernel"], np.float64), 1, 0)
+    for gate, other in zip(gates, np.roll(gates, 1, axis=0), strict=True):
+        np.testing.assert_allclose(gate @ gate.T, np.eye(WIDTH), atol=1e-6)
+        assert np.abs(gate - other).max() > 0.1
+    # 3 features come in, 4 go out of one gate; of the state 4 and 4.
+    assert 0.8 * np.sqrt(6 / 7) < np.abs(fresh["kernel"]).max() <= np.sqrt(6 / 7)
+    xavier = stack_of(Cell.GRU_RESET_AFTER, recurrent=RecurrentInitialisation.XAVIER)
+    cell = jax.jit(xavier.init)(jax.random.key(0))["layer_0"]["forward"]
+    assert 0.8 * np.sqrt(6 / 8) < np.abs(cell["recurrent_kernel"]).max() <= np.sqrt(6 / 8)
+    assert not np.asarray(cell["bias"]).any()
+    assert not np.asarray(cell["candidate_bias"]).any()
+
+
+@each_cell
+def test_every_parameter_lies_under_every_set_of_rules(cell: Cell) -> None:
+    functional = stack_of(cell, direction=Direction.BIDIRECTIONAL)
+    axes = jax.tree.leaves(functional.axes(), is_leaf=lambda leaf: isinstance(leaf, tuple))
+    for names, shape in zip(axes, jax.tree.leaves(functional.shapes()), strict=True):
+        assert len(names) == len(shape.shape)
+        for rules in RULES.values():
+            resolve(names, rules)
+
+
+def test_dropout_acts_on_the_inputs_of_upper_layers_alone_and_only_with_a_key() -> None:
+    shallow, deep = stack_of(Cell.VANILLA, dropout=0.5), stack_of(Cell.VANILLA, layers=2, dropout=0.5)
+    x = jnp.asarray(random(B, T, INPUTS), jnp.float32)
+    for functional, changes in ((shallow, False), (deep, True)):
+        weights = random_weights(functional)
+        run = jax.jit(lambda x, key, functional=functional, weights=weights: functional.bind(weights)(x, key=key))
+        (plain, before), (dropped, after) = run(x, None), run(x, jax.random.key(1))
+        assert (np.asarray(plain) != np.asarray(dropped)).any() == changes
+        np.testing.assert_array_equal(dropped, run(x, jax.random.key(1))[0])
+    # What the first layer carries is never dropped.
+    np.testing.assert_array_equal(after[0].hidden, before[0].hidden)
+
+
+def test_half_precision_computes_in_the_type_of_its_input() -> None:
+    functional = stack_of(Cell.LSTM)
+    stack = functional.bind(random_weights(functional))
+    y, after = stack(jnp.ones((B, T, INPUTS), jnp.bfloat16), carry=stack.initial(B, jnp.float32))
+    assert {leaf.dtype for leaf in jax.tree.leaves((y, after))} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_one_layer_is_one_loop_over_time() -> None:
+    """Both directions ride on one scan, and the inputs' projection is outside of it."""
+    functional = Functional(
+        lambda keys: RecurrentLayer(
+            RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH, direction=Direction.BIDIRECTIONAL), INPUTS, keys=keys, **MADE
+        )
+    )
+    jaxpr = jax.make_jaxpr(lambda x: functional.bind(random_weights(functional))(x))(jnp.ones((B, T, INPUTS)))
+    loops = [
+        equation for equation in jaxpr.eqns if equation.primitive.name == "scan" and equation.params["length"] == T
+    ]
+    assert len(loops) == 1
+    inside = [equation.primitive.name for equation in loops[0].params["jaxpr"].eqns]
+    assert inside.count("dot_general") == 1

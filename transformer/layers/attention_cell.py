@@ -1,0 +1,268 @@
+"""The attention of recurrent decoders: a memory that is prepared once, read by one query of every row at each step."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention import (
+    Capture,
+    Captured,
+    Mask,
+    Normaliser,
+    Parameters,
+    Reweighting,
+    Score,
+    capture_weights,
+    dense,
+    gaussian,
+    normalise,
+    one_layer,
+    prepare_keys,
+    read,
+    score,
+)
+from transformer.axes import place
+from transformer.config import UserError
+from transformer.layers.attention_parameters import TrainedScore
+from transformer.layers.beams import as_rows, by_example
+from transformer.layers.lengths import real_positions
+from transformer.layers.linear import Linear
+from transformer.layers.module import Keys, MakeInitializer, Module, Parameter
+
+PyTree = Any
+Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment]"]
+
+
+class Projection(enum.Enum):
+    """What keys and values are.
+
+    shared: the memory itself is both (Bahdanau et al. 2015, equation 5; Luong et al. 2015, section 3.1); of several
+      heads each has its share of the features of query and memory.
+    split: linear maps of the memory, one for keys and one for values, and of the query (Vaswani et al. 2017, section
+      3.2.2, without the map behind the heads).
+    """
+
+    SHARED = "shared"
+    SPLIT = "split"
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCellConfig:
+    """The attention of a recurrent decoder; the defaults are Bahdanau et al. 2015, appendix A.1.2.
+
+    `depth`: features of a projected head, and of the hidden layer of additive, concat and mlp; 0: as many as each head
+    has of the query. `longest`: the keys that the score location has rows for, 0 where another score is meant.
+    `reweighting` gaussian needs a mask with window and centre at each call.
+
+    Errors: UserError for heads below 1, or the score location without `longest`.
+    """
+
+    score: Score = Score.ADDITIVE
+    normaliser: Normaliser = Normaliser.SOFTMAX
+    reweighting: Reweighting = Reweighting.NONE
+    projection: Projection = Projection.SHARED
+    heads: int = 1
+    depth: int = 0
+    longest: int = 0
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.depth < 0:
+            raise UserError(f"heads={self.heads} of an attention must be at least 1, depth={self.depth} at least 0")
+        if self.score is Score.LOCATION and self.longest < 1:
+            raise UserError(f"score=location has a row for each key: longest={self.longest} must be at least 1")
+
+
+class AttentionMemory(NamedTuple):
+    """A memory as `AttentionCell` reads it, an entry for each example: fit for `Cache.examples`, never tiled.
+
+    `keys` is what `prepare_keys` made of them.
+    """
+
+    keys: PyTree
+    values: Float[Array, "B K H D"]
+    lengths: Int[Array, " B"]
+
+
+class Alignment(NamedTuple):
+    """How queries weighted a memory: [B, H, Q, K], or a row's one query without that axis, [R, H, K].
+
+    `weights` are those that multiplied the values, `logits` what they came from, `log_prob` of the key that a sampler
+    drew (None of other normalisers), differentiable.
+    """
+
+    weights: Float[Array, "*B H K"]
+    logits: Float[Array, "*B H K"]
+    log_prob: Float[Array, "*B H"] | None = None
+
+
+class AttentionCell(Module):
+    """context = sum_k a_k v_k, a = normalise(score(query, keys)), for queries of `width` over `memory_width` features.
+
+    `prepare` once, then `step` for one query of every row, or call it with queries that are known together.
+
+    Errors: ValueError for heads that divide the features of query or memory unevenly, and for a score that needs
+    queries and keys of one depth.
+    """
+
+    def __init__(
+        self,
+        config: AttentionCellConfig,
+        width: int,
+        memory_width: int,
+        *,
+        initialise: MakeInitializer,
+        parameter: Parameter,
+        keys: Keys,
+    ):
+        self.config, heads = config, config.heads
+        split = config.projection is Projection.SPLIT
+        for name, size in (("query", width), ("memory", memory_width)):
+            if size % heads and not (split and config.depth):
+                raise ValueError(f"heads={heads} do not divide the {size} features of the {name}")
+        depth = config.depth if split and config.depth else width // heads
+
+        # One head is common, and no mesh divides it: as "groups" heads that are too few lie whole.
+        def projected(size: int) -> Linear | None:
+            if not split:
+                return None
+            outputs = (("groups", heads), ("head_depth", depth))
+            made: dict[str, Any] = {"initialise": initialise, "parameter": parameter, "keys": keys}
+            return Linear((("embed", size),), outputs, bias=False, **made)
+
+        self.query, self.key, self.value = projected(width), projected(memory_width), projected(memory_width)
+        self.score = TrainedScore(
+            config.score,
+            heads,
+            depth,
+            config.longest,
+            key_depth=depth if split else memory_width // heads,
+            hidden=config.depth or None,
+            parameter=parameter,
+            keys=keys,
+            head_axis="groups",
+        )
+        self.context_width = heads * depth if split else memory_width
+
+    def prepare(
+        self, memory_BxKxM: Float[Array, "B K M"], lengths_B: Int[Array, " B"] | None = None
+    ) -> AttentionMemory:
+        """All that depends on the memory alone; what stands at or beyond a length, NaN included, is never read.
+
+        Without lengths all of it is real.
+        """
+        batch, count, _ = memory_BxKxM.shape
+        if lengths_B is None:
+            lengths_B = jnp.full(batch, count, jnp.int32)
+        memory_BxKxM = jnp.where(real_positions(lengths_B, count)[..., None], memory_BxKxM, 0)
+        keys_BxKxHxC = self._in_heads(memory_BxKxM, self.key)
+        prepared = prepare_keys(keys_BxKxHxC, self.config.score, params=self._parameters(memory_BxKxM.dtype))
+        return AttentionMemory(prepared, self._in_heads(memory_BxKxM, self.value), lengths_B)
+
+    def __call__(
+        self,
+        query_BxQxE: Float[Array, "B Q E"],
+        memory: AttentionMemory,
+        *,
+        mask: Mask | None = None,
+        bias: Float[Array, "#B #H #Q #K"] | None = None,
+        key: Key[Array, ""] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B Q C"], Alignment]:
+        """The contexts of queries that are known together, heads side by side, and how they were read [B, H, Q, K].
+
+        `mask` says what is hidden beside the memory's padding; `key` and `train` matter to normalisers that draw.
+        """
+        mask = dataclasses.replace(mask or Mask(), key_lengths=memory.lengths)
+        q_BxQxHxD = self._in_heads(query_BxQxE, self.query)
+        params = self._parameters(query_BxQxE.dtype)
+        logits_BxHxQxK = score(q_BxQxHxD, memory.keys, self.config.score, params=params, bias=bias)
+        allowed = dense(mask, queries=query_BxQxE.shape[1], keys=memory.values.shape[1])
+        weights = normalise(logits_BxHxQxK, allowed, self.config.normaliser, key=key, train=train)
+        if self.config.reweighting is Reweighting.GAUSSIAN:
+            if mask.centre is None or mask.window is None:
+                raise ValueError(
+                    "reweighting=gaussian needs a mask with window and centre (attention.local_predictive)"
+                )
+            weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
+        context_BxQxHxD = read(weights.values, memory.values)
+        context_BxQxC = context_BxQxHxD.reshape(*context_BxQxHxD.shape[:2], -1)
+        return context_BxQxC, Alignment(weights.values, logits_BxHxQxK, weights.log_prob)
+
+    def step(
+        self, query_RxE: Float[Array, "R E"], memory: AttentionMemory, **facts: Any
+    ) -> tuple[Float[Array, "R C"], Alignment]:
+        """The context of one query of every row, and how it was read [R, H, K]; `facts` as of a call.
+
+        Rows are examples x beams: the beams of an example are queries of one attention over its memory. A mask's
+        queries are then the beams, so that facts of a query's position do not fit; say `centre` or `allowed`.
+
+        Errors: ValueError when the memory's examples do not divide the rows.
+        """
+        query_BxQxE = by_example(query_RxE, memory.values.shape[0])
+        context_BxQxC, alignment = self(query_BxQxE, memory, **facts)
+        return as_rows(context_BxQxC), jax.tree.map(lambda leaf: as_rows(jnp.moveaxis(leaf, 2, 1)), alignment)
+
+    def _parameters(self, dtype: jnp.dtype) -> Parameters:
+        return Parameters(score=self.score(dtype))
+
+    def _in_heads(self, x_BxNxE: Array, projection: Linear | None) -> Array:
+        """[B, N, H, D]: projected, or the features of x divided among the heads."""
+        if projection is not None:
+            return projection(x_BxNxE)
+        return x_BxNxE.reshape(*x_BxNxE.shape[:2], self.config.heads, -1)
+
+
+def scan_steps(
+    step: Step,
+    carry: PyTree,
+    inputs: PyTree,
+    *,
+    mask: Mask,
+    key: Key[Array, ""] | None = None,
+    capture: Capture | None = None,
+) -> tuple[PyTree, PyTree, Captured | None]:
+    """Teacher forcing: a decoder's own `step(carry, input, key) -> (carry, output, Alignment)` over known inputs.
+
+    `inputs` and the returned outputs are trees of [B, T, ...], the carry is one of [B, ...]; `key` gives each step
+    one of its own. `mask` has the lengths of queries (decoder positions) and of keys, absent where nothing is padded:
+    a padded position leaves the carry as it was and its output is zero. What `capture` (`Capture.at` the site) asks
+    for comes with a layer axis of 1, as from a scan over layers; only then are the weights of the steps kept.
+    """
+    in_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
+    count = len(jax.tree.leaves(in_time)[0])
+    real_TxB = None if mask.query_lengths is None else real_positions(mask.query_lengths, count).T
+    if real_TxB is not None:
+        in_time = jax.tree.map(lambda leaf: _where(real_TxB, leaf, jnp.zeros_like(leaf)), in_time)
+    in_time = jax.tree.map(lambda leaf: place(leaf, None, "batch", *(None,) * (leaf.ndim - 2)), in_time)
+    keys_T = None if key is None else jax.random.split(key, count)
+
+    def body(carry: PyTree, given: tuple[PyTree, Array | None, Array | None]) -> tuple[PyTree, tuple[PyTree, Any]]:
+        x, real_B, of_step = given
+        after, y, alignment = step(carry, x, of_step)
+        if real_B is not None:
+            after = jax.tree.map(lambda new, old: _where(real_B, new, old), after, carry)
+            y = jax.tree.map(lambda leaf: _where(real_B, leaf, jnp.zeros_like(leaf)), y)
+        if capture is None:
+            return after, (y, None)
+        return after, (y, (alignment.weights, alignment.logits if capture.statistics else None))
+
+    carry, (y_TxB, kept) = jax.lax.scan(body, carry, (in_time, real_TxB, keys_T))
+    outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), y_TxB)
+    if capture is None:
+        return carry, outputs, None
+    weights_BxHxTxK, logits_BxHxTxK = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 2), kept)
+    if real_TxB is not None:
+        weights_BxHxTxK = jnp.where(real_TxB.T[:, None, :, None], weights_BxHxTxK, 0)
+    captured = capture_weights(weights_BxHxTxK, capture, logits=logits_BxHxTxK, mask=mask)
+    assert captured is not None
+    return carry, outputs, one_layer(captured)
+
+
+def _where(real: Array, new: Array, old: Array) -> Array:
+    """`new` where `real`, which has the leading axes of both, else `old`."""
+    return jnp.where(real.reshape(*real.shape, *(1,) * (new.ndim - real.ndim)), new, old)

@@ -1,0 +1,27 @@
+"""Rows of decoding and the examples that they belong to: row = example x beams + beam."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+
+def by_example(x_R: Shaped[Array, "R ..."], examples: int) -> Shaped[Array, "B M ..."]:
+    """Rows as [example, beam, ...], so that the beams of an example can be queries of one attention over its memory.
+
+    Errors: ValueError when the examples do not divide the rows.
+    """
+    if x_R.shape[0] % examples:
+        raise ValueError(f"{x_R.shape[0]} rows are no whole number of beams for each of {examples} examples")
+    return x_R.reshape(examples, -1, *x_R.shape[1:])
+
+
+def as_rows(x_BxM: Shaped[Array, "B M ..."]) -> Shaped[Array, "R ..."]:
+    """The inverse of `by_example`."""
+    return x_BxM.reshape(-1, *x_BxM.shape[2:])
+
+
+def repeat_rows(tree: Any, beams: int, axis: int = 0) -> Any:
+    """Each example's entry along `axis` of every array of a tree, once for each of its beams: what rows begin with."""
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=axis), tree)

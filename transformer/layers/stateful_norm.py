@@ -1,0 +1,135 @@
+"""Norms that carry state from step to step: batch normalisation of activations, spectral normalisation of kernels.
+
+A layer with state has `initial_state(key)` and returns the next state beside its output; nothing is mutated. A model
+puts these states into `Variables.state` and returns the next ones as `Aux.state`.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from transformer.layers.module import Keys, Module, Parameter
+
+
+class BatchStatistics(NamedTuple):
+    """The running mean and variance of every feature, by which evaluation normalises."""
+
+    mean: Float[Array, " F"]
+    variance: Float[Array, " F"]
+
+
+class BatchNorm(Module):
+    """y = scale (x - mean) / sqrt(variance + epsilon) + bias for every feature, the last axis (Ioffe and Szegedy 2015).
+
+    In training mean and variance are those of the batch over all other axes (algorithm 1), the variance the biased
+    one, and the running statistics move towards them: running = (1 - momentum) running + momentum new, where the new
+    variance is the unbiased one, as in PyTorch (algorithm 2 takes it at the end). In evaluation the running ones
+    normalise. Statistics are at least float32; over a batch that is divided over devices they are the whole batch's.
+    Under gradient accumulation they are each micro-batch's own.
+
+    Errors: ValueError for a momentum that is no share.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        momentum: float = 0.1,
+        epsilon: float = 1e-5,
+        parameter: Parameter,
+        keys: Keys,
+    ):
+        if not 0 < momentum <= 1:
+            raise ValueError(f"momentum={momentum} must be above 0 and at most 1: the share of a step's own statistics")
+        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("features",))
+        self.bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("features",))
+        self.width, self.momentum, self.epsilon = width, momentum, epsilon
+
+    def initial_state(self, key: Key[Array, ""] | None = None) -> BatchStatistics:
+        """Mean 0 and variance 1; the key is not needed."""
+        return BatchStatistics(jnp.zeros(self.width), jnp.ones(self.width))
+
+    def __call__(
+        self,
+        x: Float[Array, "*B F"],
+        state: BatchStatistics,
+        *,
+        train: bool,
+        mask: Bool[Array, "*B"] | None = None,
+    ) -> tuple[Float[Array, "*B F"], BatchStatistics]:
+        """The normalised x, in its type, and the next state, in evaluation the same.
+
+        `mask` says which rows or positions count: others reach no statistic and come out as zeros. A batch without
+        any leaves the state as it is.
+        """
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        if mask is not None:
+            wide = jnp.where(mask[..., None], wide, 0)
+        if train:
+            axes = tuple(range(x.ndim - 1))
+            counted = jnp.ones(x.shape[:-1], bool) if mask is None else mask
+            count = jnp.sum(counted).astype(wide.dtype)
+            mean = jnp.sum(wide, axis=axes) / jnp.maximum(count, 1)
+            centred = jnp.where(counted[..., None], wide - mean, 0)
+            variance = jnp.sum(jnp.square(centred), axis=axes) / jnp.maximum(count, 1)
+            unbiased = variance * count / jnp.maximum(count - 1, 1)
+            state = self._moved(state, BatchStatistics(mean, unbiased), count)
+        else:
+            mean, variance = (statistic.astype(wide.dtype) for statistic in state)
+            centred = wide - mean
+        y = centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...] + self.bias[...]
+        if mask is not None:
+            y = jnp.where(mask[..., None], y, 0)
+        return y.astype(x.dtype), state
+
+    def _moved(self, state: BatchStatistics, new: BatchStatistics, count: Array) -> BatchStatistics:
+        share = jnp.where(count > 0, self.momentum, 0)
+        moved = [(1 - share) * old + share * jax.lax.stop_gradient(one) for old, one in zip(state, new, strict=True)]
+        return BatchStatistics(*(one.astype(old.dtype) for one, old in zip(moved, state, strict=True)))
+
+
+class SpectralState(NamedTuple):
+    """The unit vector that follows the kernel's first singular vector on the side of its outputs."""
+
+    u: Float[Array, " F"]
+
+
+class SpectralNorm(Module):
+    """W / sigma(W), sigma the largest singular value, for a kernel of `shape` (Miyato et al. 2018, algorithm 1).
+
+    The kernel is read as a matrix whose columns are its last `outputs` axes. Each call iterates v = W u / |W u|,
+    u' = W' v / |W' v| and takes sigma = v' W u', with no gradient through u and v; in training u' is the next state.
+    It has no parameters: give what it returns to the layer that has the kernel, such as Linear(x, kernel).
+
+    Errors: ValueError for fewer than one iteration.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, outputs: int = 1, iterations: int = 1, epsilon: float = 1e-12):
+        if iterations < 1:
+            raise ValueError(f"iterations={iterations} of a spectral norm must be at least 1")
+        self.columns = math.prod(shape[-outputs:])
+        self.iterations, self.epsilon = iterations, epsilon
+
+    def initial_state(self, key: Key[Array, ""]) -> SpectralState:
+        """A direction drawn from all alike."""
+        return SpectralState(self._unit(jax.random.normal(key, (self.columns,))))
+
+    def __call__(
+        self, kernel: Float[Array, "..."], state: SpectralState, *, train: bool
+    ) -> tuple[Float[Array, "..."], SpectralState]:
+        """The kernel with a largest singular value of about 1, in its type, and the next state."""
+        matrix_IxF = kernel.reshape(-1, self.columns)
+        matrix_IxF = matrix_IxF.astype(jnp.promote_types(kernel.dtype, jnp.float32))
+        fixed_IxF, u_F = jax.lax.stop_gradient(matrix_IxF), state.u.astype(matrix_IxF.dtype)
+        for _ in range(self.iterations):
+            v_I = self._unit(fixed_IxF @ u_F)
+            u_F = self._unit(v_I @ fixed_IxF)
+        sigma = v_I @ matrix_IxF @ u_F
+        normed = (matrix_IxF / sigma).reshape(kernel.shape).astype(kernel.dtype)
+        return normed, SpectralState(u_F.astype(state.u.dtype)) if train else state
+
+    def _unit(self, x_N: Array) -> Array:
+        return x_N / jnp.maximum(jnp.linalg.norm(x_N), self.epsilon)
