@@ -1,22 +1,30 @@
-"""List the published models that are known by name."""
+"""List the published models that are known by name, or say how large a trained run is."""
 
 import json
 import sys
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.cli import Arguments, Command, Flag, run
+from launch.trust import TRUST, trusted
+from transformer.config import UserError, choice
+
+if TYPE_CHECKING:
+    from transformer.training.run_sizes import RunSizes
 
 COMMAND = Command(
     name="sizes",
     description=(
         "Print the published models that --config.model.size names: their shape, their parameters counted from "
-        "abstract shapes beside the published number, the operations of training, and where they are published."
+        "abstract shapes beside the published number, the operations of training, and where they are published. With "
+        "--workdir print the parameters of a trained run by part of its model, as its latest checkpoint holds them."
     ),
     example="python -m launch.sizes --name=gpt2-xl",
     flags=(
         Flag("name", "one size alone (default: all)"),
-        Flag("json", "print a list of JSON objects", default=False, kind=bool),
+        Flag("workdir", "a run directory: the sizes of that run"),
+        TRUST,
+        Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, kind=bool),
     ),
 )
 COLUMNS = (
@@ -43,7 +51,16 @@ FLOPS_NOTE = (
 
 def main(arguments: Arguments) -> None:
     """Count and print."""
-    from transformer.config import choice
+    if arguments.workdir is not None:
+        if arguments.name is not None:
+            raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
+        from transformer.training.run_sizes import run_sizes
+
+        found = run_sizes(arguments.workdir, trusted(arguments) or ())
+        print(json.dumps(run_entry(found), indent=2) if arguments.json else run_table(found))
+        return
+    if arguments.trust is not None:
+        raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or leave it out")
     from transformer.models.registry import sizes
 
     if arguments.name is not None:
@@ -99,6 +116,37 @@ def table(entries: list[dict[str, Any]]) -> str:
     for note, names in names_of_note.items():
         lines += textwrap.wrap(f"{', '.join(names)}: {note}.", 116, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
+
+
+def run_entry(found: "RunSizes") -> dict[str, Any]:
+    """The sizes of a run as plain values."""
+    return {
+        "family": found.family,
+        "task": found.task,
+        "step": found.step,
+        "parameters": found.parameters,
+        "parts": dict(found.parts),
+        "state": found.state,
+        "operations_a_step": found.operations,
+    }
+
+
+def run_table(found: "RunSizes") -> str:
+    """The parts of a run's model as aligned columns, the total, and what a step computes."""
+    parts = {**found.parts, "total": found.parameters}
+    name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{found.parameters:,}"))
+    lines = [f"{found.family} on {found.task}, checkpoint of step {found.step}"]
+    lines += [f"{'part':<{name}}  {'parameters':>{count}}   share"]
+    lines += [
+        f"{part:<{name}}  {size:>{count},}  {100 * size / max(found.parameters, 1):4.0f} %"
+        for part, size in parts.items()
+    ]
+    if found.state:
+        lines += [f"and {found.state:,} numbers of state, which is carried and not trained"]
+    computed = "unknown, for the family has no formula"
+    if found.operations is not None:
+        computed = f"{found.operations:.3e} over the config's largest batch"
+    return "\n".join([*lines, f"operations of a training step: {computed}"])
 
 
 def _row(each: dict[str, Any]) -> dict[str, str]:

@@ -25,7 +25,7 @@ class Exports[T]:
 
         Errors: UserError for a module that does not exist, exports no such object, or fails to import what it needs.
         """
-        if not name or not all(part.isidentifier() for part in name.split(".")):
+        if not _is_path(name):
             raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
         module = name if "." in name else f"{self._package}.{name}"
         try:
@@ -72,9 +72,10 @@ class Exports[T]:
         Errors: UserError with the flag that allows it.
         """
         if trusted is not None and "." in str(name) and name not in trusted:
+            allowed = [path for path in trusted if "." in path and _is_path(path)]
             raise UserError(
                 f"{self._key}={name!r} is code from outside this library that only the run's own config.json names: "
-                f"add --trust={name} if you know what it does"
+                f"add --trust={','.join([*allowed, str(name)])} if you know what it does"
             )
 
     def _exports(self, name: str) -> bool:
@@ -84,3 +85,8 @@ class Exports[T]:
     def _advice(self, name: str) -> str:
         hint = nearest(name, self.names())
         return f"{hint}, or a dotted path such as lab.mine to a module of your own with a {self._attribute}"
+
+
+def _is_path(name: str) -> bool:
+    """Whether this is a name of Python's, or several with dots between."""
+    return all(part.isidentifier() for part in name.split("."))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from transformer.axes import Placement
@@ -34,6 +35,12 @@ TRANSLATION = {
         "longest": 48,
     },
 }
+
+
+def translator(family: str, **choices: Any) -> dict[str, Any]:
+    """The translation problem with a recurrent family in a file of its own."""
+    return TRANSLATION | {"model": {"family": f"{__package__}.{family}", **choices}}
+
 
 LANGUAGE_MODELLING = {
     "name": "contract",
@@ -149,6 +156,13 @@ def direction_is_the_largest_singular_one(state: TrainState) -> None:
     assert set(state.averages["target"]) == {path for path in by_path(state.variables.params) if "generator" in path}
 
 
+def statistics_have_moved(state: TrainState) -> None:
+    mean, variance = jax.tree.map(np.asarray, state.variables.state["norm"])
+    assert np.abs(mean).max() > 0.01
+    # All but a few of 64 features vary less than the ones that the statistics began with.
+    assert np.mean(variance < 0.5) > 0.9
+
+
 CASES = (
     Case(
         "pointer",
@@ -221,6 +235,24 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
+        mesh="data",
+    ),
+    Case(
+        "bahdanau",
+        translator("bahdanau", width=16),
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+        mesh="data",
+    ),
+    Case(
+        "normed_translator",
+        translator("normed_translator", width=16),
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+        holds=statistics_have_moved,
+        sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
         mesh="data",
     ),
 )

@@ -153,7 +153,7 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     what it cannot express.
     """
     directory = RunDirectory.open(workdir)
-    experiment = resolve(directory.config())
+    experiment = resolve(directory.config(), trusted=())  # no family from outside has a Hugging Face class
     if not saved_in(directory.path):
         raise UserError(f"{workdir} holds no tokenizer, and so does not say how many tokens its model has")
     tokenizer = load_tokenizer(directory.path)

@@ -23,6 +23,7 @@ def config_class(values: Mapping[str, Any], trusted: Collection[str] | None = No
 
     Errors: as `model_config`.
     """
+    FAMILIES.check_trusted(values.get("family", ""), trusted)  # before its sizes are looked at
     name = fill(values).get("family", "")
     FAMILIES.check_trusted(name, trusted)
     return FAMILIES[name].config
@@ -72,7 +73,7 @@ def name_of(config: Any) -> str:
 def fill(values: Mapping[str, Any]) -> dict[str, Any]:
     """A model section in which the keys that are not given have the values of its `size`; as it is without a size.
 
-    None says nothing, like a key that is absent; the family may be left out.
+    None says nothing, like a key that is absent; a family of this library may be left out.
 
     Errors: UserError for an unknown size (with the nearest), one that is not built here, and a key that says
     otherwise than the size, with both values.
@@ -80,7 +81,9 @@ def fill(values: Mapping[str, Any]) -> dict[str, Any]:
     name = values.get("size")
     if name is None:
         return dict(values)
-    size = choice(str(name), sizes(), "config.model.size")
+    family = str(values.get("family") or "")
+    own = FAMILIES[family].sizes if "." in family else {}
+    size = choice(str(name), {**sizes(), **own}, "config.model.size")
     if size.stated is not None:
         raise UserError(
             f"config.model.size={name!r} is listed by its shape alone: the family {size.family!r} is not built here"

@@ -1,0 +1,5 @@
+"""The family of docs/extending.md, as it stands on the page."""
+
+from tests.documented import PAGE, files
+
+exec(compile(files()["lab/bahdanau.py"], str(PAGE), "exec"))
