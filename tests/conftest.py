@@ -43,6 +43,7 @@ LONGEST = (
     "tests/training/test_resume.py",
     "tests/training/test_pods.py",
     "tests/launch/test_compile.py",
+    "tests/launch/test_outside_the_checkout.py",
     "tests/launch/test_ablate.py",
     "tests/launch/test_sweep.py",
     "tests/training/test_lanes.py",

@@ -36,12 +36,6 @@ TRANSLATION = {
     },
 }
 
-
-def translator(family: str, **choices: Any) -> dict[str, Any]:
-    """The translation problem with a recurrent family in a file of its own."""
-    return TRANSLATION | {"model": {"family": f"{__package__}.{family}", **choices}}
-
-
 LANGUAGE_MODELLING = {
     "name": "contract",
     "task": {
@@ -238,16 +232,8 @@ CASES = (
         mesh="data",
     ),
     Case(
-        "bahdanau",
-        translator("bahdanau", width=16),
-        steps=24,
-        learning_rate=0.01,
-        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        mesh="data",
-    ),
-    Case(
         "normed_translator",
-        translator("normed_translator", width=16),
+        TRANSLATION | {"model": {"family": f"{__package__}.normed_translator", "width": 16}},
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),

@@ -1,14 +1,19 @@
 """The command that lists the published models, and naming one on the command line."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from launch import cli, sizes
+from tests.contracts import cases
 from transformer.models.published import PUBLISHED as SIZES
 from transformer.models.registry import model_config
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.optimizer import Algorithm
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -79,12 +84,69 @@ def test_one_size_alone(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--name=gpt2xl", "error: --name='gpt2xl' is unknown: did you mean 'gpt2-xl'?\n"),
         ("--jsn", "error: unknown flag --jsn: did you mean '--json'?\n"),
+        ("--trust=lab.x", "error: --trust=lab.x is about the code of a run: add --workdir=RUN, or leave it out\n"),
     ],
 )
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str], word: str, says: str) -> None:
     assert cli.run(sizes.COMMAND, sizes.main, [word]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", says)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run leaves of a model with state, without training one: its config and a checkpoint of its shapes."""
+    path = tmp_path_factory.mktemp("run")
+    resolved = cases.CASES[-1].experiment(Algorithm.SGD, 0.1).to_config()
+    (path / "config.json").write_text(json.dumps(resolved), encoding="utf-8")
+    with contextlib.closing(Checkpoints(path / "checkpoints", keep=1)) as checkpoints:
+        params = {"encoder": {"kernel": np.zeros((3, 4)), "bias": np.zeros(4)}, "output": {"kernel": np.zeros((4, 6))}}
+        state = {"norm": {"mean": np.zeros(5), "variance": np.ones(5)}}
+        held = {"variables": {"params": params, "state": state}, "optimisers": {"encoder": np.zeros((3, 4))}}
+        checkpoints.save(3, held, {})
+    return path
+
+
+def test_a_runs_parameters_are_those_of_its_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    family = "tests.contracts.normed_translator"
+    said = printed(capsys, f"--workdir={run}", f"--trust={family}")
+    assert said.splitlines() == [
+        f"{family} on translation, checkpoint of step 3",
+        "part     parameters   share",
+        "encoder          16    40 %",
+        "output           24    60 %",
+        "total            40   100 %",
+        "and 10 numbers of state, which is carried and not trained",
+        "operations of a training step: unknown, for the family has no formula",
+    ]
+    found = json.loads(printed(capsys, f"--workdir={run}", f"--trust={family}", "--json"))
+    assert found == {
+        "family": family,
+        "task": "translation",
+        "step": 3,
+        "parameters": 40,
+        "parts": {"encoder": 16, "output": 24},
+        "state": 10,
+        "operations_a_step": None,
+    }
+
+
+def test_a_run_that_cannot_be_counted_is_told_in_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "config.json").write_text((run / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
+    trust = "--trust=tests.contracts.normed_translator"
+    for words, says in (
+        ([f"--workdir={run}"], f"add {trust} if"),
+        ([f"--workdir={run}", "--name=gpt2"], "--name=gpt2 is of a published size and --workdir of a run: give one"),
+        ([f"--workdir={tmp_path / 'new'}", trust], "has saved no checkpoint yet"),
+        ([f"--workdir={tmp_path / 'none'}"], "is missing; make a run"),
+    ):
+        assert cli.run(sizes.COMMAND, sizes.main, words) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert says in said.err
 
 
 def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:

@@ -1,0 +1,5 @@
+"""The task of docs/extending.md, as it stands on the page."""
+
+from tests.documented import PAGE, files
+
+exec(compile(files()["lab/sorting.py"], str(PAGE), "exec"))

@@ -1,0 +1,76 @@
+"""docs/extending.md: its excerpts are of files that are tested, its errors are those of the code, its files run."""
+
+import re
+from pathlib import Path
+
+from tests.documented import PAGE, Block, blocks, files
+
+ROW = re.compile(r"^\| `(.+?)` \|", re.MULTILINE)
+
+
+def unlike(block: Block, text: str) -> list[str]:
+    """The lines of an excerpt that the file does not have in this order."""
+    lines, place, missing = text.splitlines(), 0, []
+    for line in block.code.splitlines():
+        if line in lines[place:]:
+            place = lines.index(line, place) + 1
+        else:
+            missing.append(line)
+    return missing
+
+
+def unsaid(page: str, sources: str) -> list[str]:
+    """The errors of the page's last table that no source says, whatever stands for its dots."""
+    said = page.partition("## What each error means")[2]
+    found = []
+    for message in ROW.findall(said):
+        parts = [part for part in message.replace("'…'", "…").split("…") if part.strip()]
+        found += [message for part in parts if part not in sources][:1]
+    return found
+
+
+def code(root: Path) -> str:
+    """The library's texts as a reader of its messages has them: literals that follow each other are one."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((root / "transformer").rglob("*.py"))]
+    joined = re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
+    # What is filled in: `{name!r}` and the constants that messages begin with.
+    return joined.replace("{self._key}", "config.model.family").replace("{self._attribute}", "FAMILY")
+
+
+def test_excerpts_are_of_files_that_are_tested(root: Path) -> None:
+    excerpts = [block for block in blocks(PAGE.read_text(encoding="utf-8")) if not block.whole]
+    assert len(excerpts) == 3
+    for block in excerpts:
+        assert block.path.startswith("tests/")
+        assert unlike(block, (root / block.path).read_text(encoding="utf-8")) == []
+
+
+def test_the_files_are_whole() -> None:
+    assert set(files()) == {"lab/bahdanau.py", "lab/sorting.py", "lab/config.py"}
+    for path, text in files().items():
+        compile(text, path, "exec")
+
+
+def test_every_error_is_one_of_the_code(root: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert len(ROW.findall(page.partition("## What each error means")[2])) == 20
+    assert unsaid(page, code(root)) == []
+
+
+def test_every_link_leads_somewhere(root: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [link for link in re.findall(r"\]\(([^)#]+)\)", page) if not (root / "docs" / link).is_file()] == []
+    named = re.findall(r"`((?:tests|transformer)/[\w/.]+)`", page)
+    assert named
+    assert [path for path in named if not (root / path).exists()] == []
+    assert "docs/extending.md" in (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_planted_faults_are_found() -> None:
+    (block,) = blocks("```python\n# of tests/x.py\na = 1\nc = 3\n```\n")
+    assert (block.path, block.whole) == ("tests/x.py", False)
+    assert unlike(block, "a = 1\nb = 2\nc = 3") == []
+    assert unlike(block, "c = 3\na = 1") == ["c = 3"]
+    table = "## What each error means\n| `the site '…' is nowhere` | look |\n"
+    assert unsaid(table, 'f"the site {name!r} is nowhere"') == []
+    assert unsaid(table, 'f"the site {name!r} is absent"') == ["the site '…' is nowhere"]
