@@ -1,4 +1,4 @@
-"""Recurrent layers, convolutions, norms with state and the attention cell compute on a mesh what they do on one device."""
+"""The layers of recurrent and convolutional families compute on a mesh what they do on one device."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def alone() -> Any:
     "config",
     [
         ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
-        ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
+        pytest.param(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), marks=pytest.mark.slow),
     ],
     ids=["fsdp+tp", "sp"],
 )
