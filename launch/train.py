@@ -17,6 +17,13 @@ COMMAND = Command(
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("data_dir", "where the data lies, for data sets that are not made here"),
+        Flag(
+            "show_config",
+            "print every key of the config with its value, and train nothing",
+            default=False,
+            kind=bool,
+            waives=("workdir",),
+        ),
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
         Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
         Flag("processes", "how many processes there are", kind=int),
@@ -29,10 +36,13 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Check the config, then train."""
-    values = arguments.config.to_dict()
-    if arguments.data_dir is not None:
-        values["task"]["data_dir"] = arguments.data_dir
+    """Check the config, then train; or show it."""
+    values = arguments.with_data()
+    if arguments.show_config:
+        from transformer.training.schema import show
+
+        print(show(values, (*arguments.overrides, *(() if arguments.data_dir is None else ("task.data_dir",)))))
+        return
     from transformer.training.processes import start
 
     start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)

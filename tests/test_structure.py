@@ -14,10 +14,23 @@ from pathlib import Path
 import pytest
 
 # Each imports only itself and what stands before it.
-ORDER = ("axes", "config", "storage", "attention", "layers", "models", "decode", "data", "tasks", "maps", "costs")
+ORDER = (
+    "axes",
+    "config",
+    "overrides",
+    "storage",
+    "attention",
+    "layers",
+    "models",
+    "decode",
+    "data",
+    "tasks",
+    "maps",
+    "costs",
+)
 ORDER += ("training", "interop", "studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
-BARE = {"axes", "config", "attention", "layers", "models"}
+BARE = {"axes", "config", "overrides", "attention", "layers", "models"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/module.py"

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 from ml_collections import ConfigDict
+from transformer.studies.overrides import as_flags, describe, with_overrides
 
 from launch.config_files import override
 from transformer.config import UserError
-from transformer.studies.overrides import as_flags, describe, with_overrides
 
 BASE = {
     "seed": 0,

@@ -24,6 +24,14 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+def model_schema(values: Mapping[str, Any]) -> type:
+    """The config dataclass of the family that a model section chooses, by its `family` or its `size`.
+
+    Errors: UserError for an unknown family or size, and for a key that contradicts the size.
+    """
+    return choice(fill(values).get("family", ""), FAMILIES, "config.model.family").config
+
+
 def model_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the family that `values["family"]` names.
 
@@ -33,8 +41,7 @@ def model_config(values: Mapping[str, Any]) -> Any:
     Errors: UserError for an unknown family, size or key, and for a key that contradicts the size.
     """
     values = fill(values)
-    family = choice(values.get("family", ""), FAMILIES, "config.model.family")
-    return from_config(family.config, {k: v for k, v in values.items() if k != "family"}, "config.model")
+    return from_config(model_schema(values), {k: v for k, v in values.items() if k != "family"}, "config.model")
 
 
 def build(config: Any, interface: Interface, precision: Precision) -> Model:

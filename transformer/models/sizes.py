@@ -244,12 +244,48 @@ def fill(values: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"config.model.size={name!r} is listed by its shape alone: the family {size.family!r} is not built here"
         )
-    fixed = {"family": size.family, **size.values}
+    fixed = _fixed(size)
     given = {key: value for key, value in values.items() if value is not None}
     for key, value in fixed.items():
-        if key in given and to_config(given[key]) != to_config(value):
+        if key in given and not _same(given[key], value):
             raise UserError(
                 f"config.model.{key}={to_config(given[key])!r} contradicts config.model.size={name!r}, which has "
                 f"{key}={to_config(value)!r}; leave one of them out"
             )
     return {**values, **{key: value for key, value in fixed.items() if key not in given}}
+
+
+def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
+    """A model section whose `size` becomes another one: what its former size fixes goes with that.
+
+    Without a size the section stays what it is, with the former size's values written out.
+
+    Errors: UserError for a former size that is unknown.
+    """
+    former = values.get("size")
+    if former is None or size is None:
+        return {**fill(values), "size": size}
+    said = _fixed(choice(str(former), SIZES, "config.model.size"))
+    kept = {key: value for key, value in values.items() if key not in said or not _same(value, said[key])}
+    return {**kept, "size": size}
+
+
+def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A model section in which the keys `changes` may be set to other values than its `size` fixes.
+
+    Where one of them is, the model is no longer that published one: its size is none, and its values are written out.
+    """
+    name = values.get("size")
+    if name is None:
+        return dict(values)
+    said = _fixed(choice(str(name), SIZES, "config.model.size"))
+    departs = any(key in said and not _same(value, said[key]) for key, value in changes.items())
+    return change_size(values, None) if departs else dict(values)
+
+
+def _fixed(size: Size) -> dict[str, Any]:
+    return {"family": size.family, **size.values}
+
+
+def _same(one: Any, other: Any) -> bool:
+    return to_config(one) == to_config(other)

@@ -30,13 +30,20 @@ TASKS: Mapping[str, Kind] = {
 }
 
 
+def task_schema(values: Mapping[str, Any]) -> type:
+    """The config dataclass of the task that `values["name"]` names.
+
+    Errors: UserError for an unknown task.
+    """
+    return choice(values.get("name", ""), TASKS, "config.task.name").config
+
+
 def task_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the task that `values["name"]` names.
 
     Errors: UserError for an unknown task or key.
     """
-    kind = choice(values.get("name", ""), TASKS, "config.task.name")
-    return from_config(kind.config, {k: v for k, v in values.items() if k != "name"}, "config.task")
+    return from_config(task_schema(values), {k: v for k, v in values.items() if k != "name"}, "config.task")
 
 
 def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
