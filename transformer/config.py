@@ -3,6 +3,7 @@
 A family's or a task's dataclass sits beside it; this file holds the mechanism alone.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import enum
@@ -35,10 +36,10 @@ def closest(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list
 
 
 def likeness(name: str, word: str) -> float:
-    """How like two words are, from 0 to 1; beyond 1 where one begins with the other: "prenorm" means "pre"."""
+    """How like two words are, from 0 to 1; at least 0.7 where one begins with the other: "prenorm" means "pre"."""
     ratio = difflib.SequenceMatcher(None, word, name).ratio()
     short, long = sorted((name, word), key=len)
-    return ratio + 1 if len(short) >= 3 and long.startswith(short) else ratio
+    return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
 
 
 def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
@@ -88,7 +89,11 @@ def convert(hint: Any, value: Any, path: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
-        return convert(next(p for p in parameters if p is not type(None)), value, path)
+        *others, last = [p for p in parameters if p is not type(None)]
+        for other in others:
+            with contextlib.suppress(UserError):
+                return convert(other, value, path)
+        return convert(last, value, path)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return from_config(typing.cast(type, hint), value, path)
     if origin is tuple and isinstance(value, (list, tuple)):

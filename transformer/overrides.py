@@ -191,13 +191,14 @@ def _nearest_key(tree: Group, group: Group, path: str, key: str) -> str:
     `path` is how far the key is known, as "config.averages.last", and `group` what is there.
     """
     last = key.rpartition(".")[2]
-    inside = leaves(group, f"{path}.".removeprefix("config."))
+    here = f"{path}.".removeprefix("config.")
 
     def near(other: str) -> tuple[float, float]:
-        whole = likeness(key, other)
-        return max(whole, likeness(last, other.rpartition(".")[2])), whole
+        whole, end = likeness(key, other), likeness(last, other.rpartition(".")[2])
+        # What a key shares with all of its group says nothing; of a group that is unknown it does.
+        return (end if key == here + last else max(whole, end)), whole
 
-    best = max(dict.fromkeys((*inside, *leaves(tree))), key=near)
+    best = max(dict.fromkeys((*leaves(group, here), *leaves(tree))), key=near)
     return f"did you mean config.{best}?" if near(best)[0] >= 0.6 else f"known: {', '.join(sorted(group.keys))}"
 
 

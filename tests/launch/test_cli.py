@@ -180,7 +180,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
     [
         (
             ["--config.model.norm_placment=pre"],
-            "unknown key config.model.norm_placment of family encoder_decoder: did you mean config.model.norm_placem",
+            "norm_placment of family encoder_decoder: did you mean config.model.norm_placement?",
         ),
         (["--config.modle.width=3"], "unknown key config.modle: did you mean config.model.width?"),
         (["--config.seeed=3"], "unknown key config.seeed: did you mean config.seed?"),
