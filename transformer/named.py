@@ -3,10 +3,26 @@
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from transformer.config import UserError, nearest
+
+
+def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
+    """Refuse a config that a run recorded if it names code, a module by its dotted path, that nobody vouches for.
+
+    Whoever writes a config file or a command line has named the code; a run's config.json may be a stranger's.
+
+    Errors: UserError with the flag that allows it.
+    """
+    for section, key in (("task", "name"), ("model", "family")):
+        name = str(config.get(section, {}).get(key, ""))
+        if "." in name and name not in trusted:
+            raise UserError(
+                f"config.{section}.{key}={name!r} is code from outside this library that only the run's own "
+                f"config.json names: add --trust={name} if you know what it does"
+            )
 
 
 class Exports[T]:
@@ -65,17 +81,6 @@ class Exports[T]:
         if type(config) not in self._names:
             raise TypeError(f"{type(config).__name__} is the config of no {self._attribute}; known: {self.names()}")
         return self._names[type(config)]
-
-    def check_trusted(self, name: str, trusted: Collection[str] | None) -> None:
-        """Refuse to follow a dotted path that nobody vouches for; None: a person has just written the name.
-
-        Errors: UserError with the flag that allows it.
-        """
-        if trusted is not None and "." in str(name) and name not in trusted:
-            raise UserError(
-                f"{self._key}={name!r} is code from outside this library that only the run's own config.json names: "
-                f"add --trust={name} if you know what it does"
-            )
 
     def _exports(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")

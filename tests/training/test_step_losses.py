@@ -85,9 +85,7 @@ def test_each_objective_descends_by_its_own_optimiser(tmp_path: Path) -> None:
 
 def test_an_optimiser_of_no_objective_is_refused(tmp_path: Path) -> None:
     experiment = experiment_of(toy("two_players", "players"), critics={"learning_rate": 0.01})
-    with pytest.raises(
-        UserError, match=r"config\.optimizers\.critics is of no objective of this task: it has crit"
-    ):
+    with pytest.raises(UserError, match=r"config\.optimizers\.critics is of no objective of this task: it has crit"):
         assemble(experiment, tmp_path, one_device())
     with pytest.raises(UserError, match=r"unknown key config\.optimizers\.critic\.rate"):
         experiment_of(toy("two_players", "players"), critic={"rate": 0.01})
