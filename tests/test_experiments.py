@@ -16,7 +16,7 @@ import pytest
 from launch.cli import split_override
 from launch.config_files import load_config
 from transformer.config import flatten
-from transformer.models.sizes import SIZES
+from transformer.models.published import PUBLISHED as SIZES
 from transformer.overrides import Leaf, find, flag, leaves
 from transformer.training.experiment import resolve
 from transformer.training.schema import schema_of, show, with_words

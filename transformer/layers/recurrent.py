@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.drop import check_rate, dropout
 from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.initialisation import RecurrentInitialisation
