@@ -123,6 +123,8 @@ def test_the_overrides_of_the_readme_are_found() -> None:
     assert {"model.score": "additive"} in named
     assert {"heads_every": "7"} in named
     assert {"sharding.rules", "sharding.fsdp", "sharding.tensor"} <= set(named[0])
+    known = {key for name in NAMES for key in leaves(schema_of(values_of(name)))}
+    assert {key for overrides in named for key in overrides} <= known
 
 
 @pytest.mark.parametrize("name", NAMES)
