@@ -30,6 +30,7 @@ from transformer.attention import (
     Capture,
     Concat,
     Cosine,
+    General,
     Mask,
     Normaliser,
     Parameters,
@@ -247,6 +248,9 @@ def shapes_of_stages() -> dict[str, Case]:
         ),
         "keys_of_other_heads": unfit(
             prepare_keys, floats(2, 7, 3, 8), Score.ADDITIVE, params=additive, says=("a multiple of its 3 heads",)
+        ),
+        "general_of_one_axis": unfit(
+            prepare_keys, k, Score.GENERAL, params=Parameters(General(floats(8))), says=("weight_HxDxC has shape (8,)",)
         ),
         "concat_without_a_query": unfit(
             prepare_keys, k, Score.CONCAT, params=Parameters(Concat(floats(4, 8, 3), floats(4, 3))), says=("depth, 8",)
