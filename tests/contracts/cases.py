@@ -204,8 +204,9 @@ CASES = (
         rounding=3e-5,
         # Long enough that the players' going around one another averages out, whatever they began with.
         averages={"target": {"kind": "exponential", "decay": 0.97, "patterns": ("generator/*",)}},
-        # Two time scales (Heusel et al. 2017): the critic is quicker.
-        rates={"generator": 0.8},
+        # Two time scales (Heusel et al. 2017): the critic is quicker. On this road no score meets the kink of the hinge
+        # within the steps that meshes compare, where rounding alone would send the players apart.
+        rates={"generator": 0.5},
         holds=direction_is_the_largest_singular_one,
     ),
     Case(
