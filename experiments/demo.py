@@ -8,8 +8,6 @@ greedy decoding, and a head whose alignment error is about half of the diagonal'
 
 from ml_collections import ConfigDict
 
-from experiments import data_parallel
-
 
 def get_config() -> ConfigDict:
     """Two layers a side, width 128, both target languages in one model."""
@@ -18,22 +16,17 @@ def get_config() -> ConfigDict:
             "name": "demo",
             "seed": 1,
             "steps": 600,
-            "accumulate": 1,
             "log_every": 25,
             "eval_every": 150,
             "maps_every": 50,
             "heads_every": 25,
             "checkpoint_every": 150,
-            "keep": 2,
             "task": {
                 "name": "translation",
-                "dataset": "phrases",
                 "vocabulary": 1600,
                 "lengths": (16, 24),
                 "tokens_per_batch": 3072,
-                "label_smoothing": 0.1,
                 "beams": 1,
-                "shown": 200,
                 "probed": 10,
             },
             "model": {
@@ -45,22 +38,15 @@ def get_config() -> ConfigDict:
                 "feed_forward": 256,
                 "dropout": 0.0,
                 "norm_placement": "pre",
-                "positions": "sinusoidal",
                 "longest": 64,
                 "unroll": 2,
-                "remat": "none",
             },
             "optimizer": {
-                "algorithm": "adam",
                 "learning_rate": 3e-3,
                 "schedule": "linear",
                 "warmup": 100,
                 "clip": 1.0,
             },
-            "averages": {},
-            "precision": {"parameters": "float32", "compute": "float32"},
-            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "cpu:1",
-            "sharding": data_parallel(),
         }
     )

@@ -52,9 +52,9 @@ def main(arguments: Arguments) -> None:
     from transformer.studies.arms import plan
     from transformer.studies.initial_gradients import check_stacks
 
-    planned = plan(spec, arguments.config.to_dict())
+    planned = plan(spec, arguments.config)
     if not arguments.report:
-        check_stacks(arguments.config.to_dict(), spec)
+        check_stacks(arguments.config, spec)
     ledger, about = _begin(arguments, spec, planned)
     if not arguments.report:
         about = _train(arguments, spec, planned, ledger, about)
@@ -119,7 +119,7 @@ def _begin(arguments: Arguments, spec: "Ablation", planned: "Sequence[Planned]")
     from transformer.studies.about import check_arms, check_seeds, facts, read_about, write_about
     from transformer.studies.ledger import Ledger
 
-    path, base = locate(arguments.workdir), arguments.config.to_dict()
+    path, base = locate(arguments.workdir), arguments.config
     begun = (path / "sweep.json").is_file()
     if arguments.report and not begun:
         Ledger.existing(path)
@@ -166,7 +166,7 @@ def _train(
     )
     if spec.initial_gradients:
         print("measuring the gradients at initialisation", flush=True)
-    about = measure_initial_gradients(spec, arguments.config.to_dict(), about, arguments.data_dir)
+    about = measure_initial_gradients(spec, arguments.config, about, arguments.data_dir)
     write_about(ledger.path, about)
     return about
 

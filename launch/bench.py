@@ -28,13 +28,10 @@ ROWS, EVERY = 8, 100
 
 def main(arguments: Arguments) -> None:
     """Measure in a temporary directory and print."""
-    values = arguments.config.to_dict()
-    if arguments.data_dir is not None:
-        values["task"]["data_dir"] = arguments.data_dir
     from transformer.training.experiment import resolve
     from transformer.training.overhead import measure_capture, measure_maps, measure_overhead
 
-    experiment = resolve(values)
+    experiment = resolve(arguments.with_data())
     counts = {"steps": arguments.steps, "repeats": arguments.repeats}
     with tempfile.TemporaryDirectory() as folder:
         found = measure_overhead(experiment, Path(folder), **counts)

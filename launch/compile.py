@@ -1,7 +1,6 @@
 """Prove that a config fits the pod that it is meant for, before the pod is booked."""
 
 import json
-import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,17 @@ if TYPE_CHECKING:
     from transformer.training.experiment import Experiment
     from transformer.training.pod_search import Suggestion, Tried
     from transformer.training.pods import Proof
+
+
+def _environment(arguments: Arguments) -> Mapping[str, str]:
+    """Compiling for another machine needs another platform than a run on this one."""
+    topology = arguments.topology or arguments.overrides.get("pod") or arguments.base.get("pod")
+    if not topology:
+        return {}
+    from transformer.costs.compiler import environment
+
+    return environment(topology)
+
 
 COMMAND = Command(
     name="compile",
@@ -31,6 +41,7 @@ COMMAND = Command(
         Flag("json", "print one JSON object", default=False, kind=bool),
     ),
     takes_config=True,
+    environment=_environment,
 )
 GB = 1e9
 SHOWN = 6
@@ -38,19 +49,12 @@ SHOWN = 6
 
 def main(arguments: Arguments) -> None:
     """Compile, print, and leave with 1 where it does not fit."""
-    values = arguments.config.to_dict()
-    topology = arguments.topology or values.get("pod")
-    if topology:
-        from transformer.costs.compiler import environment
-
-        # The command line has settled a platform for a run on this machine; compiling for another needs its own.
-        os.environ.update(environment(topology))
     if arguments.tries < 1:
         raise UserError(f"--tries={arguments.tries} must be at least 1")
     from transformer.training.experiment import resolve
     from transformer.training.pods import prove, topology_of
 
-    experiment = resolve(values)
+    experiment = resolve(arguments.config)
     topology = topology_of(experiment, arguments.topology)
     if arguments.search:
         found = _search(experiment, topology, arguments.tries)

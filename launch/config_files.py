@@ -1,23 +1,18 @@
-"""Config files: loading `get_config()` and setting single keys of it from the command line.
+"""Config files: loading `get_config()`, or the config that a run recorded, with every mistake in one line."""
 
-`ml_collections.config_flags` does the same for plain values, but cannot set a key whose value is None or a
-list, and reports mistakes in four kinds of traceback; so the container is theirs and the overrides are ours.
-"""
-
-import ast
 import difflib
 import importlib.util
 import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -90,26 +85,6 @@ def recorded_config(workdir: str | None) -> ConfigDict | None:
         raise UserError(f"{path} is not what a run writes ({error}); give the run's --config=FILE") from error
 
 
-def override(config: ConfigDict, key: str, text: str) -> None:
-    """Set the dotted `key` of `config` to what `text` means, read by the type of the value that stands there.
-
-    A value of None accepts any Python literal or a string; a tuple is written (1, 2) or 1,2.
-
-    Errors: UserError for an unknown key (with the nearest), a key that is a group, or text of another type.
-    """
-    path = f"config.{key}"
-    *groups, name = key.split(".")
-    holder: Any = config
-    walked = "config"
-    for part in groups:
-        holder = holder[_known(holder, part, walked, config)]
-        walked = f"{walked}.{part}"
-    current = holder[_known(holder, name, walked, config)]
-    if isinstance(current, ConfigDict):
-        raise UserError(f"{path} is a group of keys: set one of them, as --{path}.{next(iter(current), 'KEY')}=VALUE")
-    holder[name] = _read(text, current, path)
-
-
 def _existing_files(missing: str) -> str:
     folder = CHECKOUT / "experiments"
     files = [path for path in folder.rglob("*.py") if "def get_config(" in path.read_text(encoding="utf-8")]
@@ -145,68 +120,3 @@ def _in_file[T](path: Path, act: Callable[[], T]) -> T:
         where = f" at line {line}" if line else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UserError(f"config file {str(path)!r} fails{where}: {type(error).__name__}: {message}") from error
-
-
-def _known(holder: Any, name: str, path: str, config: ConfigDict) -> str:
-    if not isinstance(holder, ConfigDict):
-        raise UserError(f"{path}={holder!r} is a value and has no key {name!r}: write --{path}=VALUE")
-    if name not in holder:
-        elsewhere = [key for key in _keys(config) if key.rpartition(".")[2] == name]
-        hint = f"did you mean config.{elsewhere[0]}?" if elsewhere else nearest(name, _names(holder))
-        raise UserError(f"unknown key {path}.{name}: {hint}")
-    return name
-
-
-def _names(holder: ConfigDict) -> Iterable[str]:
-    return [str(key) for key in holder]
-
-
-def _keys(config: ConfigDict, prefix: str = "") -> Iterator[str]:
-    for name in _names(config):
-        yield prefix + name
-        if isinstance(config[name], ConfigDict):
-            yield from _keys(config[name], f"{prefix}{name}.")
-
-
-def _read(text: str, current: Any, path: str) -> Any:
-    """What `text` says for a key whose value is `current`, whose type decides how to read it."""
-    if isinstance(current, str):
-        return text
-    if text.lower() == "none":
-        return None
-    if current is None:
-        return _literal(text)
-    if isinstance(current, bool):
-        words = {"true": True, "1": True, "false": False, "0": False}
-        if text.lower() in words:
-            return words[text.lower()]
-        raise UserError(f"{path}={text!r} is no switch: write true or false, as --{path}=true")
-    if isinstance(current, (int, float)):
-        kind = type(current)
-        try:
-            return kind(text)
-        except ValueError:
-            name = "an integer" if kind is int else "a number"
-            raise UserError(f"{path}={text!r} is not {name}: write for example --{path}={current}") from None
-    if isinstance(current, (tuple, list)):
-        return _read_items(text, current, path)
-    raise UserError(f"{path} is a {type(current).__name__} and cannot be set on the command line: edit the config file")
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
-
-
-def _read_items(text: str, current: tuple[Any, ...] | list[Any], path: str) -> Any:
-    """A sequence, its items read as those that stand there; an empty sequence tells nothing of its items."""
-    items = _literal(text if text.startswith(("(", "[")) else f"({text},)")
-    if isinstance(items, str):
-        items = [item.strip() for item in text.strip("()[]").split(",") if item.strip()]
-    if not isinstance(items, (tuple, list)):
-        raise UserError(f"{path}={text!r} is not a sequence: write it as --{path}=1,2 or --{path}='(1, 2)'")
-    if current and not isinstance(current[0], (tuple, list, ConfigDict)):
-        items = [_read(item if isinstance(item, str) else repr(item), current[0], path) for item in items]
-    return type(current)(items)

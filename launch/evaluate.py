@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
-from launch.trust import TRUST, trusted
+from launch.cli import TRUST, Arguments, Command, Flag, run
 from transformer.config import UserError
 
 COMMAND = Command(
@@ -39,7 +38,7 @@ def main(arguments: Arguments) -> None:
         "length_penalty": arguments.length_penalty,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    _, setting, state = load(Path(arguments.workdir), arguments.step, given, trusted(arguments) or ())
+    _, setting, state = load(Path(arguments.workdir), arguments.step, given, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in setting.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")

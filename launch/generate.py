@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
-from launch.trust import TRUST, trusted
+from launch.cli import TRUST, Arguments, Command, Flag, run
 
 # The flags that say how: fields of transformer.tasks.decoding.Decoding.
 DECODING = (
@@ -57,7 +56,7 @@ def main(arguments: Arguments) -> None:
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
-    experiment, setting, state = load(workdir, arguments.step, changes, trusted(arguments) or ())
+    experiment, setting, state = load(workdir, arguments.step, changes, arguments.trusted)
     view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
     request = Request(
         [text for text in texts if text.strip()] or [""],

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.config_files import load_config, override
+from launch.cli import split_override
+from launch.config_files import load_config
 
 if TYPE_CHECKING:
     from transformer.studies.trials import Trial
@@ -22,7 +23,7 @@ def train_command(
     config.json that the run in `recorded` has. A run that had a part of this machine's cores is given as many again:
     on more it would differ in the last bits.
     """
-    from transformer.studies.overrides import as_flags
+    from transformer.overrides import as_flags
 
     start = [*_on_as_many_cores(recorded), "python", "-m", "launch.train"]
     where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
@@ -48,12 +49,10 @@ def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
     from transformer.config import UserError
     from transformer.studies.trials import plain
     from transformer.training.experiment import resolve
+    from transformer.training.schema import with_words
 
-    config = load_config(file)
     try:
-        for word in words:
-            key, _, value = word.split(".", 1)[1].partition("=")
-            override(config, key, value)
-        return plain(resolve(config.to_dict()).to_config())
+        values = with_words(load_config(file).to_dict(), map(split_override, words))
+        return plain(resolve(values).to_config())
     except UserError:
         return None

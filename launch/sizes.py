@@ -5,8 +5,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import Arguments, Command, Flag, run
-from launch.trust import TRUST, trusted
+from launch.cli import TRUST, Arguments, Command, Flag, run
 from transformer.config import UserError, choice
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def main(arguments: Arguments) -> None:
             raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
         from transformer.training.run_sizes import run_sizes
 
-        found = run_sizes(arguments.workdir, trusted(arguments) or ())
+        found = run_sizes(arguments.workdir, arguments.trusted)
         print(json.dumps(run_entry(found), indent=2) if arguments.json else run_table(found))
         return
     if arguments.trust is not None:

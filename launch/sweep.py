@@ -116,7 +116,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     from transformer.studies.ledger import Ledger
     from transformer.studies.proposers import PLANNED, any_drawn, check_total, choose_engine, planned
 
-    base = arguments.config.to_dict()
+    base = arguments.config
     space = _space(arguments)
     engine = choose_engine(arguments.engine, space)
     total = check_total(arguments.trials, space)
@@ -192,7 +192,7 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
     if optuna:
         check_installed(engine)
     if engine == "hyperband":
-        resources(arguments.config.to_dict())
+        resources(arguments.config)
 
 
 if __name__ == "__main__":

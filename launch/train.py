@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import TRUST, Arguments, Command, Flag, run
 from launch.platform import leave
-from launch.trust import TRUST, trusted
 
 COMMAND = Command(
     name="train",
@@ -19,6 +18,13 @@ COMMAND = Command(
         Flag("workdir", "the run directory", required=True),
         Flag("data_dir", "where the data lies, for data sets that are not made here"),
         TRUST,
+        Flag(
+            "show_config",
+            "print every key of the config with its value, and train nothing",
+            default=False,
+            kind=bool,
+            waives=("workdir",),
+        ),
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
         Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
         Flag("processes", "how many processes there are", kind=int),
@@ -31,16 +37,19 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Check the config, then train."""
-    values = arguments.config.to_dict()
-    if arguments.data_dir is not None:
-        values["task"]["data_dir"] = arguments.data_dir
+    """Check the config, then train; or show it."""
+    values = arguments.with_data()
+    if arguments.show_config:
+        from transformer.training.schema import show
+
+        print(show(values, (*arguments.overrides, *(() if arguments.data_dir is None else ("task.data_dir",)))))
+        return
     from transformer.training.processes import start
 
     start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
     from transformer.training.experiment import resolve, train
 
-    train(resolve(values, trusted(arguments)), Path(arguments.workdir), profile=arguments.profile)
+    train(resolve(values), Path(arguments.workdir), profile=arguments.profile)
 
 
 if __name__ == "__main__":

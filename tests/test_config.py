@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transformer.config import RunConfig, UserError, choice, from_config, nearest, to_config
+from transformer.config import RunConfig, UserError, choice, closest, from_config, likeness, nearest, to_config
 
 
 class Colour(enum.Enum):
@@ -32,6 +32,7 @@ class Outer:
     inners: tuple[Inner, ...] = ()
     limit: float | None = None
     table: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    either: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.count < 0:
@@ -47,6 +48,7 @@ FULL = {
     "inners": [{"rate": 1.0, "colour": "red"}],
     "limit": 2.5,
     "table": {"any": [1, {"thing": None}]},
+    "either": [3],
 }
 
 
@@ -61,6 +63,7 @@ def test_a_nested_mapping_becomes_frozen_dataclasses() -> None:
         inners=(Inner(1.0),),
         limit=2.5,
         table={"any": [1, {"thing": None}]},
+        either=(3,),
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         built.count = 4  # type: ignore[misc]
@@ -91,8 +94,8 @@ def test_to_config_is_the_inverse_and_plain_json() -> None:
     ("changes", "says"),
     [
         ({"cuont": 3}, r"unknown key config\.cuont: did you mean 'count'\?"),
-        ({"zzz": 3}, r"unknown key config\.zzz: known: count, inner, inners, .*table"),
-        ({7: 3}, r"unknown key config\.7: known: count"),
+        ({"zzz": 3}, r"unknown key config\.zzz: known: count, either, inner, inners, .*table"),
+        ({7: 3}, r"unknown key config\.7: known: count, either"),
         ({"inner": {"rate": 1.0, "color": "red"}}, r"unknown key config\.inner\.color: did you mean 'colour'\?"),
         ({"inner": {}}, r"config\.inner\.rate is missing: it has no default"),
         ({"inner": 3}, r"config\.inner=3 is a int; it must be a Inner"),
@@ -116,6 +119,7 @@ def test_to_config_is_the_inverse_and_plain_json() -> None:
         ({"sizes": [1, "2"]}, r"config\.sizes\[1\]='2' is a str; it must be a int"),
         ({"inners": [{"rate": 1.0}, {"rat": 1.0}]}, r"unknown key config\.inners\[1\]\.rat: did you mean 'rate'"),
         ({"limit": "2"}, r"config\.limit='2' is a str; it must be a float"),
+        ({"either": ["2"]}, r"config\.either\[0\]='2' is a str; it must be a int"),
         ({"table": [1]}, r"config\.table=\[1\] is a list; it must be a Mapping"),
         ({"count": -1}, r"count=-1 is negative"),
     ],
@@ -135,13 +139,17 @@ def test_a_missing_key_is_named() -> None:
 def test_a_choice_is_the_entry_of_its_name() -> None:
     table = {"greedy": 1, "beam": 2}
     assert choice("beam", table, "config.decoder") == 2
-    with pytest.raises(UserError, match=r"^config\.decoder='bean' is unknown: did you mean 'beam'\?$"):
+    with pytest.raises(
+        UserError, match=r"^config\.decoder='bean' is unknown: did you mean 'beam'\? known: beam, greedy$"
+    ):
         choice("bean", table, "config.decoder")
 
 
 def test_the_nearest_word_or_all_of_them() -> None:
     assert nearest("warmpu", ["warmup", "steps"]) == "did you mean 'warmup'?"
     assert nearest("q", ["warmup", "steps"]) == "known: steps, warmup"
+    assert closest("prenorm", ["deepnorm", "post", "pre", "q"]) == ["pre", "deepnorm"]
+    assert likeness("warmup", "warmup") == 1
 
 
 RUN: dict[str, Any] = {"name": "a", "task": {}, "model": {"family": "x"}, "optimizer": {}, "steps": 10}

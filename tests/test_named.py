@@ -1,17 +1,19 @@
 """Finding families and tasks by name: what is known, what each mistake is told, and whose code is followed."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launch import cli, evaluate, sizes, train
 from transformer.config import UserError
 from transformer.models import registry
 from transformer.models.contract import Family
-from transformer.named import Exports
-from transformer.training.experiment import resolve
+from transformer.named import Exports, check_trusted
+from transformer.training.schema import schema_of
 
 FILES = {
     "good": "FAMILY = Family(Config, print)",
@@ -21,7 +23,10 @@ FILES = {
     "needs": "import module_that_is_not_there",
     "inside": "import named_here.absent",
     "broken": "raise RuntimeError('as it is imported')",
-    "sized": "FAMILY = Family(Config, print, sizes={'its-own': Size('named_here.sized', {'width': 7}, 9, 9, 'nobody')})",
+    "sized": (
+        "SIZES = {'its-own': Size('named_here.sized', {'width': 7}, 9, 9, 'nobody')}\n"
+        "FAMILY = Family(Config, print, sizes=SIZES)"
+    ),
 }
 HEADER = """
 import dataclasses
@@ -104,37 +109,43 @@ def test_a_config_of_no_family_is_no_users_mistake(families: Exports) -> None:
         families.name_of({})
 
 
-def test_code_is_followed_where_somebody_vouches_for_it_alone(families: Exports) -> None:
-    for trusted in (None, ["named_here.good"], ["other.mine", "named_here.good"]):
-        families.check_trusted("named_here.good", trusted)
-    families.check_trusted("decoder", ())
-    with pytest.raises(UserError, match=r"only the run's own config\.json names: add --trust=named_here\.good if"):
-        families.check_trusted("named_here.good", ())
-    # The flag that is told holds what is allowed already, and of the words of a command line nothing else.
-    with pytest.raises(UserError, match=r"add --trust=lab\.task,named_here\.good if you know"):
-        families.check_trusted("named_here.good", ["lab.task", "1e-3", "600", "phrases/train=64"])
+def test_code_is_followed_where_somebody_vouches_for_it_alone() -> None:
+    own = {"task": {"name": "lab.sorting"}, "model": {"family": "lab.bahdanau"}}
+    check_trusted(own, ["lab.bahdanau", "lab.sorting"])
+    check_trusted({"task": {"name": "translation"}, "model": {"family": "decoder"}}, ())
+    check_trusted({"task": {"name": "translation"}, "model": {"size": "gpt2"}}, ())
+    with pytest.raises(UserError) as refused:
+        check_trusted(own, ())
+    assert str(refused.value) == (
+        "config.task.name='lab.sorting' and config.model.family='lab.bahdanau' are code from outside this library that "
+        "only the run's own config.json names: add --trust=lab.sorting,lab.bahdanau if you know what it does"
+    )
+    # The flag that is told is the whole one, also for who gave a part of it.
+    with pytest.raises(
+        UserError, match=r"^config\.model\.family='lab\.bahdanau' is code .* --trust=lab\.sorting,lab\.bahd"
+    ):
+        check_trusted(own, ["lab.sorting"])
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"family": "named_here.good"},
-        # A size must not be looked up in code that is not followed.
-        {"family": "named_here.good", "size": "its-own"},
-    ],
-)
-def test_nothing_is_imported_that_is_not_trusted(families: Exports, values: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="add --trust="):
-        registry.model_config(values, ())
-    task = {"name": "named_here.good"}
-    with pytest.raises(UserError, match=r"config\.task\.name='named_here\.good' is code from outside"):
-        resolve({"name": "x", "steps": 1, "task": task, "model": values, "optimizer": {}}, ())
+@pytest.mark.parametrize("model", [{"family": "named_here.sized"}, {"family": "named_here.sized", "size": "its-own"}])
+def test_nothing_is_imported_that_is_not_trusted(
+    families: Exports, model: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"name": "x", "steps": 1, "task": {"name": "translation"}, "model": model, "optimizer": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for command in (train, evaluate, sizes):
+        assert cli.run(command.COMMAND, command.main, [f"--workdir={tmp_path}"]) == 2
+        assert "add --trust=named_here.sized if" in capsys.readouterr().err
     assert not any(name.startswith("named_here") for name in sys.modules)
 
 
 def test_a_family_from_outside_has_sizes_of_its_own(families: Exports) -> None:
     config = registry.model_config({"family": "named_here.sized", "size": "its-own"})
     assert dataclasses.asdict(config) == {"width": 7, "size": "its-own"}
+    tree = schema_of({"task": {"name": "translation"}, "model": {"family": "named_here.sized", "size": "its-own"}})
+    assert tree.keys["model"].keys["width"].default == 7
+    departed = registry.depart_from_size({"family": "named_here.sized", "size": "its-own"}, {"width": 8})
+    assert departed == {"family": "named_here.sized", "size": None, "width": 7}
     with pytest.raises(UserError, match=r"config\.model\.size='its-own' is unknown"):
         registry.model_config({"size": "its-own"})
     with pytest.raises(UserError, match=r"contradicts config\.model\.size='gpt2', which has family='decoder'"):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 # Each imports only itself and what stands before it.
-ORDER = ("axes", "config", "named", "storage", "attention", "layers", "models", "decode", "data", "tasks", "maps")
-ORDER += ("costs", "training", "interop", "studies", "launch")
+ORDER = ("axes", "config", "overrides", "named", "storage", "attention", "layers", "models", "decode", "data", "tasks")
+ORDER += ("maps", "costs", "training", "interop", "studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
-BARE = {"axes", "config", "named", "attention", "layers", "models"}
+BARE = {"axes", "config", "overrides", "named", "attention", "layers", "models"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/module.py"

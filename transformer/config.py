@@ -3,6 +3,7 @@
 A family's or a task's dataclass sits beside it; this file holds the mechanism alone.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import enum
@@ -24,17 +25,34 @@ class UserError(ValueError):
 def nearest(name: str, known: typing.Iterable[str]) -> str:
     """A clause naming the known word closest to `name`, or listing them all when none is close."""
     names = [str(word) for word in known]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = closest(name, names)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
 
 
-def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
-    """The entry of a registry by its name; an unknown name is refused with the nearest one.
+def closest(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list[str]:
+    """The known words that are like `name`, the likest first."""
+    near = {word: likeness(name, word) for word in known}
+    return sorted((word for word in near if near[word] >= cutoff), key=lambda word: -near[word])
 
-    Errors: UserError naming `path`, the value and the nearest known name.
+
+def likeness(name: str, word: str) -> float:
+    """How like two words are, from 0 to 1; at least 0.7 where one begins with the other: "prenorm" means "pre"."""
+    ratio = difflib.SequenceMatcher(None, word, name).ratio()
+    short, long = sorted((name, word), key=len)
+    return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
+
+
+def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
+    """The entry of a registry by its name; an unknown name is refused with all that there are, the nearest first.
+
+    Errors: UserError naming `path`, the value and the known names.
     """
     if value not in table:
-        raise UserError(f"{path}={value!r} is unknown: {nearest(str(value), table)}")
+        close = closest(str(value), table)
+        known = ", ".join((*close, *sorted(set(table) - set(close))))
+        raise UserError(
+            f"{path}={value!r} is unknown: " + (f"did you mean {close[0]!r}? " if close else "") + f"known: {known}"
+        )
     return table[value]
 
 
@@ -54,24 +72,32 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     arguments = {}
     for name, field in fields.items():
         if name in values:
-            arguments[name] = _convert(hints[name], values[name], f"{path}.{name}")
+            arguments[name] = convert(hints[name], values[name], f"{path}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{path}.{name} is missing: it has no default, so the config must say it")
     return cls(**arguments)
 
 
-def _convert(hint: Any, value: Any, path: str) -> Any:
+def convert(hint: Any, value: Any, path: str) -> Any:
+    """The value as the type `hint` of a dataclass's field has it: as `from_config` does for each of its keys.
+
+    Errors: UserError naming `path` for a value of another type.
+    """
     origin, parameters = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
-        return _convert(next(p for p in parameters if p is not type(None)), value, path)
+        *others, last = [p for p in parameters if p is not type(None)]
+        for other in others:
+            with contextlib.suppress(UserError):
+                return convert(other, value, path)
+        return convert(last, value, path)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return from_config(typing.cast(type, hint), value, path)
     if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_convert(parameters[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        return tuple(convert(parameters[0], item, f"{path}[{i}]") for i, item in enumerate(value))
     if origin in (dict, Mapping):
         if isinstance(value, Mapping):
             return dict(value.items())

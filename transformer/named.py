@@ -3,10 +3,31 @@
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from transformer.config import UserError, nearest
+
+
+def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
+    """Refuse a config that a run recorded if it names code, a module by its dotted path, that nobody vouches for.
+
+    Whoever writes a config file or a command line has named the code; a run's config.json may be a stranger's.
+
+    Errors: UserError with the flag that allows all that the config names.
+    """
+    names = {
+        f"config.{section}.{key}": str(config.get(section, {}).get(key, ""))
+        for section, key in (("task", "name"), ("model", "family"))
+    }
+    code = {path: name for path, name in names.items() if "." in name}
+    strange = [f"{path}={name!r}" for path, name in code.items() if name not in trusted]
+    if strange:
+        raise UserError(
+            f"{' and '.join(strange)} {'is' if len(strange) == 1 else 'are'} code from outside this library that only "
+            f"the run's own config.json names: add --trust={','.join(dict.fromkeys(code.values()))} if you know what "
+            "it does"
+        )
 
 
 class Exports[T]:
@@ -25,7 +46,7 @@ class Exports[T]:
 
         Errors: UserError for a module that does not exist, exports no such object, or fails to import what it needs.
         """
-        if not _is_path(name):
+        if not name or not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
         module = name if "." in name else f"{self._package}.{name}"
         try:
@@ -66,18 +87,6 @@ class Exports[T]:
             raise TypeError(f"{type(config).__name__} is the config of no {self._attribute}; known: {self.names()}")
         return self._names[type(config)]
 
-    def check_trusted(self, name: str, trusted: Collection[str] | None) -> None:
-        """Refuse to follow a dotted path that nobody vouches for; None: a person has just written the name.
-
-        Errors: UserError with the flag that allows it.
-        """
-        if trusted is not None and "." in str(name) and name not in trusted:
-            allowed = [path for path in trusted if "." in path and _is_path(path)]
-            raise UserError(
-                f"{self._key}={name!r} is code from outside this library that only the run's own config.json names: "
-                f"add --trust={','.join([*allowed, str(name)])} if you know what it does"
-            )
-
     def _exports(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")
         return isinstance(getattr(module, self._attribute, None), self._kind)
@@ -85,8 +94,3 @@ class Exports[T]:
     def _advice(self, name: str) -> str:
         hint = nearest(name, self.names())
         return f"{hint}, or a dotted path such as lab.mine to a module of your own with a {self._attribute}"
-
-
-def _is_path(name: str) -> bool:
-    """Whether this is a name of Python's, or several with dots between."""
-    return all(part.isidentifier() for part in name.split("."))

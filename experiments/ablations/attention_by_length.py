@@ -27,7 +27,6 @@ def get_config() -> ConfigDict:
     config.eval_every = 200
     config.task.shown = 200
     config.task.length_bounds = (5, 7, 9)
-    config.model.cross = "attention"
     return config
 
 

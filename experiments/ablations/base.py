@@ -8,8 +8,6 @@ differences alone.
 
 from ml_collections import ConfigDict
 
-from experiments import data_parallel
-
 
 def get_config() -> ConfigDict:
     """2+2 layers of width 64, 400 steps of 768 positions, one length, so that one program is compiled."""
@@ -18,11 +16,9 @@ def get_config() -> ConfigDict:
             "name": "base",
             "seed": 1,
             "steps": 400,
-            "accumulate": 1,
             "log_every": 20,
             "eval_every": 100,
             "maps_every": 50,
-            "heads_every": 0,
             "checkpoint_every": 0,
             "keep": 1,
             "task": {
@@ -31,7 +27,6 @@ def get_config() -> ConfigDict:
                 "vocabulary": 800,
                 "lengths": (24,),
                 "tokens_per_batch": 768,
-                "label_smoothing": 0.1,
                 "beams": 1,
                 "shown": 16,
                 "probed": 4,
@@ -45,25 +40,16 @@ def get_config() -> ConfigDict:
                 "feed_forward": 128,
                 "dropout": 0.0,
                 "norm_placement": "pre",
-                "initialisation": "xavier",
-                "positions": "sinusoidal",
                 "longest": 24,
-                "score": "scaled_dot",
-                "unroll": 1,
-                "remat": "none",
             },
             "optimizer": {
-                "algorithm": "adam",
                 "learning_rate": 1e-2,
                 "schedule": "linear",
                 "warmup": 50,
                 "clip": 1.0,
             },
-            "averages": {},
-            "precision": {"parameters": "float32", "compute": "float32"},
             "maps": {"megabytes": 20.0, "rows": 4, "top": 4},
             "pod": "cpu:1",
-            "sharding": data_parallel(),
         }
     )
 
@@ -94,10 +80,8 @@ def stack(family: str) -> dict:
     """A decoder or an encoder alone, of width 64 on Python's documentation, whose initial gradients are measured."""
     task = {
         "name": "language_modelling" if family == "decoder" else "masked_language_modelling",
-        "dataset": "python_docs",
         "tokenizer": "characters",
         "context": 32,
-        "rows": 16,
         "probed": 1,
         "probed_length": 16,
     }

@@ -19,22 +19,13 @@ def get_config() -> ConfigDict:
     config.task = ConfigDict(
         {
             "name": "masked_language_modelling",
-            "dataset": "python_docs",
-            "data_dir": None,
-            "tokenizer": "bpe",
             "vocabulary": 30_522,
             "context": 512,
             "rows": 256,
-            "masked": 0.15,
-            "whole_words": False,
-            "validation": "validation",
-            "test": "test",
-            "probed": 4,
             "probed_length": 64,
         }
     )
-    config.model.update({"family": "encoder", "size": "bert-base", "embedding_rows": 30_522})
-    config.model.update({"dropout": 0.1, "attention_dropout": 0.1})
+    config.model.update({"size": "bert-base", "embedding_rows": 30_522})
     config.optimizer.update({"learning_rate": 1e-4, "schedule": "linear", "warmup": 10_000, "final": 0.0})
     config.optimizer.update({"beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01})
     return config

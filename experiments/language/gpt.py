@@ -9,8 +9,6 @@ schedule is GPT-3's (Brown et al. 2020, appendix B), for 500,000 tokens an updat
 
 from ml_collections import ConfigDict
 
-from experiments import data_parallel
-
 
 def get_config() -> ConfigDict:
     """GPT-2 small on the documentation inside Python, in bfloat16."""
@@ -19,38 +17,22 @@ def get_config() -> ConfigDict:
             "name": "gpt",
             "seed": 1,
             "steps": 100_000,
-            "accumulate": 1,
-            "log_every": 50,
             "eval_every": 1000,
             "maps_every": 1000,
             "heads_every": 100,
             "checkpoint_every": 1000,
-            "keep": 2,
             "task": {
                 "name": "language_modelling",
-                "dataset": "python_docs",
-                "data_dir": None,
-                "tokenizer": "bpe",
                 "vocabulary": 50_257,
                 "batching": "packed",
                 "context": 1024,
                 "rows": 512,
-                "validation": "validation",
-                "test": "test",
-                "prompts": (),
-                "probed": 4,
                 "probed_length": 64,
-                "repeated": 1,
             },
             "model": {
-                "family": "decoder",
                 "size": "gpt2",
                 "embedding_rows": 50_257,
-                "dropout": 0.0,
-                "attention_dropout": 0.0,
                 "remat": "dots",
-                "unroll": 1,
-                "backend": "auto",
             },
             "optimizer": {
                 "algorithm": "adamw",
@@ -63,10 +45,7 @@ def get_config() -> ConfigDict:
                 "weight_decay": 0.1,
                 "clip": 1.0,
             },
-            "averages": {},
-            "precision": {"parameters": "float32", "compute": "bfloat16"},
-            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
+            "precision": {"compute": "bfloat16"},
             "pod": "v5e:4x4",
-            "sharding": data_parallel(),
         }
     )

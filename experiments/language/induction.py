@@ -10,8 +10,6 @@ experiments/results/induction.md. `python -m launch.maps --workdir=runs/inductio
 
 from ml_collections import ConfigDict
 
-from experiments import data_parallel
-
 LENGTH = 64
 
 
@@ -22,26 +20,17 @@ def get_config() -> ConfigDict:
             "name": "induction",
             "seed": 1,
             "steps": 1000,
-            "accumulate": 1,
             "log_every": 25,
             "eval_every": 50,
             "maps_every": 25,
-            "heads_every": 0,
-            "checkpoint_every": 500,
-            "keep": 2,
             "task": {
                 "name": "language_modelling",
                 "dataset": f"repeated/symbols=64,shortest=12,longest=32,length={LENGTH}",
-                "data_dir": None,
                 "tokenizer": "characters",
                 "batching": "packed",
                 "context": LENGTH,
                 "rows": 32,
-                "validation": "validation",
-                "test": "test",
                 "probed": 2,
-                "probed_length": 48,
-                "repeated": 1,
             },
             "model": {
                 "family": "decoder",
@@ -50,15 +39,9 @@ def get_config() -> ConfigDict:
                 "heads": 2,
                 "feed_forward": 128,
                 "activation": "gelu",
-                "biases": "all",
-                "norm_placement": "pre",
-                "initialisation": "gpt2",
                 "positions": "rotary",
                 "longest": LENGTH,
-                "dropout": 0.0,
-                "attention_dropout": 0.0,
                 "unroll": 2,
-                "remat": "none",
             },
             "optimizer": {
                 "algorithm": "adamw",
@@ -70,10 +53,6 @@ def get_config() -> ConfigDict:
                 "weight_decay": 0.01,
                 "clip": 1.0,
             },
-            "averages": {},
-            "precision": {"parameters": "float32", "compute": "float32"},
-            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "cpu:1",
-            "sharding": data_parallel(),
         }
     )

@@ -9,8 +9,6 @@ experiments/results/python_docs_masked.md.
 
 from ml_collections import ConfigDict
 
-from experiments import data_parallel
-
 
 def get_config() -> ConfigDict:
     """4 layers, width 128; rotary positions, with which so small a text suffices to learn what stands where."""
@@ -19,25 +17,11 @@ def get_config() -> ConfigDict:
             "name": "python_docs_masked",
             "seed": 1,
             "steps": 2000,
-            "accumulate": 1,
-            "log_every": 50,
-            "eval_every": 500,
-            "maps_every": 500,
-            "heads_every": 0,
-            "checkpoint_every": 500,
-            "keep": 2,
             "task": {
                 "name": "masked_language_modelling",
-                "dataset": "python_docs",
                 "tokenizer": "characters",
                 "context": 64,
                 "rows": 32,
-                "masked": 0.15,
-                "whole_words": False,
-                "validation": "validation",
-                "test": "test",
-                "probed": 4,
-                "probed_length": 48,
             },
             "model": {
                 "family": "encoder",
@@ -45,16 +29,13 @@ def get_config() -> ConfigDict:
                 "width": 128,
                 "heads": 4,
                 "feed_forward": 512,
-                "activation": "gelu",
                 "norm_placement": "pre",
-                "initialisation": "bert",
                 "positions": "rotary",
                 "longest": 64,
                 "types": 0,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "unroll": 4,
-                "remat": "none",
             },
             "optimizer": {
                 "algorithm": "adamw",
@@ -64,10 +45,6 @@ def get_config() -> ConfigDict:
                 "weight_decay": 0.01,
                 "clip": 1.0,
             },
-            "averages": {},
-            "precision": {"parameters": "float32", "compute": "float32"},
-            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
             "pod": "cpu:1",
-            "sharding": data_parallel(),
         }
     )

@@ -28,5 +28,5 @@ def get_config() -> ConfigDict:
     config.optimizer.update({"learning_rate": 0.6e-4, "warmup": 119})
     config.accumulate = 1
     config.pod = "v5p:8x8x16"
-    config.sharding.update({"data": 1, "fsdp": -1, "tensor": 8, "rules": "fsdp+tp"})
+    config.sharding.update({"tensor": 8, "rules": "fsdp+tp"})
     return config

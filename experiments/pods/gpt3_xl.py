@@ -29,5 +29,5 @@ def get_config() -> ConfigDict:
     # Of the maps alone: statistics of the training batch would double what is compiled.
     config.heads_every = 0
     config.pod = "v5e:4x4"
-    config.sharding.update({"data": 1, "fsdp": -1, "rules": "fsdp"})
+    config.sharding = ConfigDict({"data": 1, "fsdp": -1, "rules": "fsdp"})
     return config

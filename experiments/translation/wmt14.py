@@ -10,8 +10,6 @@ tokenised BLEU with German compounds split; this config reports sacreBLEU (13a),
 
 from ml_collections import ConfigDict
 
-from experiments import data_parallel
-
 
 def get_config(size: str = "base") -> ConfigDict:
     """The paper's recipe for `size` "base" or "big"."""
@@ -25,7 +23,6 @@ def get_config(size: str = "base") -> ConfigDict:
             "name": f"wmt14_{size}",
             "seed": 1,
             "steps": steps,
-            "accumulate": 1,
             "log_every": 100,
             "eval_every": 5000,
             "maps_every": 5000,
@@ -34,51 +31,25 @@ def get_config(size: str = "base") -> ConfigDict:
             "task": {
                 "name": "translation",
                 "dataset": "wmt14_translate/de-en",
-                "data_dir": None,
                 "languages": ("en", "de"),
                 "vocabulary": 37_000,
                 "lengths": (24, 40, 64, 128, 256),
                 # About 25,000 source and 25,000 target tokens a batch (section 5.1), a little padding included.
                 "tokens_per_batch": 28_672,
-                "label_smoothing": 0.1,
-                "validation": "validation",
-                "test": "test",
-                "beams": 4,
-                "length_penalty": 0.6,
-                "bleu_tokenizer": "13a",
-                "bleu_lowercase": False,
-                "shown": 200,
-                "probed": 8,
                 "evaluated_parameters": "last",
             },
             "model": {
                 "family": "encoder_decoder",
-                "encoder_layers": 6,
-                "decoder_layers": 6,
                 "width": width,
                 "heads": heads,
                 "feed_forward": feed_forward,
                 "dropout": dropout,
-                "norm_placement": "post",
-                "positions": "sinusoidal",
                 "longest": 512,
-                "score": "scaled_dot",
-                "biases": "feed_forward",
-                "unroll": 1,
-                "remat": "none",
             },
             "optimizer": {
-                "algorithm": "adam",
                 # Equation 3 peaks at (width x warm-up)^-0.5.
                 "learning_rate": (width * warmup) ** -0.5,
-                "schedule": "inverse_square_root",
                 "warmup": warmup,
-                "final": 0.0,
-                "beta1": 0.9,
-                "beta2": 0.98,
-                "epsilon": 1e-9,
-                "weight_decay": 0.0,
-                "clip": 0.0,
             },
             # The last 5 (base) or 20 (big) checkpoints, written every ten minutes at the paper's speed.
             "averages": {
@@ -88,9 +59,7 @@ def get_config(size: str = "base") -> ConfigDict:
                     "every": checkpoint_every,
                 }
             },
-            "precision": {"parameters": "float32", "compute": "bfloat16"},
-            "maps": {"megabytes": 500.0, "rows": 8, "top": 8},
+            "precision": {"compute": "bfloat16"},
             "pod": "v5e:4x4",
-            "sharding": data_parallel(),
         }
     )

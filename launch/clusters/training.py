@@ -69,6 +69,8 @@ def read_training(command: Command, words: Sequence[str] | None, environment: Ma
         if re.fullmatch(rf"--({'|'.join(GIVEN_BY_LAUNCHER)})(=.*)?", word):
             raise UserError(f"{word} behind -- is what the launcher itself tells each process: leave it out")
     arguments = parse(train.COMMAND, words)
+    if arguments.show_config:
+        raise UserError("--show_config behind -- trains nothing: leave it out, or say it to launch.train itself")
     pod = arguments.config.get("pod") or ""
     return Training(tuple(words), arguments.workdir, _value(words, "--config"), pod, environment)
 

@@ -27,9 +27,11 @@ from tests.attention.test_checks import (
 from transformer.attention import (
     Additive,
     AttentionSpec,
+    Backend,
     Capture,
     Concat,
     Cosine,
+    General,
     Mask,
     Normaliser,
     Parameters,
@@ -123,6 +125,9 @@ def kinds_of_arguments() -> dict[str, Case]:
             says=("mask.allowed has numbers of type float32", "booleans"),
         ),
         "capture_of_true": call(q, k, v, capture=True, says=("capture is True; it must be None or a Capture",)),
+        "capture_of_true_in_blocks": call(
+            q, k, v, spec=AttentionSpec(backend=Backend.BLOCKWISE), capture=True, says=("capture is True; it must be",)
+        ),
         "capture_of_a_site": call(q, k, v, capture="here", says=("capture is 'here'; it must be None or a Capture",)),
         "sites_of_a_string": refused(Capture, "here", says=("sites is 'here', a string; give a tuple", "('here',)")),
         "statistics_of_strings": refused(
@@ -247,6 +252,16 @@ def shapes_of_stages() -> dict[str, Case]:
         ),
         "keys_of_other_heads": unfit(
             prepare_keys, floats(2, 7, 3, 8), Score.ADDITIVE, params=additive, says=("a multiple of its 3 heads",)
+        ),
+        "general_of_one_axis": unfit(
+            prepare_keys, k, Score.GENERAL, params=Parameters(General(floats(8))), says=("weight_HxDxC has shape (8,)",)
+        ),
+        "additive_of_two_axes": unfit(
+            prepare_keys,
+            k,
+            Score.ADDITIVE,
+            params=Parameters(FITTING[Score.ADDITIVE]._replace(keys_HxCxA=floats(4, 8))),
+            says=("keys_HxCxA has shape (4, 8)",),
         ),
         "concat_without_a_query": unfit(
             prepare_keys, k, Score.CONCAT, params=Parameters(Concat(floats(4, 8, 3), floats(4, 3))), says=("depth, 8",)

@@ -111,6 +111,11 @@ class Trial:
         step = make_step(setting.model, setting.task, optimisers, averages, accumulate=accumulate)
         return jax.jit(step, donate_argnums=0)
 
+    def beginning(self, key: jax.Array) -> tuple[Any, ...]:
+        """The key and, where they are taken from another run, the variables of a first state."""
+        variables = self.case.variables(self.setting, key)
+        return (key,) if variables is None else (key, variables)
+
     def initial(self, algorithm: Algorithm, *rates: float, keys: Sequence[int] = (7,)) -> tuple[TrainState, ...]:
         """The first state of each learning rate and key."""
         optimisers, task = self.optimisers(algorithm, rates[0]), self.setting.task
@@ -120,7 +125,7 @@ class Trial:
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return tuple(
             jax.device_put(
-                compiled(numbers_of(self.experiment(algorithm, rate), task), jax.random.key(key)),
+                compiled(numbers_of(self.experiment(algorithm, rate), task), *self.beginning(jax.random.key(key))),
                 jax.devices()[0],
             )
             for rate, key in zip(rates, keys, strict=True)

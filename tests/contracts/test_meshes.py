@@ -65,6 +65,7 @@ class Run:
 
     def __init__(self, case: Case, placement: Placement, folder: Path):
         folder.mkdir()
+        self.case = case
         # Momentum's first trace is the gradient itself, and plain descent does not blow rounding up.
         experiment = case.experiment(Algorithm.SGD, 0.02)
         self.setting: Setting = case.assemble(experiment, folder, placement)
@@ -77,7 +78,9 @@ class Run:
         self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
 
     def train(self, steps: int) -> Trained:
-        state: TrainState = self.initialise(jax.random.key(7))
+        key = jax.random.key(7)
+        variables = self.case.variables(self.setting, key)
+        state: TrainState = self.initialise(key) if variables is None else self.initialise(key, variables)
         source, losses, totals, gradients = self.setting.task.source(5), [], [], {}
         for number in range(steps):
             state, metrics = self.step(state, shard_batch(source[number], self.setting.placement))

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from launch import ablate, cli
-from launch.config_files import load_config, override
+from launch.config_files import load_config
 from launch.reproduce import train_command
 from tests.studies.tiny import BASE, PLAIN
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.trials import Trial, make_trial
+from transformer.training.schema import with_overrides
 
 SMALLEST = {
     "name": "smallest",
@@ -286,9 +287,8 @@ def test_another_study_in_the_directory_is_refused_with_the_difference(capsys, t
 
 
 def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
-    base = load_config(str(study))
-    override(base, "model.width", "16")
-    trial = make_trial(base.to_dict(), {"seed": 3, "task.lengths": (48, 96), "optimizer.learning_rate": 3e-3})
+    base = with_overrides(load_config(str(study)).to_dict(), {"model.width": 16})
+    trial = make_trial(base, {"seed": 3, "task.lengths": (48, 96), "optimizer.learning_rate": 3e-3})
     words = shlex.split(
         train_command(str(study), ["--config.model.width=16"], trial, recorded="there", workdir="a b", data_dir="d")
     )
@@ -297,7 +297,7 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     config = cli.parse(
         cli.Command("train", "", "", (cli.Flag("workdir", ""), cli.Flag("data_dir", "")), takes_config=True), words[3:]
     ).config
-    assert make_trial(config.to_dict(), {}).name == trial.name
+    assert make_trial(config, {}).name == trial.name
     # Without the study's own words it would be another run.
     assert make_trial(load_config(str(study)).to_dict(), trial.overrides).name != trial.name
 
@@ -325,12 +325,9 @@ def test_a_group_that_is_replaced_is_copied_from_the_run(study):
 
 
 def test_a_value_that_a_command_line_reads_otherwise_is_copied_from_the_run(study):
-    base = load_config(str(study)).to_dict()
-    base["task"]["data_dir"] = None
-    file = write_study(study.with_name("with_data.py"), base, PLAIN)
-    # Where None stands, the word 12 is a number.
-    trial = make_trial(base, {"task.data_dir": "12"})
-    command = train_command(str(file), [], trial, recorded="run/trials/x", workdir="again/x")
+    # Of a key that may be None, the word none says that.
+    trial = make_trial(load_config(str(study)).to_dict(), {"task.data_dir": "none"})
+    command = train_command(str(study), [], trial, recorded="run/trials/x", workdir="again/x")
     assert command.startswith("mkdir -p again/x && cp run/trials/x/config.json again/x && ")
 
 

@@ -9,16 +9,24 @@ import pytest
 from launch import cli
 from launch.cli import Arguments, Command, Flag
 from launch.platform import choose_platform
-from transformer.config import UserError
+from transformer.config import UserError, flatten
+from transformer.training.experiment import resolve
+from transformer.training.schema import with_words
 
 CONFIG = """
 from ml_collections import ConfigDict
 
 def get_config():
-    model = dict(norm_placement="post", width=64, rate=0.1, tied=True, window=None, sizes=(1, 2), names=["a"])
-    shapes = ((8, 16), (4, 32))
-    return ConfigDict(dict(seed=0, model=model, data=dict(shapes=shapes, folder="")))
+    return ConfigDict({
+        "name": "practice",
+        "steps": 10,
+        "task": {"name": "translation", "lengths": (16, 24)},
+        "model": {"family": "encoder_decoder", "width": 64, "encoder_layers": 3},
+        "optimizer": {"learning_rate": 0.1},
+        "averages": {"ema": {"kind": "exponential"}},
+    })
 """
+SIZED = CONFIG.replace('"family": "encoder_decoder", "width": 64, "encoder_layers": 3', '"size": "transformer-base"')
 COMMAND = Command(
     name="practise",
     description="Practise nothing at all, at 100% of the cost.",
@@ -72,39 +80,99 @@ def test_flags_by_name_with_defaults_and_types(config_file):
         parsed(config_file).stepz  # noqa: B018
 
 
+def value_of(config: dict, key: str) -> object:
+    return flatten(config)[key]
+
+
 @pytest.mark.parametrize(
-    ("word", "group", "key", "value"),
+    ("word", "value"),
     [
-        ("model.norm_placement=pre", "model", "norm_placement", "pre"),
-        ("model.norm_placement=none", "model", "norm_placement", "none"),
-        ("model.width=32", "model", "width", 32),
-        ("model.rate=1", "model", "rate", 1.0),
-        ("model.rate=3e-4", "model", "rate", 3e-4),
-        ("model.tied=false", "model", "tied", False),
-        ("model.width=None", "model", "width", None),
-        ("model.window=16", "model", "window", 16),
-        ("model.window=(2, 3)", "model", "window", (2, 3)),
-        ("model.window=local", "model", "window", "local"),
-        ("model.sizes=3,4,5", "model", "sizes", (3, 4, 5)),
-        ("model.sizes=(3,)", "model", "sizes", (3,)),
-        ("model.names=b,c", "model", "names", ["b", "c"]),
-        ("data.shapes=((2, 4),)", "data", "shapes", ((2, 4),)),
-        ("data.folder=a=b.c", "data", "folder", "a=b.c"),
-        ("data.folder=", "data", "folder", ""),
+        ("seed=3", 3),
+        ("name=pre", "pre"),
+        ("name=none", "none"),
+        ("model.norm_placement=pre", "pre"),
+        ("model.score=additive", "additive"),
+        ("model.width=32", 32),
+        ("model.dropout=0", 0.0),
+        ("optimizer.learning_rate=3e-4", 3e-4),
+        ("model.tied=false", False),
+        ("model.tied=1", True),
+        ("model.key_heads=None", None),
+        ("model.key_heads=2", 2),
+        ("task.lengths=3,4,5", [3, 4, 5]),
+        ("task.lengths=(3,)", [3]),
+        ("task.lengths=3", [3]),
+        ("task.lengths=[3, 4]", [3, 4]),
+        ("model.windows=()", []),
+        ("task.languages=en,de", ["en", "de"]),
+        ("task.languages=(en, de)", ["en", "de"]),
+        ("task.languages=('e,n', \"1\")", ["e,n", "1"]),
+        ("task.languages=1e3,2", ["1e3", "2"]),
+        ("task.data_dir=none", None),
+        ("task.data_dir=a=b.c", "a=b.c"),
+        ("task.data_dir=3", "3"),
+        ("task.test=", ""),
+        ("averages.ema.decay=0", 0.0),
+        ("averages.last.every=7", 7),
+        ("averages.ema.patterns=*/kernel,decoder/*", ["*/kernel", "decoder/*"]),
+        ("maps.rows=2", 2),
+        ("sharding.attention=ring", "ring"),
     ],
 )
-def test_override_is_read_by_the_type_that_stands_there(config_file, word, group, key, value):
-    config = parsed(config_file, f"--config.{word}").config
-    assert config[group][key] == value
-    assert type(config[group][key]) is type(value)
+def test_an_override_is_read_by_the_type_that_its_key_declares(config_file, word, value):
+    found = value_of(parsed(config_file, f"--config.{word}").config, word.partition("=")[0])
+    assert found == value
+    assert type(found) is type(value)
 
 
 def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
-    config = parsed(config_file, "--config.seed=1", "--config.seed=2").config
-    expected = parsed(config_file).config.to_dict()
-    assert config.seed == 2
-    assert config.to_dict() == expected | {"seed": 2}
-    assert config.is_locked
+    arguments = parsed(config_file, "--config.seed=1", "--config.model.heads=4", "--config.seed=2")
+    expected = parsed(config_file).config
+    assert arguments.base == expected
+    assert arguments.config == expected | {"seed": 2, "model": expected["model"] | {"heads": 4}}
+    assert arguments.config["task"]["lengths"] == (16, 24)
+
+
+def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
+    words = ["--config.model.types=3", "--config.model.family=encoder", "--config.task.name=masked_language_modelling"]
+    bare = tmp_path / "bare.py"
+    bare.write_text(CONFIG.replace('"lengths": (16, 24)', "").replace(', "encoder_layers": 3', ""))
+    for order in (words, words[::-1]):
+        config = parsed(str(bare), *order, "--config.task.masked=0.5").config
+        assert config["model"] == {"family": "encoder", "width": 64, "types": 3}
+        assert config["task"] == {"name": "masked_language_modelling", "masked": 0.5}
+    with pytest.raises(UserError) as told:
+        parsed(config_file, words[1]).config  # noqa: B018
+    assert "config.model.encoder_layers=3 is said in the config, but the family encoder, which" in str(told.value)
+    with pytest.raises(UserError) as told:
+        parsed(config_file, words[2]).config  # noqa: B018
+    assert "config.task.lengths=(16, 24) is said in the config, but the task masked_language_mod" in str(told.value)
+
+
+def resolved(config: dict) -> dict:
+    return flatten(resolve(config).to_config())
+
+
+def test_a_size_is_changed_and_departed_from(tmp_path):
+    path = tmp_path / "sized.py"
+    path.write_text(SIZED)
+    before = resolved(parsed(str(path)).config)
+    assert (before["model.width"], before["model.size"]) == (512, "transformer-base")
+    # What says the same changes nothing.
+    assert resolved(parsed(str(path), "--config.model.width=512").config) == before
+    # What says otherwise changes that key, and it is no longer that model.
+    departed = resolved(parsed(str(path), "--config.model.score=additive").config)
+    assert departed == before | {"model.score": "additive", "model.size": None}
+    larger = resolved(parsed(str(path), "--config.model.size=transformer-big").config)
+    assert (larger["model.width"], larger["model.heads"]) == (1024, 16)
+    assert resolved(parsed(str(path), "--config.model.size=none").config) == before | {"model.size": None}
+    with pytest.raises(UserError, match=r"config\.model\.width=64 contradicts config\.model\.size='transformer-big'"):
+        resolve(parsed(str(path), "--config.model.size=transformer-big", "--config.model.width=64").config)
+    # A config that was resolved says all that its size says, and takes the same overrides.
+    whole = resolve(parsed(str(path)).config).to_config()
+    again = with_words(whole, [("model.size", "transformer-big")])
+    assert resolved(again) == larger
+    assert resolved(with_words(whole, [("model.score", "additive")])) == departed
 
 
 @pytest.mark.parametrize(
@@ -112,22 +180,52 @@ def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
     [
         (
             ["--config.model.norm_placment=pre"],
-            "unknown key config.model.norm_placment: did you mean 'norm_placement'",
+            "norm_placment of family encoder_decoder: did you mean config.model.norm_placement?",
         ),
-        (["--config.modle.width=3"], "unknown key config.modle: did you mean 'model'"),
-        (["--config.norm_placement=pre"], "did you mean config.model.norm_placement"),
-        (["--config.model.width=abc"], "config.model.width='abc' is not an integer"),
+        (["--config.modle.width=3"], "unknown key config.modle: did you mean config.model.width?"),
+        (["--config.seeed=3"], "unknown key config.seeed: did you mean config.seed?"),
+        (["--config.norm_placement=pre"], "did you mean config.model.norm_placement?"),
+        (["--config.model.layers=3"], "did you mean config.model.encoder_layers?"),
+        (["--config.optimizer.warmup_steps=3"], "did you mean config.optimizer.warmup?"),
+        (["--config.averages.ema.dcay=0.5"], "did you mean config.averages.ema.decay?"),
+        (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: megabytes, rows, top"),
+        (
+            ["--config.task.name=translate"],
+            "'translate' is unknown: did you mean 'translation'? known: translation, la",
+        ),
+        (["--config.model.family=gpt"], "config.model.family='gpt' is unknown: known: decoder, encoder, encoder_dec"),
+        (["--config.model.size=gpt2xl"], "config.model.size='gpt2xl' is unknown: did you mean 'gpt2-xl'? known: gpt2"),
+        (
+            ["--config.model.norm_placement=prenorm"],
+            "'prenorm' is unknown: did you mean 'pre'? known: pre, deepnorm, parallel, post, sandwich",
+        ),
+        (["--config.averages.ema.kind=x"], "config.averages.ema.kind='x' is unknown: known: exponential, mean"),
+        (["--config.model.width=abc"], "config.model.width='abc' is not an integer: write for example --config.model"),
         (["--config.model.width=1.5"], "config.model.width='1.5' is not an integer"),
-        (["--config.model.rate=fast"], "config.model.rate='fast' is not a number"),
+        (["--config.model.width=none"], "config.model.width='none' is not an integer"),
+        (["--config.model.dropout=much"], "config.model.dropout='much' is not a finite number"),
+        (["--config.optimizer.learning_rate=nan"], "learning_rate='nan' is not a finite number"),
         (["--config.model.tied=maybe"], "config.model.tied='maybe' is no switch: write true or false"),
-        (["--config.model.sizes=1,x"], "config.model.sizes='x' is not an integer"),
-        (["--config.model.sizes=(3)"], "config.model.sizes='(3)' is not a sequence"),
+        (["--config.task.lengths=1,x"], "config.task.lengths[1]='x' is not an integer"),
+        (["--config.task.lengths=(1, 2.5)"], "config.task.lengths[1]=2.5 is a float; it must be a int"),
+        (["--config.task.lengths=(3)"], "config.task.lengths='(3)' is not a sequence"),
+        (["--config.task.lengths=(3"], "config.task.lengths='(3' is not a sequence"),
         (["--config.model.width"], "malformed override '--config.model.width'"),
         (["--config.model.width", "8"], "malformed override"),
         (["--config.=3"], "malformed override '--config.=3'"),
         (["--config.model..width=3"], "malformed override"),
-        (["--config.model=3"], "config.model is a group of keys: set one of them"),
-        (["--config.seed.x=3"], "config.seed=0 is a value and has no key 'x'"),
+        (["--config.model=3"], "config.model='3': that key is a group; set one of its keys, as --config.model.family="),
+        (["--config.sharding=dp"], "config.sharding='dp': that key is a group; set one of its keys, as --config.shard"),
+        (["--config.averages=none"], "config.averages='none': that key is a group; set one of its keys"),
+        (["--config.seed.x=3"], "config.seed is a value and has no key 'x': write --config.seed=VALUE"),
+        (["--config.model.family.x=3"], "config.model.family is a value and has no key 'x'"),
+        (
+            ["--learning_rate=1e-3"],
+            "unknown flag --learning_rate: a key of the config is set as --config.optimizer.lea",
+        ),
+        (["--learning_rate=1e-3"], "--config.optimizer.learning_rate=1e-3"),
+        (["--model.width", "8"], "unknown flag --model.width: a key of the config is set as --config.model.width=8"),
+        (["--seed"], "a key of the config is set as --config.seed=VALUE"),
         (["--wrokdir=y"], "unknown flag --wrokdir: did you mean '--workdir'"),
         (["--noprofile"], "unknown flag --noprofile: did you mean '--profile'"),
         (["--steps=many"], "--steps: invalid int value: 'many'"),
@@ -186,8 +284,8 @@ def test_a_config_file_may_take_an_argument(capsys, tmp_path, config_file):
         "def get_config(size='base'):\n"
         "    return ConfigDict({'width': {'base': 512, 'big': 1024}[size]})\n"
     )
-    assert parsed(str(path)).config.width == 512
-    assert parsed(f"{path}:big").config.width == 1024
+    assert parsed(str(path)).config == {"width": 512}
+    assert parsed(f"{path}:big").config == {"width": 1024}
     assert "KeyError: 'huge'" in refusal(capsys, f"--config={path}:huge", "--workdir=runs/x")
     assert "takes no argument: drop ':big'" in refusal(capsys, f"--config={config_file}:big", "--workdir=runs/x")
 
@@ -237,21 +335,36 @@ def test_a_failure_of_the_run_keeps_its_traceback(capsys, config_file):
     assert "RuntimeError: the run failed" in said
 
 
-def test_parsing_imports_no_jax(root, config_file):
+def test_nothing_imports_jax_before_it_must(root, config_file):
     program = (
-        "import sys\n"
+        "import os, sys\n"
         "from launch.cli import Command, Flag, run\n"
-        "def main(arguments):\n"
+        "def environment(arguments):\n"
         "    heavy = {'jax', 'numpy', 'flax', 'tensorflow_datasets'} & set(sys.modules)\n"
-        "    print(arguments.config.seed, arguments.workdir, sorted(heavy))\n"
-        "command = Command('x', 'X.', 'x', (Flag('workdir', 'w', required=True),), takes_config=True)\n"
+        "    print(arguments.overrides, arguments.workdir, sorted(heavy))\n"
+        "    return {'HEADWISE_TEST': 'set'}\n"
+        "def main(arguments):\n"
+        "    print(arguments.config.get('seed'), 'jax' in sys.modules, os.environ['HEADWISE_TEST'])\n"
+        "flags = (Flag('workdir', 'w', required=True),)\n"
+        "command = Command('x', 'X.', 'x', flags, takes_config=True, environment=environment)\n"
         "sys.exit(run(command, main))\n"
     )
-    words = [f"--config={config_file}", "--workdir=y", "--config.seed=4"]
+    words = [f"--config={config_file}", "--workdir=y"]
     done = subprocess.run([sys.executable, "-c", program, *words], cwd=root, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "4 y []\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{} y []\nNone False set\n", "")
+    words = [*words, "--config.seed=4"]
+    done = subprocess.run([sys.executable, "-c", program, *words], cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{'seed': '4'} y []\n4 True set\n", "")
     done = subprocess.run([sys.executable, "-c", program, *words, "--x"], cwd=root, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_a_flag_may_stand_for_one_that_is_required(capsys, config_file):
+    show = Flag("show", "print", kind=bool, default=False, waives=("workdir",))
+    command = Command("x", "X.", "x", (Flag("workdir", "w", required=True), show), takes_config=True)
+    assert cli.run(command, lambda arguments: None, [f"--config={config_file}", "--show"]) == 0
+    assert "needs --workdir" in refusal(capsys, f"--config={config_file}", "--no-show", command=command)
+    assert "needs --config" in refusal(capsys, "--show", command=command)
 
 
 @pytest.mark.parametrize("device", ["dev/accel0", "dev/vfio/0", "dev/nvidia0", "dev/dxg", "dev/kfd"])

@@ -51,7 +51,8 @@ def refusal(capsys: pytest.CaptureFixture[str], engine: str, *words: str) -> str
         (TRAIN[:1], "train needs --workdir=VALUE"),
         # Not in a bucket, which would be asked for the config of a run there.
         (("--workdir=runs/nowhere",), "train needs --config=VALUE"),
-        ((*TRAIN, "--config.sed=1"), "unknown key config.sed: did you mean 'seed'?"),
+        ((*TRAIN, "--config.sed=1"), "unknown key config.sed: did you mean config.seed?"),
+        ((*TRAIN, "--show_config"), "--show_config behind -- trains nothing: leave it out"),
         ((*TRAIN, "--config.seed=x"), "config.seed='x' is not an integer"),
         ((*TRAIN, "--wrokdir=y"), "unknown flag --wrokdir: did you mean '--workdir'?"),
         (("--config=experiments/dmeo.py", *TRAIN[1:]), "no config file 'experiments/dmeo.py': did you mean"),
@@ -115,7 +116,8 @@ def test_hosts_that_share_no_disk_need_object_storage_and_the_checkout(capsys, r
 
 def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, monkeypatch, tmp_path):
     (tmp_path / "c.py").write_text(
-        "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict(dict(pod='v5p:8x4x8'))\n"
+        "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict(dict(pod='v5p:8x4x8', "
+        "task=dict(name='translation'), model=dict(family='encoder_decoder')))\n"
     )
     monkeypatch.chdir(tmp_path)
     train = ("--", "--config=c.py", TRAIN[1])

@@ -151,7 +151,7 @@ def test_code_that_only_a_run_names_is_not_followed_without_the_flag(
     forget()
     for command in ("evaluate", "generate", "sizes", "train"):
         words = ["--text=ab"] if command == "generate" else []
-        assert "add --trust=lab.sorting if" in refused(capsys, command, sorting, *words)
+        assert "add --trust=lab.sorting,lab.bahdanau if" in refused(capsys, command, sorting, *words)
     more = refused(capsys, "evaluate", sorting, "--trust=lab.sorting")
     assert "config.model.family='lab.bahdanau' is code from outside" in more
     assert "add --trust=lab.sorting,lab.bahdanau if" in more

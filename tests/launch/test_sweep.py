@@ -131,7 +131,7 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.choice('seed', [])", [], "choice('seed') is empty"),
         ("None", [], "get_sweep returned a NoneType; it must return what sweep.product"),
         ("1 / 0", [], "fails at line 21: ZeroDivisionError"),
-        ("sweep.choice('model.norm_placment', ['pre'])", [], "unknown key config.model.norm_placment: did you mean"),
+        ("sweep.choice('model.norm_placment', ['pre'])", [], "did you mean config.model.norm_placement"),
         ("sweep.log_uniform('model.widht', 1, 2)", ["--trials=2"], "unknown key config.model.widht"),
         ("sweep.uniform('model.width', 8, 16)", ["--trials=2"], "is a float; it must be a int (in the trial"),
         ("sweep.choice('model.heads', [2, 3])", [], "(in the trial model.heads=3)"),

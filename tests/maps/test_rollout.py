@@ -1,9 +1,11 @@
 """Rollout against its definition, a row at a time in float64."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from transformer.attention.sites import Axis, Site
+from transformer.attention.sites import Axis, Site, Values
 from transformer.config import UserError
 from transformer.maps.rollout import is_self_attention, rollout, rollout_of
 from transformer.maps.store import MapStore
@@ -124,6 +126,9 @@ def test_rollout_of_cross_attention_or_of_pooled_maps_is_refused(tmp_path):
     whole = write_store(tmp_path / "maps", Tiers())
     with pytest.raises(UserError, match=r"decoder/cross.*from target to source"):
         rollout_of(whole, "decoder/cross", 10)
+    whole.sites = tuple(dataclasses.replace(site, values=Values.REWEIGHTED) for site in whole.sites)
+    with pytest.raises(UserError, match=r"site='encoder/self' has maps of values=reweighted: .* sum to one"):
+        rollout_of(whole, "encoder/self", 10)
     pooled = write_store(tmp_path / "pooled", Tiers(cells=(4,), rows=1, top=0))
     with pytest.raises(UserError, match="level='full'"):
         rollout_of(pooled, "encoder/self", 10)

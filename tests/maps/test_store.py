@@ -13,9 +13,10 @@ import pytest
 import zarr
 
 from transformer.attention.capture import Top
-from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.config import UserError
 from transformer.maps import store as store_module
+from transformer.maps.description import describe_site, site_of
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept, Tiers, keep, levels_of
 from transformer.tasks.labels import Labels, Link
@@ -29,6 +30,13 @@ SITES = (
     Site("encoder/self", Axis("source"), Axis("source"), ("0",), ("0", "1")),
     Site("decoder/cross", Axis("target"), Axis("source"), ("0", "1", "2"), ("0", "1")),
 )
+
+
+@pytest.mark.parametrize("values", Values, ids=lambda values: values.value)
+def test_all_that_a_site_is_comes_back(values):
+    slots, patches = Axis("memory", AxisKind.SLOTS, size=3), Axis("patches", AxisKind.GRID, shape=(2, 3), leading=1)
+    site = Site("memory/read", patches, slots, ("0", "1"), ("read",), causal=True, values=values)
+    assert site_of(json.loads(json.dumps(describe_site(site)))) == site
 
 
 def some_weights(seed: int) -> dict[str, np.ndarray]:

@@ -32,7 +32,7 @@ def logistic(x: np.ndarray) -> np.ndarray:
 
 
 def step(cell: str, weights: Weights, x: np.ndarray, state: State) -> State:
-    """The next state of one row: W x + b of gate g is `kernel[:, g]`' x + `bias[g]`, U h `recurrent_kernel[:, g]`' h."""
+    """The next state of one row: of gate g, W' is `kernel[:, g]`, b is `bias[g]` and U' `recurrent_kernel[:, g]`."""
     h = state.hidden
 
     def read(gate: int) -> np.ndarray:

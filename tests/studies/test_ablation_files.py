@@ -13,8 +13,8 @@ import pytest
 from launch.config_files import load_config, load_function
 from transformer.studies.ablation import Ablation, build_ablation
 from transformer.studies.arms import plan
-from transformer.studies.overrides import with_overrides
 from transformer.training.experiment import resolve
+from transformer.training.schema import with_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("__init__", "base"))

@@ -84,17 +84,18 @@ def check_keys(k: Array, kind: Score, position: Position, params: Parameters) ->
     check_array("k", k)
     _check_own(params)
     check_parameters(kind, position, params)
+    depth = k.shape[3:]
     match params.score:
         case General(weight):
-            name, depth = "weight_HxDxC", weight.shape[-1]
+            name, fits = "weight_HxDxC", weight.shape[2:] == depth
         case Additive(weight):
-            name, depth = "keys_HxCxA", weight.shape[-2]
+            name, fits = "keys_HxCxA", weight.shape[1:2] == depth
         case Concat(weight) | Mlp(weight):
-            # The rest of the rows meets the query.
-            name, depth = "weight_HxIxA", min(k.shape[3], weight.shape[-2] - 1)
+            # The rows behind these meet the query.
+            name, fits = "weight_HxIxA", weight.shape[1:2] > depth
         case _:
             return
-    if weight.ndim != 3 or depth != k.shape[3] or weight.shape[0] % k.shape[2]:
+    if weight.ndim != 3 or not fits or weight.shape[0] % k.shape[2]:
         raise ValueError(
             f"params.score.{name} has shape {weight.shape}; k {k.shape} needs a multiple of its {k.shape[2]} heads "
             f"and its depth, {k.shape[3]}"

@@ -15,6 +15,7 @@ from transformer.data.tokenizer import Tokenizer, saved_in
 from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.interop.huggingface import Foreign, build_model, read_folder, write_folder
 from transformer.models.contract import PyTree, count_parameters
+from transformer.named import check_trusted
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import Experiment, assemble, changeable, resolve
 from transformer.training.run_directory import RunDirectory, write_json
@@ -153,7 +154,9 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     what it cannot express.
     """
     directory = RunDirectory.open(workdir)
-    experiment = resolve(directory.config(), trusted=())  # no family from outside has a Hugging Face class
+    config = directory.config()
+    check_trusted(config, ())
+    experiment = resolve(config)
     if not saved_in(directory.path):
         raise UserError(f"{workdir} holds no tokenizer, and so does not say how many tokens its model has")
     tokenizer = load_tokenizer(directory.path)

@@ -260,5 +260,5 @@ def _side_by_side(state_DxRxF: CellState) -> CellState:
     return jax.tree.map(lambda leaf: jnp.concatenate(jnp.unstack(leaf), axis=-1), state_DxRxF)
 
 
-def _in_type(state: CellState, dtype: jnp.dtype) -> CellState:
+def _in_type(state: CellState, dtype: jax.typing.DTypeLike) -> CellState:
     return jax.tree.map(lambda leaf: leaf.astype(dtype), state)

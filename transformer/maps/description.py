@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.maps.probe import Sizes
 from transformer.maps.tiers import Tiers
 from transformer.tasks.labels import Labels, Link
@@ -39,6 +39,7 @@ def describe_site(site: Site) -> dict[str, Any]:
         "layers": site.layers,
         "heads": site.heads,
         "causal": site.causal,
+        "values": site.values.value,
     }
 
 
@@ -65,7 +66,8 @@ def shown(labels: Labels) -> dict[str, np.ndarray]:
 def site_of(entry: Mapping[str, Any]) -> Site:
     """The site that was described so."""
     query, key = (_axis(entry[side]) for side in ("query", "key"))
-    return Site(entry["name"], query, key, tuple(entry["layers"]), tuple(entry["heads"]), entry["causal"])
+    names = tuple(entry["layers"]), tuple(entry["heads"])
+    return Site(entry["name"], query, key, *names, entry["causal"], Values(entry["values"]))
 
 
 def labels_of(entry: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Labels:
@@ -96,6 +98,7 @@ def _describe_axis(axis: Axis) -> dict[str, Any]:
         "stride": axis.stride,
         "offset": axis.offset,
         "leading": axis.leading,
+        "size": axis.size,
     }
 
 
@@ -108,4 +111,5 @@ def _axis(entry: Mapping[str, Any]) -> Axis:
         entry["stride"],
         entry["offset"],
         entry["leading"],
+        entry["size"],
     )

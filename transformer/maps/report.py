@@ -171,6 +171,7 @@ def _site_facts(store: MapStore, number: int, carried: Mapping[str, Any]) -> dic
         "layers": site.layers,
         "heads": site.heads,
         "causal": site.causal,
+        "values": site.values.value,
         "links": (store.labels.links or {}).get(site.name),
         **carried,
     }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from transformer.attention.sites import Site
+from transformer.attention.sites import Site, Values
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -17,6 +17,8 @@ def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L 
     Errors: UserError where the site is no self-attention, or its whole maps are not stored at that step.
     """
     there = store.site(site)
+    if there.values is not Values.PROBABILITY:
+        raise UserError(f"site={site!r} has maps of values={there.values.value}: rollout needs rows that sum to one")
     if not is_self_attention(there, store.labels):
         raise UserError(
             f"site={site!r} attends from {there.query.name} to {there.key.name}: rollout needs self-attention, whose "

@@ -47,7 +47,7 @@ from transformer.storage import locate
 from transformer.tasks.labels import Labels
 
 FORMAT = "headwise-maps"
-VERSION = 2
+VERSION = 3
 _AXES = ("step", "example", "layer", "head")
 _PARTS = Quantised._fields
 

@@ -1,6 +1,6 @@
 """The model families, found by name: each is a module that exports a FAMILY."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import UserError, choice, from_config, to_config
@@ -18,27 +18,23 @@ def sizes() -> dict[str, Size]:
     return {**PUBLISHED, **own}
 
 
-def config_class(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> type:
-    """The dataclass of the family that a model section names, itself or by its `size`.
+def model_schema(values: Mapping[str, Any]) -> type:
+    """The config dataclass of the family that a model section chooses, by its `family` or its `size`.
 
-    Errors: as `model_config`.
+    Errors: UserError for an unknown family or size, and for a key that contradicts the size.
     """
-    FAMILIES.check_trusted(values.get("family", ""), trusted)  # before its sizes are looked at
-    name = fill(values).get("family", "")
-    FAMILIES.check_trusted(name, trusted)
-    return FAMILIES[name].config
+    return FAMILIES[fill(values).get("family", "")].config
 
 
-def model_config(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> Any:
+def model_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the family that `values["family"]` names.
 
     `values["size"]`, where it is not None, names a published model (transformer.models.sizes), which says whatever
-    `values` does not, the family too. `trusted` are the dotted paths that may be followed; None: all.
+    `values` does not, the family too.
 
-    Errors: UserError for an unknown family, size or key, for a key that contradicts the size, and for code that is not
-    trusted.
+    Errors: as `model_schema`, and UserError for an unknown key.
     """
-    cls = config_class(values, trusted)
+    cls = model_schema(values)
     return from_config(cls, {k: v for k, v in fill(values).items() if k != "family"}, "config.model")
 
 
@@ -81,19 +77,59 @@ def fill(values: Mapping[str, Any]) -> dict[str, Any]:
     name = values.get("size")
     if name is None:
         return dict(values)
-    family = str(values.get("family") or "")
-    own = FAMILIES[family].sizes if "." in family else {}
-    size = choice(str(name), {**sizes(), **own}, "config.model.size")
+    size = _size(values)
     if size.stated is not None:
         raise UserError(
             f"config.model.size={name!r} is listed by its shape alone: the family {size.family!r} is not built here"
         )
-    fixed = {"family": size.family, **size.values}
+    fixed = _fixed(size)
     given = {key: value for key, value in values.items() if value is not None}
     for key, value in fixed.items():
-        if key in given and to_config(given[key]) != to_config(value):
+        if key in given and not _same(given[key], value):
             raise UserError(
                 f"config.model.{key}={to_config(given[key])!r} contradicts config.model.size={name!r}, which has "
                 f"{key}={to_config(value)!r}; leave one of them out"
             )
     return {**values, **{key: value for key, value in fixed.items() if key not in given}}
+
+
+def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
+    """A model section whose `size` becomes another one: what its former size fixes goes with that.
+
+    Without a size the section stays what it is, with the former size's values written out.
+
+    Errors: UserError for a former size that is unknown.
+    """
+    former = values.get("size")
+    if former is None or size is None:
+        return {**fill(values), "size": size}
+    said = _fixed(_size(values))
+    kept = {key: value for key, value in values.items() if key not in said or not _same(value, said[key])}
+    return {**kept, "size": size}
+
+
+def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A model section in which the keys `changes` may be set to other values than its `size` fixes.
+
+    Where one of them is, the model is no longer that published one: its size is none, and its values are written out.
+    """
+    if values.get("size") is None:
+        return dict(values)
+    said = _fixed(_size(values))
+    departs = any(key in said and not _same(value, said[key]) for key, value in changes.items())
+    return change_size(values, None) if departs else dict(values)
+
+
+def _size(values: Mapping[str, Any]) -> Size:
+    """The size that a section names: one of the library's, or of the family from elsewhere that it names as well."""
+    family = str(values.get("family") or "")
+    own = FAMILIES[family].sizes if "." in family else {}
+    return choice(str(values["size"]), {**sizes(), **own}, "config.model.size")
+
+
+def _fixed(size: Size) -> dict[str, Any]:
+    return {"family": size.family, **size.values}
+
+
+def _same(one: Any, other: Any) -> bool:
+    return to_config(one) == to_config(other)

@@ -21,11 +21,11 @@ from transformer.config import UserError
 from transformer.models import registry as models
 from transformer.models.contract import Model, Variables
 from transformer.studies.ablation import Ablation, Stack
-from transformer.studies.overrides import with_overrides
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View
 from transformer.training.averages import with_average
 from transformer.training.experiment import Experiment, resolve
+from transformer.training.schema import with_overrides
 from transformer.training.state import by_path, stream
 
 # Where a family keeps its first feed-forward matrices, [layer, width, hidden]; of two stacks the decoder's is measured.

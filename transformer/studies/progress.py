@@ -12,9 +12,9 @@ import rich.live
 import rich.table
 import rich.text
 
+from transformer.overrides import describe
 from transformer.storage import storage_of
 from transformer.studies.ledger import Ledger, State
-from transformer.studies.overrides import describe
 from transformer.studies.reports import Metric, last_step, reached, read_last
 from transformer.studies.trials import Trial
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from transformer.config import UserError, hash_of
-from transformer.studies.overrides import describe, with_overrides
+from transformer.overrides import describe
 
 _DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
 
@@ -25,6 +25,7 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
     """
     # jax comes with it; what only reads or runs trials does without.
     from transformer.training.experiment import resolve
+    from transformer.training.schema import with_overrides
 
     try:
         config = resolve(with_overrides(base, overrides)).to_config()

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from transformer.config import UserError
+from transformer.overrides import describe
 from transformer.storage import InUse, Lost, storage_of
 from transformer.studies.ledger import Lease, Ledger, Outcome, State
-from transformer.studies.overrides import describe
 from transformer.studies.proposers import Proposer
 from transformer.studies.reports import (
     Metric,

@@ -1,6 +1,6 @@
 """The tasks, found by name: each is a module that exports a TASK."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,20 @@ from transformer.tasks.contract import Kind, Task
 TASKS = Exports("transformer.tasks", "TASK", Kind, "config.task.name")
 
 
-def config_class(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> type:
-    """The dataclass of the task that a task section names.
+def task_schema(values: Mapping[str, Any]) -> type:
+    """The config dataclass of the task that `values["name"]` names.
 
-    Errors: UserError for an unknown task, and for code that is not trusted.
+    Errors: UserError for an unknown task.
     """
-    name = values.get("name", "")
-    TASKS.check_trusted(name, trusted)
-    return TASKS[name].config
+    return TASKS[values.get("name", "")].config
 
 
-def task_config(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> Any:
+def task_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the task that `values["name"]` names.
 
-    `trusted` are the dotted paths that may be followed; None: all.
-
-    Errors: UserError for an unknown task or key, and for code that is not trusted.
+    Errors: UserError for an unknown task or key.
     """
-    cls = config_class(values, trusted)
+    cls = task_schema(values)
     return from_config(cls, {k: v for k, v in values.items() if k != "name"}, "config.task")
 
 

@@ -22,6 +22,7 @@ from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
 from transformer.models.contract import Model, Precision, count_parameters
+from transformer.named import check_trusted
 from transformer.storage import storage_of
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task
@@ -88,11 +89,11 @@ class Experiment:
         return self.optimizers.get(objective, self.optimizer)
 
 
-def resolve(values: Mapping[str, Any], trusted: Collection[str] | None = None) -> Experiment:
+def resolve(values: Mapping[str, Any]) -> Experiment:
     """Check a nested config and fill in its defaults.
 
-    A family or task by a dotted path is code: a config that a person has just written may name any (`trusted` None),
-    one that a run recorded only those that the person vouches for.
+    A family or task by a dotted path is code, which is imported: see `transformer.named.check_trusted` for configs that
+    a run recorded.
 
     Errors: UserError naming the first unknown key, missing key, or value that cannot be.
     """
@@ -106,8 +107,8 @@ def resolve(values: Mapping[str, Any], trusted: Collection[str] | None = None) -
     }
     experiment = Experiment(
         run=run,
-        task=tasks.task_config(run.task, trusted),
-        model=models.model_config(run.model, trusted),
+        task=tasks.task_config(run.task),
+        model=models.model_config(run.model),
         optimizer=from_config(OptimizerConfig, run.optimizer, "config.optimizer"),
         optimizers=optimizers,
         averages=averages,
@@ -283,7 +284,8 @@ def load(
     directory = RunDirectory.open(workdir)
     config = directory.config()
     config["task"] |= dict(task_changes or {})
-    experiment = resolve(config, trusted)
+    check_trusted(config, trusted)
+    experiment = resolve(config)
     checkpoints = Checkpoints.reading(directory.checkpoints)
     step = checkpoints.latest() if step is None else step
     if step is None:

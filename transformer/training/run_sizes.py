@@ -8,6 +8,7 @@ from typing import NamedTuple
 from transformer.config import UserError
 from transformer.costs.flops import training_flops
 from transformer.models import registry as models
+from transformer.named import check_trusted
 from transformer.tasks import registry as tasks
 from transformer.tasks.rehearsal import abstract_batch
 from transformer.training.checkpoint import Checkpoints, StoredLeaf
@@ -46,7 +47,9 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
     Errors: UserError where there is no run or no checkpoint, and for code that is not trusted.
     """
     directory = RunDirectory.open(workdir)
-    experiment = resolve(directory.config(), trusted)
+    config = directory.config()
+    check_trusted(config, trusted)
+    experiment = resolve(config)
     checkpoints = Checkpoints.reading(directory.checkpoints)
     step = checkpoints.latest()
     if step is None:

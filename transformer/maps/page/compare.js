@@ -90,6 +90,7 @@ function whyNoRollout(state) {
   const site = data.sites[state.site];
   const { queries, keys } = tokensOf(site, state.example);
   const level = finestLevel(site, state.step);
+  if (site.values !== "probability") return "only of rows that sum to one";
   if (site.query !== site.key && !site.causal) return "only where a sequence attends to itself";
   if (queries.length !== keys.length) return "only where a sequence attends to itself";
   if (level.queryBlock * level.keyBlock > 1) return "this page has no whole maps of this site and step";

@@ -7,6 +7,13 @@ function poolingWords(plane, signed) {
   return `each cell is ${what} of ${plane.queryBlock} × ${plane.keyBlock} positions`;
 }
 
+/** What the numbers of a map are where its rows are no probabilities. */
+const VALUES = {
+  probability: "",
+  sample: "Each row is a sample: one where it fell. ",
+  reweighted: "Rows are weights times a window, and need not sum to one. ",
+};
+
 /** Put the row or the column into words, and the cell into the tip. */
 function read(shown, queryAt, keyAt) {
   const { site, detail: plane } = shown;
@@ -26,7 +33,7 @@ function read(shown, queryAt, keyAt) {
   } else {
     const share = shown.signed ? null : linkedShare(site, state.example, plane);
     const measured = share === null ? "" : `${percent(share)} of its weight on gold links in this example. `;
-    reading.textContent = `${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
+    reading.textContent = `${VALUES[site.values]}${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
   }
   if (query === null || key === null) return;
   const words = shown.tell?.(query, key) ?? plane.at(query, key).toFixed(3);

@@ -1,0 +1,91 @@
+"""What a step adds and who descends by what: a model's own losses, and an optimiser for each objective."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.contracts import memory
+from tests.contracts.cases import toy
+from transformer.config import UserError
+from transformer.tasks.contract import View
+from transformer.training.experiment import Experiment, Setting, assemble, numbers_of, resolve
+from transformer.training.sharding import one_device
+from transformer.training.state import TrainState, by_path
+from transformer.training.step import init_state, make_step
+
+RATE = 0.5
+
+
+def experiment_of(config: dict[str, Any], **optimizers: dict[str, Any]) -> Experiment:
+    plain = {"algorithm": "sgd", "beta1": 0.0, "learning_rate": RATE, "schedule": "constant", "warmup": 0}
+    return resolve({"name": "losses", "steps": 2, **config, "optimizer": plain, "optimizers": optimizers})
+
+
+def first_state(experiment: Experiment, setting: Setting) -> TrainState:
+    numbers = numbers_of(experiment, setting.task)
+    make = functools.partial(init_state, setting.model, setting.task, setting.optimisers, {}, numbers)
+    return jax.jit(make)(jax.random.key(3))
+
+
+def moved(before: TrainState, after: TrainState) -> dict[str, np.ndarray]:
+    old, new = by_path(before.variables.params), by_path(after.variables.params)
+    return {path: np.asarray(new[path]) - np.asarray(old[path]) for path in old}
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_models_own_loss_is_a_mean_over_the_whole_update(accumulate: int, tmp_path: Path) -> None:
+    """Micro-batches hold unlike numbers of real tokens: means of their own means would be another number."""
+    experiment = experiment_of(toy("memory"))
+    setting = assemble(experiment, tmp_path, one_device())
+    state, batch = first_state(experiment, setting), setting.task.source(0)[0]
+    real = (batch["symbols"] != memory.PAD).reshape(-1, 4, memory.LENGTH).sum((0, 2))
+    assert len(set(real.tolist())) > 1
+
+    def whole(params: Any) -> Any:
+        view = View(setting.model, state.variables._replace(params=params), {}, {}, state.step, train=True)
+        value, aux = setting.task.objectives[0].loss(view, batch, setting.task.totals(batch), jax.random.key(0))
+        return value + memory.WEIGHT * aux.losses["sharpness"].total / real.sum()
+
+    gradients = by_path(jax.jit(jax.grad(whole))(state.variables.params))
+    step = make_step(setting.model, setting.task, setting.optimisers, {}, accumulate=accumulate)
+    after, metrics = jax.jit(step)(state, batch)
+    for path, change in moved(state, after).items():
+        np.testing.assert_allclose(change, -RATE * gradients[path], rtol=1e-4, atol=1e-7, err_msg=path)
+    # Reported unweighted, beside the task's own loss.
+    assert float(metrics.values["auxiliary/sharpness"]) == pytest.approx(np.log(memory.SLOTS), rel=0.5)
+
+
+def test_each_objective_descends_by_its_own_optimiser(tmp_path: Path) -> None:
+    experiment = experiment_of(toy("two_players", "players"), critic={"learning_rate": 0.01, "clip": 0.1})
+    assert experiment.optimizer_of("generator").learning_rate == RATE
+    assert experiment.to_config()["optimizers"]["critic"]["learning_rate"] == 0.01
+    setting = assemble(experiment, tmp_path, one_device())
+    state = first_state(experiment, setting)
+    assert set(state.hyper) == {"critic", "generator"}
+    step = jax.jit(make_step(setting.model, setting.task, setting.optimisers, {}))
+    after, metrics = step(state, setting.task.source(0)[0])
+    values = {name: float(value) for name, value in metrics.values.items()}
+    assert values["critic/learning_rate"] == pytest.approx(0.01)
+    assert values["generator/learning_rate"] == pytest.approx(RATE)
+    changes = moved(state, after)
+    for player, rate, clip in (("critic", 0.01, 0.1), ("generator", RATE, np.inf)):
+        found = np.sqrt(sum(np.sum(change**2) for path, change in changes.items() if path.startswith(player)))
+        assert found == pytest.approx(rate * min(values[f"{player}/gradient_norm"], clip), rel=1e-4)
+    # The numbers are the state's: another rate of one player is no other program.
+    hyper = {**state.hyper, "critic": {**state.hyper["critic"], "learning_rate": jnp.float32(0.02)}}
+    _, quicker = step(state._replace(hyper=hyper), setting.task.source(0)[0])
+    assert float(quicker.values["critic/learning_rate"]) == pytest.approx(0.02)
+    assert step._cache_size() == 1
+
+
+def test_an_optimiser_of_no_objective_is_refused(tmp_path: Path) -> None:
+    experiment = experiment_of(toy("two_players", "players"), critics={"learning_rate": 0.01})
+    with pytest.raises(UserError, match=r"config\.optimizers\.critics is of no objective of this task: it has crit"):
+        assemble(experiment, tmp_path, one_device())
+    with pytest.raises(UserError, match=r"unknown key config\.optimizers\.critic\.rate"):
+        experiment_of(toy("two_players", "players"), critic={"rate": 0.01})

@@ -1,0 +1,162 @@
+"""Every key of a config: the whole tree that its values choose, overrides of any key, and the page that shows them.
+
+A config says what differs from the defaults. Its task, its model's family and its model's size choose which keys
+exist; those three are therefore set before the others are looked up.
+"""
+
+import dataclasses
+import shlex
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from transformer.config import RunConfig, UserError, flatten, to_config
+from transformer.models import registry as models
+from transformer.models.registry import change_size, depart_from_size, fill
+from transformer.overrides import (
+    Group,
+    Leaf,
+    Read,
+    find,
+    flag,
+    from_text,
+    from_value,
+    group_of,
+    node_of,
+    override,
+    read_key,
+)
+from transformer.tasks import registry as tasks
+from transformer.training.experiment import Experiment, resolve
+
+_CHOICES = Group({"model": Group({"family": Leaf(str), "size": Leaf(str | None)}), "task": Group({"name": Leaf(str)})})
+_CHOOSING = ("model.size", "model.family", "task.name")
+
+
+def schema_of(values: Mapping[str, Any]) -> Group:
+    """The tree of all keys of a config with these values, each with its type and its default.
+
+    The keys of a model's size have as default what the size says.
+
+    Errors: UserError for a task, family or size that is unknown or missing.
+    """
+    sections = typing.get_type_hints(Experiment)
+    keys = dict(group_of(RunConfig).keys)
+    keys |= {name: node_of(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
+    return Group({**keys, "task": _task(_section(values, "task")), "model": _model(_section(values, "model"))})
+
+
+def with_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `base` in which each dotted key, without "config.", has the value that `overrides` gives.
+
+    A mapping replaces a whole group, before the keys in it are set. A list serves as a tuple, an integer as a number.
+    A key that says otherwise than the model's size makes it a model without a size that differs in that key alone.
+
+    Errors: UserError for a key that no config with this task and family has (with the nearest one), a value of another
+    type, and a key of `base` that another task or family has not.
+    """
+    return _override(base, overrides, from_value)
+
+
+def with_words(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """`with_overrides` for dotted keys with their values as text; of two with one key the last counts.
+
+    Errors: as `with_overrides`, and UserError for text that is none of the type that the key's field declares.
+    """
+    return _override(base, dict(words), from_text)
+
+
+def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
+    """All keys of a config with their values, as words that a command line takes, each with a comment behind it.
+
+    A key that differs from its default is marked * and has the default beside it; those of `given` are marked >.
+
+    Errors: UserError for a config that cannot be.
+    """
+    resolved = resolve(values).to_config()
+    tree, given = schema_of(values), set(given)
+    title = "* differs from its default, > given on the command line"
+    lines: dict[str, list[str]] = {"": [f"# {resolved['name']}: {title}"]}
+    for key, value in flatten(resolved).items():
+        section = key.partition(".")[0] if "." in key else ""
+        node = find(tree, key)
+        if isinstance(node, Group):  # one without keys: averages, where there are none
+            lines.setdefault(key, ["", f"# {key}: none"])
+            continue
+        own = node.default is not dataclasses.MISSING and node.default == value
+        marks = ("" if own else "*") + (">" if key in given else "")
+        beside = "" if own or node.default in (dataclasses.MISSING, "") else flag("", node.default).partition("=")[2]
+        comment = f"  # {marks}{f' default {beside}' if beside else ''}" if marks else ""
+        word = shlex.quote(flag(key, value))
+        lines.setdefault(section, ["", f"# {section}"]).append(f"{word:<50}{comment}".rstrip())
+    return "\n".join(line for group in lines.values() for line in group)
+
+
+def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: Read) -> dict[str, Any]:
+    chosen = {key: value for key, value in overrides.items() if key in (*_CHOOSING, *_CHOICES.keys)}
+    rest = {key: value for key, value in overrides.items() if key not in chosen}
+    values = _choose(base, chosen, read)
+    tree = schema_of(values)
+    for key in chosen:
+        _refuse_left_over(key, tree, values)
+    if "model.size" not in chosen:
+        changes = {key.removeprefix("model."): key for key in rest if key.startswith("model.")}
+        read_changes = {name: read_key(tree, key, rest[key], read) for name, key in changes.items()}
+        values["model"] = depart_from_size(values["model"], read_changes)
+    return override(values, rest, tree, read)
+
+
+def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: Read) -> dict[str, Any]:
+    """The config with the keys set that choose others: whole sections, then the size, then family and task."""
+    values = dict(base)
+    for key in (*_CHOICES.keys, *_CHOOSING):
+        if key not in chosen:
+            continue
+        value = read_key(_CHOICES, key, chosen[key], read)
+        section, dot, name = key.partition(".")
+        if not dot:
+            values[section] = value
+        elif name == "size":
+            values[section] = change_size(_section(values, section), value)
+        else:
+            values[section] = {**_section(values, section), name: value}
+    return values
+
+
+def _refuse_left_over(key: str, tree: Group, values: Mapping[str, Any]) -> None:
+    """Errors: UserError for a key that the config says and that what the override `key` chooses has not."""
+    section, dot, _ = key.partition(".")
+    group = tree.keys[section]
+    if not dot or not isinstance(group, Group):
+        return
+    for name in values[section]:
+        if name not in group.keys:
+            raise UserError(
+                f"config.{section}.{name}={values[section][name]!r} is said in the config, but the {group.chosen}, "
+                f"which config.{key} chooses, has no such key: write a config file for it that leaves the key out"
+            )
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    if not isinstance(section, Mapping):
+        raise UserError(f"config.{name}={section!r} must be a group of keys: write them in the config file")
+    return section
+
+
+def _task(values: Mapping[str, Any]) -> Group:
+    group = group_of(tasks.task_schema(values))
+    return group._replace(keys={"name": Leaf(str), **group.keys}, chosen=f"task {values['name']}")
+
+
+def _model(values: Mapping[str, Any]) -> Group:
+    """The keys of the model's family; the default of one that the size fixes is what that says."""
+    group = group_of(models.model_schema(values))
+    keys = {"family": Leaf(str), **group.keys}
+    named = {key: values.get(key) for key in ("family", "size")}
+    said = {key: value for key, value in fill(named).items() if key != "size"}
+    for key, value in said.items():
+        node = keys.get(key)
+        if isinstance(node, Leaf):
+            keys[key] = node._replace(default=to_config(value))
+    return group._replace(keys=keys, chosen=f"family {fill(values)['family']}")
