@@ -46,7 +46,7 @@ class Exports[T]:
 
         Errors: UserError for a module that does not exist, exports no such object, or fails to import what it needs.
         """
-        if not name or not all(part.isidentifier() for part in name.split(".")):
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
         module = name if "." in name else f"{self._package}.{name}"
         try:
@@ -92,5 +92,5 @@ class Exports[T]:
         return isinstance(getattr(module, self._attribute, None), self._kind)
 
     def _advice(self, name: str) -> str:
-        hint = nearest(name, self.names())
+        hint = nearest(str(name), self.names())
         return f"{hint}, or a dotted path such as lab.mine to a module of your own with a {self._attribute}"

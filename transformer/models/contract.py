@@ -40,7 +40,6 @@ class AuxiliaryLoss(NamedTuple):
     weight: Float[Array, ""] | float
 
 
-NO_EXTRAS: Mapping[str, Array] = {}
 NO_LOSSES: Mapping[str, AuxiliaryLoss] = {}
 
 
