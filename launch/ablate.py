@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from transformer.studies.arms import Planned
     from transformer.studies.collect import Ended
     from transformer.studies.ledger import Ledger
+
+
+def _environment(arguments: Arguments) -> Mapping[str, str]:
+    """Nothing, but a worker becomes one: the words of its config are read with jax, which must not come before."""
+    if not arguments.worker:
+        return {}
+    from transformer.storage import locate
+    from transformer.studies.ledger import Ledger
+
+    told = {"workers": arguments.workers, "seeds": arguments.seeds}
+    idle = [name for name, value in told.items() if value is not None]
+    idle += [name for name in ("report", "retry-failed") if getattr(arguments, name.replace("-", "_"))]
+    if idle:
+        raise UserError(f"--{idle[0]} does nothing in a --worker of a study that was begun: leave one of them away")
+    path = locate(arguments.workdir)
+    Ledger.existing(path)
+    become_worker(path)
+    return {}
+
 
 COMMAND = Command(
     name="ablate",
@@ -37,6 +56,7 @@ COMMAND = Command(
         Flag("worker", "be one worker of a study that was begun, in this process", default=False, kind=bool),
     ),
     takes_config=True,
+    environment=_environment,
 )
 
 
@@ -66,14 +86,7 @@ def _work(arguments: Arguments) -> None:
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
 
-    told = {"workers": arguments.workers, "seeds": arguments.seeds}
-    idle = [name for name, value in told.items() if value is not None]
-    idle += [name for name in ("report", "retry-failed") if getattr(arguments, name.replace("-", "_"))]
-    if idle:
-        raise UserError(f"--{idle[0]} does nothing in a --worker of a study that was begun: leave one of them away")
-    path = locate(arguments.workdir)
-    ledger = Ledger.existing(path)
-    become_worker(path)
+    ledger = Ledger.existing(locate(arguments.workdir))
     work_here(
         ledger,
         None,

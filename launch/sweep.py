@@ -1,6 +1,7 @@
 """Train every trial of a sweep, or go on with one that was stopped."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
     from transformer.studies.proposers import Proposer
     from transformer.studies.space import Space
     from transformer.studies.trials import Trial
+
+
+def _environment(arguments: Arguments) -> Mapping[str, str]:
+    """Nothing, but a worker becomes one: the words of its config are read with jax, which must not come before."""
+    if arguments.worker:
+        if arguments.workers is not None:
+            raise UserError("--worker is one worker itself: leave --workers away, and start it as often as you like")
+        from transformer.storage import locate
+
+        become_worker(locate(arguments.workdir))
+    return {}
+
 
 COMMAND = Command(
     name="sweep",
@@ -40,19 +53,14 @@ COMMAND = Command(
         Flag("worker", "be one worker, in this process", default=False, kind=bool),
     ),
     takes_config=True,
+    environment=_environment,
 )
 
 
 def main(arguments: Arguments) -> None:
     """Check everything, then work or start workers, and say what came out."""
-    from transformer.storage import locate
-
     workers = 1 if arguments.workers is None else arguments.workers
-    if arguments.worker:
-        if arguments.workers is not None:
-            raise UserError("--worker is one worker itself: leave --workers away, and start it as often as you like")
-        become_worker(locate(arguments.workdir))
-    else:
+    if not arguments.worker:
         divide_machine(workers, range(workers))  # what cannot be is told before anything is written
     from transformer.studies.progress import best_done, look, summarise, write_csv
     from transformer.studies.reports import parse_metric

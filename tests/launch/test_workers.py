@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launch import workers
+from launch import ablate, cli, workers
+from launch import sweep as sweep_command
 from launch.workers import Place, divide_machine, run_workers
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
-from transformer.studies.ledger import State
+from transformer.studies.ledger import Ledger, State
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"JAX_PLATFORMS": "cpu"}
@@ -174,3 +175,16 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
         assert [attempt.left for attempt in lease.attempts()] == [True]
     compiled = tmp_path / "s" / "compiled"
     assert compiled.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("module", [sweep_command, ablate])
+def test_a_worker_is_one_before_its_config_is_read_with_jax(module, tmp_path, monkeypatch, capsys):
+    def become(path):
+        raise UserError(f"a worker of {path.name}")
+
+    monkeypatch.setattr(module, "become_worker", become)
+    monkeypatch.setattr(Ledger, "existing", lambda path: None)
+    words = ["--config=experiments/ablations/heads.py", f"--workdir={tmp_path}", "--worker", "--config.no_such_key=1"]
+    monkeypatch.chdir(ROOT)
+    assert cli.run(module.COMMAND, module.main, words) == 2
+    assert capsys.readouterr().err == f"error: a worker of {tmp_path.name}\n"
