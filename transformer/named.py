@@ -6,7 +6,7 @@ import pkgutil
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, closest
 
 
 def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
@@ -92,5 +92,10 @@ class Exports[T]:
         return isinstance(getattr(module, self._attribute, None), self._kind)
 
     def _advice(self, name: str) -> str:
-        hint = nearest(str(name), self.names())
-        return f"{hint}, or a dotted path such as lab.mine to a module of your own with a {self._attribute}"
+        names = self.names()
+        close = closest(str(name), names)
+        known = ", ".join((*close, *sorted(set(names) - set(close))))
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        return (
+            f"{meant}known: {known}; or a dotted path such as lab.mine: a module of your own with a {self._attribute}"
+        )

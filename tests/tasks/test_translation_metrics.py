@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import sacrebleu
@@ -139,8 +140,8 @@ def unused(*_: Any) -> Any:
     raise AssertionError("these tests say themselves what a model would have said")
 
 
-def finish(evaluation: Evaluation, rows: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    joined = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+def finish(evaluation: Evaluation, rows: list[dict[str, Any]]) -> dict[str, float]:
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *rows)
     return dict(evaluation.finish({}, joined).scalars)
 
 
@@ -219,7 +220,7 @@ def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenize
                     reverse = word >= 0 and of_source == max(source) - word
                     weights[row, 1, 0, query, key] += reverse  # right on every pair
                     weights[row, 0, 1, query, key] += reverse if index >= 2 else word == of_source  # on test alone
-        rows.append({"index": batch["index"], "weights": weights})
+        rows.append({"index": batch["index"], "weights": {"decoder/cross": weights}})
     scalars = finish(evaluation, rows)
     assert (scalars["alignment_layer"], scalars["alignment_head"]) == (1, 0)
     assert scalars["alignment_error_rate"] == scalars["alignment_error_rate_validation"] == 0

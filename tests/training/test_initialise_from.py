@@ -302,7 +302,7 @@ def test_lanes_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pytest
         assert np.array_equal(found["embedding/table"][lane, :260], before["embedding/table"])
         assert RunDirectory.open(tmp_path / ("one", "two")[lane]).facts()["initialised_from"]["step"] == STEPS
     assert not np.array_equal(found["embedding/table"][0, 260:], found["embedding/table"][1, 260:])
-    np.testing.assert_allclose(stacked.hyper["learning_rate"], [0.01, 0.02])
+    np.testing.assert_allclose(stacked.hyper["language_modelling"]["learning_rate"], [0.01, 0.02])
     # Nothing was saved yet: they begin there again.
     with pytest.raises(Killed):
         lanes.train_lanes(runs, [tmp_path / "one", tmp_path / "two"])
