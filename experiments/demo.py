@@ -2,8 +2,9 @@
 
     python -m launch.train --config=experiments/demo.py --workdir=runs/demo
 
-Takes under 5 minutes on two cores. Expect an exact match of at least 0.95 on 1,000 held-out phrases a language, by
-greedy decoding, and a head whose alignment error is about half of the diagonal's.
+Takes 5½ minutes of processor time: 8 minutes on two cores with much other work beside it. Expect an exact match of at
+least 0.98 on 1,000 held-out phrases a language, by greedy decoding, and a head of cross-attention whose alignment
+error is about a third of the diagonal's.
 """
 
 from ml_collections import ConfigDict
@@ -15,17 +16,17 @@ def get_config() -> ConfigDict:
         {
             "name": "demo",
             "seed": 1,
-            "steps": 600,
-            "log_every": 25,
-            "eval_every": 150,
-            "maps_every": 50,
-            "heads_every": 25,
-            "checkpoint_every": 150,
+            "steps": 1500,
+            "eval_every": 300,
+            "maps_every": 100,
+            "heads_every": 50,
+            "checkpoint_every": 300,
             "task": {
                 "name": "translation",
+                "dataset": "phrases/rounded=50",
                 "vocabulary": 1600,
                 "lengths": (16, 24),
-                "tokens_per_batch": 3072,
+                "tokens_per_batch": 1536,
                 "beams": 1,
                 "probed": 10,
             },
@@ -37,6 +38,8 @@ def get_config() -> ConfigDict:
                 "heads": 4,
                 "feed_forward": 256,
                 "dropout": 0.0,
+                # A head that cannot rely on one place of the source aligns better: results/demo.md has the choice.
+                "attention_dropout": 0.3,
                 "norm_placement": "pre",
                 "longest": 64,
                 "unroll": 2,

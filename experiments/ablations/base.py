@@ -1,4 +1,4 @@
-"""What the ablations share: a small encoder-decoder on the demo's phrases, half a minute a run.
+"""What the ablations share: a small encoder-decoder on the embedded phrases, half a minute a run.
 
     python -m launch.train --config=experiments/ablations/base.py --workdir=runs/base
 

@@ -14,15 +14,18 @@ from experiments import demo
 
 
 def get_config() -> ConfigDict:
-    """The demo with a model of width 64, for 300 steps."""
+    """The demo with a model of width 64, for 300 steps of larger batches; so few need no dropout."""
     config = demo.get_config()
     config.name = "demo_learning_rate"
     config.steps = 300
     config.eval_every = 100
     config.maps_every = 0
     config.heads_every = 0
+    config.checkpoint_every = 150
+    config.task.tokens_per_batch = 3072
     config.model.width = 64
     config.model.feed_forward = 128
+    config.model.attention_dropout = 0.0
     return config
 
 

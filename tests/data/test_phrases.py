@@ -298,6 +298,36 @@ def test_kinds_take_turns_and_phrases_are_distinct(
     assert all(lengths[digits] > 100 for digits in range(3, 7))
 
 
+def half_hours(split: str, size: int, rounded: int) -> Counter[tuple[int, str]]:
+    """By hour of the day and English text: the half hours among the phrases that a split draws."""
+    drawn = draw(split, size, seed=0, rounded=rounded)
+    texts = ((item.value[0], write(item, "de").source) for item in drawn if item.kind == "time")
+    return Counter((hour, text) for hour, text in texts if "half past" in text)
+
+
+def test_half_hours_train_and_other_half_hours_test() -> None:
+    # The demo's own phrases: the default sizes, half of the times rounded.
+    config = PhrasesConfig(rounded=50)
+    found = {split: half_hours(split, getattr(config, split), config.rounded) for split in SPLITS}
+    hours = {split: {hour for hour, _ in halves} for split, halves in found.items()}
+    texts = {split: {text for _, text in halves} for split, halves in found.items()}
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not hours[one] & hours[other]
+        assert not texts[one] & texts[other]
+    assert hours["train"] | hours["validation"] | hours["test"] == set(range(24))
+    assert {split: found[split].total() for split in SPLITS} == {"train": 186, "validation": 4, "test": 14}
+    # What README asks the demo is a phrase that it trained on; an hour earlier it is held out, by its value.
+    assert "at half past four in the afternoon" in texts["train"]
+    assert split_of("time", (15, 30)) == "test"
+
+
+def test_times_are_spoken_as_often_as_they_are_rounded() -> None:
+    for rounded, spoken in ((0, 0.2), (50, 0.6), (100, 1.0)):
+        drawn = list(draw("test", 1000, seed=0, rounded=rounded))
+        times = [item.value for item in drawn if item.kind == "time"]
+        assert abs(sum(minute % 5 == 0 for _, minute in times) / len(times) - spoken) < 0.1
+
+
 def test_small_values_repeat_rather_than_never_end() -> None:
     assert len(list(draw("test", 8000, seed=0))) == 8000
 
@@ -306,15 +336,18 @@ def test_the_draw_is_a_function_of_split_size_and_seed() -> None:
     assert list(draw("train", 200, seed=1)) == list(draw("train", 200, seed=1))
     assert list(draw("train", 300, seed=1))[:200] == list(draw("train", 200, seed=1))
     assert list(draw("train", 200, seed=1)) != list(draw("train", 200, seed=2))
-    texts = [tuple(write(item, language)) for item in draw("train", 300, seed=0) for language in ("de", "fr")]
-    # When this changes on purpose, raise Phrases.VERSION: prepared folders are found by it.
-    assert hashlib.sha256(repr(texts).encode()).hexdigest()[:16] == "05992eb3c0f087c8"
+    # When these change on purpose, raise Phrases.VERSION: prepared folders are found by it.
+    for rounded, expected in ((0, "05992eb3c0f087c8"), (50, "31ba08ed4821a009")):
+        drawn = draw("train", 300, seed=0, rounded=rounded)
+        texts = [tuple(write(item, language)) for item in drawn for language in ("de", "fr")]
+        assert hashlib.sha256(repr(texts).encode()).hexdigest()[:16] == expected
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"test": 0}, "test=0 must be at least 1"),
+        ({"rounded": 101}, "rounded=101 must be a percentage"),
         ({"languages": ("de", "it")}, "must be some of de, fr"),
         ({"languages": ()}, "must be some of de, fr"),
     ],

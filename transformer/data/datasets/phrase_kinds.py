@@ -80,6 +80,12 @@ def _draw_time(generator: random.Random) -> tuple[Value, int]:
     return divmod(generator.randrange(24 * 60), 60), generator.randrange(len(FRAMES["time"]) - 1 + 7)
 
 
+def rounded_down(time: Value) -> Value:
+    """The last time of day, at or before `time`, whose minutes five divides: one that is spoken."""
+    hour, minute = time
+    return hour, minute - minute % 5
+
+
 def _clock_fields(hour: int, minute: int) -> Fields:
     words = small(minute, "en")
     return {

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 
 from transformer.config import UserError
 from transformer.data.datasets.lexicon import LANGUAGES
-from transformer.data.datasets.phrase_kinds import KINDS, Value
+from transformer.data.datasets.phrase_kinds import KINDS, Value, rounded_down
 from transformer.data.datasets.phrase_templates import WHOLE
 from transformer.data.datasets.slots import Phrase
 
@@ -59,24 +59,31 @@ def split_of(kind: str, value: Value) -> str:
     return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
 
 
-def draw(split: str, size: int, seed: int) -> Iterator[Drawn]:
-    """The values of one split: `size` of them, the kinds in turn, a pure function of the arguments."""
+def draw(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[Drawn]:
+    """The values of one split: `size` of them, the kinds in turn, a pure function of the arguments.
+
+    `rounded` percent of the times are rounded down to five minutes, in which clocks are spoken; without it one time
+    in five is spoken, and one in sixty a half hour.
+    """
     generator = random.Random(f"phrases-{split}-{seed}")
     kinds = tuple(KINDS)
     seen: set[Drawn] = set()
     for index in range(size):
         kind = kinds[index % len(kinds)]
         for _ in range(_REDRAWS):
-            drawn = _draw_one(kind, split, generator)
+            drawn = _draw_one(kind, split, rounded, generator)
             if drawn not in seen:
                 break
         seen.add(drawn)
         yield drawn
 
 
-def _draw_one(kind: str, split: str, generator: random.Random) -> Drawn:
+def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> Drawn:
     while True:
         value, frame = KINDS[kind].draw(generator)
+        # Nothing is drawn where nothing is rounded: those phrases have figures on record.
+        if kind == "time" and rounded and generator.randrange(100) < rounded:
+            value = rounded_down(value)
         if split_of(kind, value) == split:
             return Drawn(kind, value, frame)
 
@@ -90,7 +97,9 @@ def write(drawn: Drawn, language: str) -> Phrase:
 class PhrasesConfig(tfds.core.BuilderConfig):
     """How much to generate: phrases of each split for each language, the seed, and the target languages.
 
-    Errors: UserError for a size below one, an unknown language, or none.
+    `rounded` is the percentage of times that are rounded down to five minutes (`draw`).
+
+    Errors: UserError for a size below one, a percentage above one hundred, an unknown language, or none.
     """
 
     name: str = ""
@@ -98,16 +107,19 @@ class PhrasesConfig(tfds.core.BuilderConfig):
     validation: int = 500
     test: int = 1_000
     seed: int = 0
+    rounded: int = 0
     languages: tuple[str, ...] = LANGUAGES
 
     def __post_init__(self) -> None:
         for split in SPLITS:
             if getattr(self, split) < 1:
                 raise UserError(f"phrases: {split}={getattr(self, split)} must be at least 1")
+        if not 0 <= self.rounded <= 100:
+            raise UserError(f"phrases: rounded={self.rounded} must be a percentage, 0 to 100")
         if not self.languages or not set(self.languages) <= set(LANGUAGES):
             raise UserError(f"phrases: languages={self.languages} must be some of {', '.join(LANGUAGES)}")
         sizes = f"{self.train}-{self.validation}-{self.test}"
-        self.name = f"{'-'.join(self.languages)}_{sizes}_seed{self.seed}"
+        self.name = f"{'-'.join(self.languages)}_{sizes}_seed{self.seed}_rounded{self.rounded}"
 
 
 class Phrases(tfds.core.GeneratorBasedBuilder):
@@ -134,7 +146,7 @@ class Phrases(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
         config = self.builder_config
         key = 0
-        for drawn in draw(split, getattr(config, split), config.seed):
+        for drawn in draw(split, getattr(config, split), config.seed, config.rounded):
             for language in config.languages:
                 phrase = write(drawn, language)
                 yield (

@@ -31,7 +31,7 @@ def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def prepare_phrases(name: str, options: str, prepared_dir: str, languages: tuple[str, str] | None) -> pathlib.Path:
-    """The folder of the embedded phrases; `options` are sizes and seed, as in "train=2000,test=200".
+    """The folder of the embedded phrases; `options` are fields of PhrasesConfig, as in "train=2000,test=200".
 
     Errors: UserError for an unknown option, a value that is no whole number, or an unknown language.
     """
@@ -40,7 +40,7 @@ def prepare_phrases(name: str, options: str, prepared_dir: str, languages: tuple
     values: dict[str, Any] = {}
     for item in options.split(",") if options else ():
         key, _, number = item.partition("=")
-        choice(key, dict.fromkeys(("train", "validation", "test", "seed")), f"{name}: option")
+        choice(key, dict.fromkeys(("train", "validation", "test", "seed", "rounded")), f"{name}: option")
         if not number.isdecimal():
             raise UserError(f"{name}: {key}={number!r} must be a whole number, as in phrases/train=2000")
         values[key] = int(number)

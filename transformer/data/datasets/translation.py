@@ -91,8 +91,9 @@ def open_translation(
 ) -> TranslationSet:
     """Open a translation set, preparing it under `prepared_dir` at its first use.
 
-    `name` is one of: "phrases", with sizes if wanted ("phrases/train=2000,validation=100,test=200,seed=1");
-    "reversal", or "reversal/length=12,symbols=16" (transformer.data.datasets.reversal);
+    `name` is one of: "phrases", with sizes, seed and the percentage of times that are rounded if wanted
+    ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "reversal", or
+    "reversal/length=12,symbols=16" (transformer.data.datasets.reversal);
     "multi30k/<raw|tokenised>/<source>-<target>"; the folder of a prepared TFDS set (it holds
     dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where the files of
     Multi30k lie, or a TFDS root to search for an already prepared set. `languages` is (source, target);
