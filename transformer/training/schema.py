@@ -154,7 +154,8 @@ def _model(values: Mapping[str, Any]) -> Group:
     group = group_of(models.model_schema(values))
     keys = {"family": Leaf(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}
-    said = {key: value for key, value in fill(named).items() if key != "size"}
+    # Without a size nothing is said: the family itself has no default.
+    said = {} if named["size"] is None else {key: value for key, value in fill(named).items() if key != "size"}
     for key, value in said.items():
         node = keys.get(key)
         if isinstance(node, Leaf):
