@@ -49,7 +49,8 @@ def main(arguments: Arguments) -> None:
     from transformer.maps.report import write_report
     from transformer.maps.store import MapStore
     from transformer.storage import locate
-    from transformer.tasks.contract import Request, View
+    from transformer.tasks.contract import Request
+    from transformer.training.evaluate import view_of
     from transformer.training.experiment import config_hash, load
 
     workdir = locate(arguments.workdir)
@@ -57,7 +58,7 @@ def main(arguments: Arguments) -> None:
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
     experiment, setting, state = load(workdir, arguments.step, changes, arguments.trusted)
-    view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
+    view = view_of(setting.model, state)
     request = Request(
         [text for text in texts if text.strip()] or [""],
         arguments.language,

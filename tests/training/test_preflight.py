@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import memory
+from transformer.attention import STATISTICS, Capture
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.models.contract import Aux, Input, Interface, Model, Precision
@@ -57,13 +58,15 @@ def site(**changes: Any) -> Site:
 
 
 def fit(task: Any, model: Model, *, observed: bool = True, averages: Any = None) -> None:
+    sites = tuple(each.name for each in model.sites)
+    capture = Capture(sites, maps=False, statistics=tuple(STATISTICS.values())) if observed else None
     config = OptimizerConfig()
     made = {objective.name: make_optimizer(config, 1) for objective in task.objectives}
     numbers = dict.fromkeys(made, hyper_of(config))
     abstract = jax.eval_shape(
         lambda key: init_state(model, task, made, averages or {}, numbers, key), jax.random.key(0)
     )
-    check_fit(model, task, abstract, task.source(0)[0], observed=observed)
+    check_fit(model, task, abstract, task.source(0)[0], capture)
 
 
 def loss_that(change: Callable[[Any, LossAux], Any]) -> Any:

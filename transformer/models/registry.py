@@ -34,8 +34,9 @@ def model_config(values: Mapping[str, Any]) -> Any:
 
     Errors: as `model_schema`, and UserError for an unknown key.
     """
-    cls = model_schema(values)
-    return from_config(cls, {k: v for k, v in fill(values).items() if k != "family"}, "config.model")
+    filled = fill(values)
+    cls = FAMILIES[filled.get("family", "")].config
+    return from_config(cls, {k: v for k, v in filled.items() if k != "family"}, "config.model")
 
 
 def build(config: Any, interface: Interface, precision: Precision) -> Model:

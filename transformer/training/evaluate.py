@@ -35,19 +35,24 @@ def compile_evaluations(model: Model, evaluations: Sequence[Evaluation], placeme
     ]
 
 
-def _compile(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:
-    def view_of(state: TrainState) -> View:
-        variables = state.variables
-        if parameters != "raw":
-            if parameters not in state.averages:
-                raise ValueError(
-                    f"an evaluation wants the average {parameters!r}; the run keeps {sorted(state.averages) or 'none'}"
-                )
-            variables = variables._replace(params=with_average(variables.params, state.averages[parameters]))
-        return View(model, variables, state.averages, state.extra, state.step, train=False)
+def view_of(model: Model, state: TrainState, parameters: str = "raw") -> View:
+    """What is seen of a state outside of training, with its raw parameters or those of an average.
 
+    Errors: ValueError for an average that the run does not keep.
+    """
+    variables = state.variables
+    if parameters != "raw":
+        if parameters not in state.averages:
+            raise ValueError(
+                f"an evaluation wants the average {parameters!r}; the run keeps {sorted(state.averages) or 'none'}"
+            )
+        variables = variables._replace(params=with_average(variables.params, state.averages[parameters]))
+    return View(model, variables, state.averages, state.extra, state.step, train=False)
+
+
+def _compile(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:
     def measure(state: TrainState, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
-        return step(view_of(state), batch, key)
+        return step(view_of(model, state, parameters), batch, key)
 
     # Every process reads the whole of what was found.
     return jax.jit(traced_on(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))

@@ -186,9 +186,9 @@ def preflight(experiment: Experiment, setting: Setting) -> None:
     Errors: as `transformer.training.preflight.check_fit`.
     """
     batch = setting.task.source(experiment.run.seed)[0]
-    observed = experiment.run.heads_every > 0
-    trace = functools.partial(check_fit, setting.model, setting.task, setting.abstract, batch, observed=observed)
-    traced_on(setting.placement, trace)()
+    traced_on(setting.placement, check_fit)(
+        setting.model, setting.task, setting.abstract, batch, observation(experiment, setting.model)
+    )
 
 
 def numbers_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
@@ -299,22 +299,26 @@ def load(
     return experiment, setting, TrainState(**parts, optimisers={}, hyper={})
 
 
+def observation(experiment: Experiment, model: Model) -> Capture | None:
+    """What a run asks of the heads of its training batches: all statistics of every head; None where it never looks."""
+    if not experiment.run.heads_every:
+        return None
+    return Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
+
+
 def training_step(experiment: Experiment, setting: Setting, capture: Capture | None = None) -> Step:
     """The training step, not compiled.
 
     Where the run observes its heads, one program serves the steps that do and those that do not; `capture` observes
     something else than the statistics of every head.
     """
-    if capture is None and experiment.run.heads_every:
-        sites = tuple(site.name for site in setting.model.sites)
-        capture = Capture(sites, maps=False, statistics=tuple(STATISTICS.values()))
     return make_step(
         setting.model,
         setting.task,
         setting.optimisers,
         experiment.averages,
         accumulate=experiment.run.accumulate,
-        capture=capture,
+        capture=capture or observation(experiment, setting.model),
     )
 
 

@@ -15,12 +15,11 @@ import numpy as np
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
-from transformer.attention.statistics import STATISTICS
 from transformer.config import UserError
 from transformer.models.contract import Aux, Interface, Model
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task, View
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task
 from transformer.tasks.labels import Labels
-from transformer.training.averages import with_average
+from transformer.training.evaluate import view_of
 from transformer.training.state import TrainState, by_path, stream
 
 
@@ -39,10 +38,10 @@ class _Watched(Model):
         return outputs, aux
 
 
-def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, *, observed: bool) -> None:
+def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None) -> None:
     """Refuse a task and a model that do not fit each other: sites, labels, links, losses, evaluations, first batch.
 
-    `batch` is the run's first; `observed` says that the run looks at the heads of its training batches.
+    `batch` is the run's first; `capture` what it asks of the heads of its training batches, if anything.
 
     Errors: UserError, one line, naming the site, axis, input, objective or evaluation. What a task's or a model's own
     code raises while it is traced is raised on, with a note of what was traced.
@@ -50,7 +49,7 @@ def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, *, o
     _check_names(model.sites)
     labels = task.labels(model.sites).completed(model.sites)
     _check_probe(model, task, abstract, labels)
-    _check_objectives(model, task, abstract, batch, observed)
+    _check_objectives(model, task, abstract, batch, capture)
     _check_evaluations(model, task, abstract)
 
 
@@ -79,8 +78,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels)
     watched = _watch(model)
 
     def look(state: TrainState) -> Mapping[str, Captured]:
-        view = _view(watched, state, train=False)
-        return task.probe(view, everything, stream(state.key, state.step, "probe")).maps
+        return task.probe(view_of(watched, state), everything, stream(state.key, state.step, "probe")).maps
 
     with _told("Task.probe"):
         maps = jax.eval_shape(look, abstract.for_looking())
@@ -137,12 +135,7 @@ def _check_map(site: Site, captured: Captured, labels: Labels) -> None:
             )
 
 
-def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Batch, observed: bool) -> None:
-    capture = None
-    if observed:
-        statistics = tuple(STATISTICS.values())
-        sites = tuple(site.name for site in model.sites)
-        capture = Capture(sites, maps=False, statistics=statistics, observe=jnp.bool_(True))
+def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None) -> None:
     watched = _watch(model)
     dropped: set[str] = set()
     added: set[str] = set()
@@ -161,7 +154,7 @@ def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Bat
             f"the model adds the losses {forgotten}, which no objective passes on: return LossAux.of(aux, ...) of the "
             "pass that they come from"
         )
-    if observed and model.sites and not looked:
+    if capture is not None and model.sites and not looked:
         raise UserError(
             f"config.heads_every asks for statistics of the training batch's heads, but no objective of this task "
             f"({', '.join(each.name for each in task.objectives)}) passes view.capture to its model and the maps on: "
@@ -175,7 +168,7 @@ def _traced(
     """The shapes of the prepared batch, of the loss and of what it returns beside it."""
 
     def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
-        view = _view(model, state, train=True)._replace(capture=capture)
+        view = view_of(model, state)._replace(train=True, capture=capture)
         prepared, extra = task.prepare(view, batch, stream(state.key, state.step, "prepare"))
         view = view._replace(extra=extra)
         key = stream(state.key, state.step, objective.name)
@@ -247,10 +240,7 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
         traced.add(id(evaluation.step))
 
         def measure(state: TrainState, batch: Batch, evaluation: Evaluation = evaluation) -> Any:
-            view = _view(model, state, train=False)
-            if evaluation.parameters != "raw":
-                params = with_average(view.variables.params, state.averages[evaluation.parameters])
-                view = view._replace(variables=view.variables._replace(params=params))
+            view = view_of(model, state, evaluation.parameters)
             return evaluation.step(view, batch, stream(state.key, state.step, evaluation.name))
 
         with _told(f"the evaluation {evaluation.split}/{evaluation.name}"):
@@ -268,10 +258,6 @@ def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _watch(model: Model) -> _Watched:
     return _Watched(model.functional, model.sites, model.longest, model)
-
-
-def _view(model: Model, state: TrainState, *, train: bool) -> View:
-    return View(model, state.variables, state.averages, state.extra, state.step, train)
 
 
 @contextlib.contextmanager

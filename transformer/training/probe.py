@@ -11,7 +11,8 @@ from transformer.axes import Placement
 from transformer.maps.probe import Plan, make_plan
 from transformer.maps.tiers import Kept, MapsConfig, Tiers
 from transformer.models.contract import Model
-from transformer.tasks.contract import Task, View
+from transformer.tasks.contract import Task
+from transformer.training.evaluate import view_of
 from transformer.training.sharding import by_examples, traced_on
 from transformer.training.state import TrainState, stream
 
@@ -42,8 +43,7 @@ def compile_probe(
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
-        view = View(model, state.variables, state.averages, state.extra, state.step, train=False)
-        return task.probe(view, capture, stream(state.key, state.step, "probe")).maps
+        return task.probe(view_of(model, state), capture, stream(state.key, state.step, "probe")).maps
 
     abstract = abstract.for_looking()
     labels = task.labels(model.sites).completed(model.sites)

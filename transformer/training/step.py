@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
-from transformer.models.contract import NO_LOSSES, Model, Variables
+from transformer.models.contract import Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.averages import Average, init_average, update_average, with_average
 from transformer.training.optimizer import Hyper, Optimizer
@@ -175,23 +175,20 @@ def _accumulated(
         _, aux = objective.loss(view, batch, totals, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
-    def sums(batch: Batch, key: Key[Array, ""]) -> tuple[Any, Any]:
-        gradients, aux = gradient(batch, key, counts)
-        return (gradients, aux.metrics, aux.captured), (aux.state, aux.extra)
-
-    def add(carry: Any, micro: Any) -> tuple[Any, Any]:
-        added, kept = sums(*micro)
-        return jax.tree.map(jnp.add, carry, added), kept
-
     micro_batches = jax.tree.map(lambda x: _cut(x, accumulate), dict(batch))
     keys = jax.random.split(key, accumulate)
-    first = jax.tree.map(lambda x: x[0], micro_batches), keys[0]
+    shapes, aux = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], micro_batches), keys[0], None))
     counts: Counts = {}
-    if jax.eval_shape(counted, *first):
+    if aux.losses:
         of_each = jax.lax.map(lambda micro: counted(*micro), (micro_batches, keys))
         counts = jax.tree.map(jnp.sum, of_each)
-    shapes, _ = jax.eval_shape(sums, *first)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def add(carry: Any, micro: tuple[Batch, Key[Array, ""]]) -> tuple[Any, Any]:
+        gradients, aux = gradient(micro[0], micro[1], counts)
+        added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.captured))
+        return added, (aux.state, aux.extra)
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.captured))
     (gradients, metrics, captured), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
     # Every micro-batch started from the same state, so their mean is the large batch's.
     state, extra = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), (states, extras))
@@ -205,7 +202,7 @@ def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Arr
         mean = term.total / jnp.maximum(term.denominator if counts is None else counts[name], 1)
         value = value + term.weight * mean
         metrics[f"auxiliary/{name}"] = mean
-    return value, aux._replace(metrics=metrics, losses=NO_LOSSES)
+    return value, aux._replace(metrics=metrics)
 
 
 def _cut(x: Array, parts: int) -> Array:
