@@ -29,7 +29,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate, print."""
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.experiment import load
+    from transformer.training.reading import load
 
     changes = {
         "data_dir": arguments.data_dir,

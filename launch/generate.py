@@ -51,7 +51,8 @@ def main(arguments: Arguments) -> None:
     from transformer.storage import locate
     from transformer.tasks.contract import Request
     from transformer.training.evaluate import view_of
-    from transformer.training.experiment import config_hash, load
+    from transformer.training.experiment import config_hash
+    from transformer.training.reading import load
 
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}

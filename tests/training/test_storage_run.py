@@ -20,6 +20,7 @@ from transformer.storage import Lost, lease, locate, storage_of
 from transformer.tasks.contract import Report
 from transformer.training import experiment, sharding
 from transformer.training.initialise_from import bring_tokenizer, initialised
+from transformer.training.reading import load
 from transformer.training.sinks import Console, read_metrics
 from transformer.training.state import TrainState, by_path
 
@@ -138,7 +139,7 @@ def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Pa
 def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
     leaves = []
     for at in (disk, run):
-        _, _, state = experiment.load(at)
+        _, _, state = load(at)
         assert int(state.step) == STEPS
         state = state._replace(key=jax.random.key_data(state.key))
         leaves.append({path: np.asarray(leaf).tobytes() for path, leaf in by_path(state).items()})
@@ -179,7 +180,7 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
     state, report = initialised(made.initialise_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
     assert (report.step, report.notes) == (STEPS, ())
-    found, expected = (by_path(each.variables) for each in (state, experiment.load(disk)[2]))
+    found, expected = (by_path(each.variables) for each in (state, load(disk)[2]))
     assert {p: np.asarray(x).tobytes() for p, x in found.items()} == {
         p: np.asarray(x).tobytes() for p, x in expected.items()
     }

@@ -15,9 +15,9 @@ from transformer.data.tokenizer import Tokenizer, saved_in
 from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.interop.huggingface import Foreign, build_model, read_folder, write_folder
 from transformer.models.contract import PyTree, count_parameters
-from transformer.named import check_trusted
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import Experiment, assemble, changeable, resolve
+from transformer.training.reading import open_run
 from transformer.training.run_directory import RunDirectory, write_json
 from transformer.training.sharding import one_device
 
@@ -153,18 +153,13 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     Errors: UserError where there is no run or no such step, or for a model that Hugging Face has no class for, naming
     what it cannot express.
     """
-    directory = RunDirectory.open(workdir)
-    config = directory.config()
-    check_trusted(config, ())
-    experiment = resolve(config)
+    run = open_run(workdir)
+    directory, experiment = run
     if not saved_in(directory.path):
         raise UserError(f"{workdir} holds no tokenizer, and so does not say how many tokens its model has")
     tokenizer = load_tokenizer(directory.path)
     model = build_model(experiment.model, experiment.model.rows(tokenizer.vocabulary), experiment.precision)
-    checkpoints = Checkpoints.reading(directory.checkpoints)
-    step = checkpoints.latest() if step is None else step
-    if step is None:
-        raise UserError(f"{workdir} has no checkpoint yet; train it with python -m launch.train --workdir={workdir}")
+    checkpoints, step = run.checkpoint(step)
     params = checkpoints.restore_part(step, model.functional.shapes(), ("variables", "params"))
     family = write_folder(target, experiment.model, params, _token_keys(experiment, tokenizer))
     _write_tokenizer(directory.path, target, tokenizer, experiment.model.longest)

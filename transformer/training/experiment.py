@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
 from transformer.models.contract import Model, Precision, count_parameters
-from transformer.named import check_trusted
 from transformer.storage import storage_of
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task
@@ -42,7 +41,6 @@ from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import (
     ShardingConfig,
     make_placement,
-    one_device,
     shard_batch,
     state_shardings,
     traced_on,
@@ -266,37 +264,6 @@ def changeable(experiment: Experiment) -> tuple[str, ...]:
     keys = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir", "sharding", "pod")
     lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
-
-
-def load(
-    workdir: Path,
-    step: int | None = None,
-    task_changes: Mapping[str, Any] | None = None,
-    trusted: Collection[str] = (),
-) -> tuple[Experiment, Setting, TrainState]:
-    """A trained run, for reading: its experiment, and its state at a checkpoint (the latest) without optimisers.
-
-    `task_changes` replaces fields of the task's config, such as how it decodes; `trusted` are the dotted paths of code
-    that its config may name.
-
-    Errors: UserError where there is no run, no checkpoint, or no such step.
-    """
-    directory = RunDirectory.open(workdir)
-    config = directory.config()
-    config["task"] |= dict(task_changes or {})
-    check_trusted(config, trusted)
-    experiment = resolve(config)
-    checkpoints = Checkpoints.reading(directory.checkpoints)
-    step = checkpoints.latest() if step is None else step
-    if step is None:
-        raise UserError(f"{workdir} has no checkpoint yet; train it with python -m launch.train --workdir={workdir}")
-    setting = assemble(experiment, directory.path, one_device())
-    parts = {
-        name: checkpoints.restore_part(step, getattr(setting.abstract, name), (name,))
-        for name in TrainState._fields
-        if name not in ("optimisers", "hyper")
-    }
-    return experiment, setting, TrainState(**parts, optimisers={}, hyper={})
 
 
 def observation(experiment: Experiment, model: Model) -> Capture | None:

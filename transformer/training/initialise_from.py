@@ -28,9 +28,7 @@ from transformer.training.initialisation_plan import Leaf, Plan, parse, plan
 from transformer.training.processes import primary
 from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import is_names
-from transformer.training.state import TrainState, by_path
-
-_PARAMS, _STATE, _AVERAGES = "variables/params/", "variables/state/", "averages/"
+from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState, by_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +154,7 @@ def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: 
     names = _source_names(config, leaves)
     sources = {path: Leaf(leaves[name].shape, leaves[name].dtype) for path, name in names.items()}
     planned = plan(_targets(model, abstract), sources, [parse(rule) for rule in config.rules])
-    averaged = sum(names[taken.source].startswith(_AVERAGES) for taken in planned.taken.values())
+    averaged = sum(names[taken.source].startswith(AVERAGES) for taken in planned.taken.values())
     report = Report(config.run, step, config.average, planned, averaged, _notes(source, workdir))
     return Prepared(source / "checkpoints", report, names)
 
@@ -269,15 +267,15 @@ def _reading(config: InitialiseFrom, source: Path) -> Iterator[Checkpoints]:
 
 def _source_names(config: InitialiseFrom, leaves: Mapping[str, StoredLeaf]) -> dict[str, str]:
     """The leaves of the checkpoint that can be taken, by their paths as rules name them."""
-    names = {name.removeprefix(_PARAMS): name for name in leaves if name.startswith(_PARAMS)}
+    names = {name.removeprefix(PARAMS): name for name in leaves if name.startswith(PARAMS)}
     if config.average:
-        averages = sorted({name.split("/")[1] for name in leaves if name.startswith(_AVERAGES)})
+        averages = sorted({name.split("/")[1] for name in leaves if name.startswith(AVERAGES)})
         if config.average not in averages:
             near = nearest(config.average, averages) if averages else "it has none"
             raise UserError(f"config.initialise_from.average={config.average!r} is no average of {config.run}: {near}")
-        inside = f"{_AVERAGES}{config.average}/"
+        inside = f"{AVERAGES}{config.average}/"
         names |= {path: f"{inside}{path}" for path in names if f"{inside}{path}" in leaves}
-    return names | {f"state/{name.removeprefix(_STATE)}": name for name in leaves if name.startswith(_STATE)}
+    return names | {f"state/{name.removeprefix(STATE)}": name for name in leaves if name.startswith(STATE)}
 
 
 def _targets(model: Model, abstract: Variables) -> dict[str, Leaf]:

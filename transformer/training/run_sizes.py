@@ -5,17 +5,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer.config import UserError
 from transformer.costs.flops import training_flops
 from transformer.models import registry as models
-from transformer.named import check_trusted
 from transformer.tasks import registry as tasks
 from transformer.tasks.rehearsal import abstract_batch
-from transformer.training.checkpoint import Checkpoints, StoredLeaf
-from transformer.training.experiment import resolve
-from transformer.training.run_directory import RunDirectory
-
-_PARAMETERS, _STATE = "variables/params/", "variables/state/"
+from transformer.training.checkpoint import StoredLeaf
+from transformer.training.reading import open_run
+from transformer.training.state import PARAMS, STATE
 
 
 class RunSizes(NamedTuple):
@@ -46,14 +42,9 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
 
     Errors: UserError where there is no run or no checkpoint, and for code that is not trusted.
     """
-    directory = RunDirectory.open(workdir)
-    config = directory.config()
-    check_trusted(config, trusted)
-    experiment = resolve(config)
-    checkpoints = Checkpoints.reading(directory.checkpoints)
-    step = checkpoints.latest()
-    if step is None:
-        raise UserError(f"{workdir} has no checkpoint yet; train it with python -m launch.train --workdir={workdir}")
+    run = open_run(workdir, trusted)
+    experiment = run.experiment
+    checkpoints, step = run.checkpoint()
     leaves = checkpoints.leaves(step)
     rehearsed = tasks.rehearse(experiment.task, experiment.run.accumulate)
     return RunSizes(
@@ -61,7 +52,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
         task=tasks.name_of(experiment.task),
         step=step,
         parts=_by_part(leaves),
-        state=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(_STATE)),
+        state=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
         operations=training_flops(experiment.model, abstract_batch(rehearsed), rehearsed.interface.vocabularies),
     )
 
@@ -69,7 +60,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
 def _by_part(leaves: Mapping[str, StoredLeaf]) -> dict[str, int]:
     parts: dict[str, int] = {}
     for path, leaf in leaves.items():
-        if path.startswith(_PARAMETERS):
-            part = path.removeprefix(_PARAMETERS).split("/")[0]
+        if path.startswith(PARAMS):
+            part = path.removeprefix(PARAMS).split("/")[0]
             parts[part] = parts.get(part, 0) + math.prod(leaf.shape)
     return parts

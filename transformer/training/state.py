@@ -11,6 +11,9 @@ from transformer.models.contract import Variables
 
 PyTree = Any
 
+# How the paths of a state's leaves begin in a checkpoint: parameters, what the model carries, averages by name.
+PARAMS, STATE, AVERAGES = "variables/params/", "variables/state/", "averages/"
+
 
 class TrainState(NamedTuple):
     """`step` updates have been made; `optimisers` are by objective, `averages` by name.
