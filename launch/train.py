@@ -47,7 +47,8 @@ def main(arguments: Arguments) -> None:
     from transformer.runs.processes import start
 
     start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
-    from transformer.training.experiment import resolve, train
+    from transformer.training.experiment import resolve
+    from transformer.training.train import train
 
     train(resolve(values), Path(arguments.workdir), profile=arguments.profile)
 

@@ -7,8 +7,9 @@ import pytest
 from launch.config_files import load_config
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import Role, describe, head_roles
-from transformer.training.experiment import resolve, train
+from transformer.training.experiment import resolve
 from transformer.training.sinks.jsonl import read_metrics
+from transformer.training.train import train
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

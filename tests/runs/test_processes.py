@@ -20,7 +20,8 @@ from tests.training.test_digest import digest_by_hand
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs import processes
-from transformer.training import experiment, sharding
+from transformer.training import assembly, experiment, sharding
+from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.training.sinks.jsonl import read_metrics
@@ -102,7 +103,7 @@ def together(count: int, devices: int, folder: Path, root: Path) -> list[Ended]:
 def one_device() -> Iterator[None]:
     """Here all is on one device, to compare with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "make_placement", lambda config: sharding.one_device())
+        patch.setattr(assembly, "make_placement", lambda config: sharding.one_device())
         yield
 
 
@@ -110,7 +111,7 @@ def one_device() -> Iterator[None]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of a single process."""
     folder = tmp_path_factory.mktemp("alone")
-    experiment.train(experiment.resolve(CONFIG), folder / "run")
+    training.train(experiment.resolve(CONFIG), folder / "run")
     return folder / "run"
 
 
@@ -177,7 +178,7 @@ def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     """The arrays of the last checkpoint, restored onto so many devices."""
     made = experiment.resolve(CONFIG)
     placement = sharding.make_placement(made.sharding, jax.devices()[:devices])
-    setting = experiment.assemble(made, run, placement)
+    setting = assembly.assemble(made, run, placement)
     checkpoints = Checkpoints.reading(run / "checkpoints")
     assert checkpoints.latest() == CONFIG["steps"]
     state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract)
@@ -260,7 +261,7 @@ def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Severa
     killed = group.folder / "killed"
     assert Checkpoints.reading(killed / "checkpoints").latest() == 2
     assert read_metrics(killed / "metrics.jsonl")[-1]["step"] <= several.DIES
-    experiment.train(experiment.resolve(CONFIG), killed)  # on another number of processes
+    training.train(experiment.resolve(CONFIG), killed)  # on another number of processes
     assert_same_run(killed, alone)
 
 

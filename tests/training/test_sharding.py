@@ -20,8 +20,8 @@ from transformer.models.contract import Input, Interface, Model, Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
+from transformer.training.assembly import compile_once
 from transformer.training.averages import Average, AverageKind
-from transformer.training.experiment import compile_once
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.sharding import (
     ShardingConfig,

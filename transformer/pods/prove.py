@@ -17,7 +17,8 @@ from transformer.costs.roofline import Estimate, estimate
 from transformer.models.contract import count_parameters
 from transformer.models.registry import operations
 from transformer.tasks.rehearsal import abstract_batch
-from transformer.training.experiment import Experiment, assemble, compile_step, count_flops
+from transformer.training.assembly import assemble, compile_step, count_flops
+from transformer.training.experiment import Experiment
 from transformer.training.sharding import batch_sharding, make_placement
 from transformer.training.state import TrainState
 

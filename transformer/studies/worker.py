@@ -42,7 +42,7 @@ from transformer.studies.trials import Trial
 
 PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
 ATTEMPTS = 5
-LANES = 16  # trials that are trained as one program, at most
+TOGETHER = 16  # trials that are trained as one program, at most
 _FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
 _DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
 _LOOKS = 10.0  # seconds between two looks at a trial's directory
@@ -267,22 +267,22 @@ def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> li
     step = last_step(read_last(setting.ledger.directory(trial)))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
     # Also those in other hands count, as a share is of them all: the last worker takes as many as the first.
-    lanes = min(LANES, math.ceil(len(of_program) / setting.workers))
+    count = min(TOGETHER, math.ceil(len(of_program) / setting.workers))
     alike = [
         other
         for other in of_program
         if other.name != trial.name
         and setting.ledger.state(other) == State.PENDING
         and last_step(read_last(setting.ledger.directory(other))) == step
-    ][: lanes - 1]
+    ][: count - 1]
     return alike if alike and _gain(setting, trial, alike) > 1 else []
 
 
 def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
-    """The gain of so many lanes of a program, measured by the first worker that asks."""
-    lanes = 1 + len(others)
+    """The gain of so many trials of a program, measured by the first worker that asks."""
+    count = 1 + len(others)
     # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
-    files = [_gain_file(setting, trial, number) for number in range(lanes, min(2 * lanes, LANES + 1))]
+    files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, TOGETHER + 1))]
     file, folder = files[0], files[0].parent
     with contextlib.ExitStack() as stack:
         while True:
@@ -306,7 +306,7 @@ def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
                 file.unlink()  # the worker was stopped: nothing is known
                 raise
             _note_gain(file, gain, message)
-            _say(f"{lanes} trials as one program: {message}")
+            _say(f"{count} trials as one program: {message}")
     return float(json.loads(file.read_text())["gain"])
 
 
@@ -315,10 +315,10 @@ def _note_gain(file: Path, gain: float, message: str) -> None:
     storage_of(file).replace(file, f"{text}\n".encode())
 
 
-def _gain_file(setting: _Work, trial: Trial, lanes: int) -> Path:
+def _gain_file(setting: _Work, trial: Trial, count: int) -> Path:
     program = setting.trainer.program(trial)
-    folder = setting.ledger.path / "lanes" / hashlib.sha256(program.encode()).hexdigest()[:16]
-    return folder / f"gain-{lanes}.json"
+    folder = setting.ledger.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
+    return folder / f"gain-{count}.json"
 
 
 def _deaths(lease: Lease) -> int:
