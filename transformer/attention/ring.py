@@ -11,15 +11,16 @@ from jaxtyping import Array
 
 from transformer.attention.blockwise import (
     BLOCK,
-    Form,
+    LogitForm,
     Gradients,
-    Terms,
+    LogitTerms,
     backward,
     centre_of,
     forward,
     in_types_of,
     reachable,
 )
+from transformer.attention.fields import axes_of
 from transformer.attention.masks import of_part
 
 
@@ -40,7 +41,13 @@ class Ring(NamedTuple):
 
 
 def attend_in_ring(
-    q_BxQxHxD: Array, k_BxKxGxD: Array, v_BxKxGxDv: Array, terms: Terms, form: Form, ring: Ring, block: int = BLOCK
+    q_BxQxHxD: Array,
+    k_BxKxGxD: Array,
+    v_BxKxGxDv: Array,
+    terms: LogitTerms,
+    form: LogitForm,
+    ring: Ring,
+    block: int = BLOCK,
 ) -> tuple[Array, Array]:
     """softmax((scale q . k + terms) / temperature) v of a device's own queries and all keys, and the log-sum-exp.
 
@@ -55,7 +62,9 @@ def attend_in_ring(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
-def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, ring: Ring, block: int) -> tuple:
+def _attend(
+    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, ring: Ring, block: int
+) -> tuple:
     terms = tree.unflatten(leaves)
     wide = jnp.promote_types(q.dtype, jnp.float32)
 
@@ -74,13 +83,13 @@ def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: 
 
 
 def _forward_rule(
-    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, ring: Ring, block: int
+    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, ring: Ring, block: int
 ) -> tuple:
     output, log_sum = _attend(q, k, v, leaves, tree, form, ring, block)
     return (output, log_sum), (q, k, v, leaves, output, log_sum)
 
 
-def _backward_rule(tree: Any, form: Form, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
+def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
     q, k, v, leaves, output, log_sum = kept
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
@@ -127,27 +136,29 @@ def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) 
     return compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)
 
 
-def _chunk(terms: Terms, q: Array, k: Array, ring: Ring, index: Array) -> tuple[Array, Terms, Array | None]:
+def _chunk(terms: LogitTerms, q: Array, k: Array, ring: Ring, index: Array) -> tuple[Array, LogitTerms, Array | None]:
     """Of the keys that are held in step `index`: the first, their terms, and whether a query may see any of them."""
     here = ring.here()
     queries, keys = q.shape[1], k.shape[1]
     start = (here - index) % ring.size * keys
 
-    def own(pair: tuple[Array, Array] | None) -> tuple[Array, Array] | None:
-        return None if pair is None else (pair[0], jax.lax.dynamic_slice_in_dim(pair[1], start, keys, axis=1))
-
-    mask = terms.mask
-    held = dataclasses.replace(
-        mask, segments=own(mask.segments), order=own(mask.order), allowed=_of_held_keys(mask.allowed, start, keys)
-    )
-    part = of_part(held, len(q), here * queries, start)
+    held = _held(terms, start, keys)
+    part = of_part(held.mask, len(q), here * queries, start)
     reach = reachable(part, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32))
-    return start, Terms(part, _of_held_keys(terms.bias, start, keys), terms.position), reach
+    return start, dataclasses.replace(held, mask=part), reach
 
 
-def _of_held_keys(grid: Array | None, start: Array, keys: int) -> Array | None:
-    """The columns of the held keys, of a dense array of all."""
-    return grid if grid is None or grid.shape[3] == 1 else jax.lax.dynamic_slice_in_dim(grid, start, keys, axis=3)
+def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
+    """The terms of the held keys alone, of arrays with an axis of all keys."""
+
+    def cut(axes: tuple[str, ...], leaf: Array) -> Array:
+        axis = axes.index("keys") if "keys" in axes else None
+        if axis is None or leaf.shape[axis] == 1:
+            return leaf
+        return jax.lax.dynamic_slice_in_dim(leaf, start, keys, axis=axis)
+
+    leaves, tree = jax.tree.flatten(terms)
+    return tree.unflatten(map(cut, axes_of(terms), leaves))
 
 
 def _of_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:

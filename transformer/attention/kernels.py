@@ -1,4 +1,4 @@
-"""Attention by kernels that JAX ships: `jax.nn.dot_product_attention` and splash attention."""
+"""Softmax of products of queries and keys by the program that was chosen: blocks, or a kernel that JAX ships."""
 
 import math
 from typing import Any
@@ -7,20 +7,53 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.attention import positions as relative
-from transformer.attention.blockwise import BLOCK, Form, Terms, log_sum_blockwise
+from transformer.attention.blockwise import BLOCK, LogitForm, LogitTerms, attend_blockwise, log_sum_blockwise
 from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
 
 LANES = 128
 
 
+def attend_products(
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: LogitTerms,
+    form: LogitForm,
+    backend: Backend,
+    *,
+    interpret: bool,
+    kernel: Any = None,
+) -> tuple[Array, Array | None]:
+    """softmax((scale q . k + terms) / temperature) v, and its log-sum-exp where the program keeps it.
+
+    `kernel`: the part of splash's that a device runs, where positions are divided.
+    """
+    match backend:
+        case Backend.BLOCKWISE:
+            return attend_blockwise(q, k, v, terms, form)
+        case Backend.SPLASH:
+            factor = form.scale / form.temperature
+            return splash_attention(q, k, v, terms.mask, factor, interpret=interpret, kernel=kernel), None
+        case _:
+            return dot_product_attention(q, k, v, terms, form, backend), None
+
+
+def log_sum_products(
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, backend: Backend, *, interpret: bool
+) -> Array:
+    """The log-sum-exp of each row, by one more pass of the kernel, or in blocks: what only capturing should pay."""
+    if backend is Backend.SPLASH:
+        return splash_log_sum(q, k, v, terms.mask, form.scale / form.temperature, interpret=interpret)
+    return log_sum_blockwise(q, k, terms, form)
+
+
 def dot_product_attention(
     q_BxQxHxD: Float[Array, "B Q H D"],
     k_BxKxGxD: Float[Array, "B K G D"],
     v_BxKxGxD: Float[Array, "B K G D"],
-    terms: Terms,
-    form: Form,
+    terms: LogitTerms,
+    form: LogitForm,
     backend: Backend,
 ) -> Float[Array, "B Q H D"]:
     """`jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
@@ -31,15 +64,11 @@ def dot_product_attention(
     queries, keys = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     mask = terms.mask
     bias = terms.bias
-    from_positions = relative.relative_bias(
-        form.position,
-        terms.position,
-        q_BxQxHxD.shape[2],
-        query_positions(mask, queries),
-        jnp.arange(keys, dtype=jnp.int32)[None, None],
-        jnp.dtype(jnp.float32),
-    )
-    if from_positions is not None:
+    if terms.position is not None:
+        key_1x1xK = jnp.arange(keys, dtype=jnp.int32)[None, None]
+        positions = query_positions(mask, queries), key_1x1xK
+        from_positions = terms.position.bias(*positions, q_BxQxHxD.shape[2], jnp.dtype(jnp.float32))
+        assert from_positions is not None
         bias = from_positions if bias is None else bias + from_positions
     if bias is not None:
         bias = bias / form.temperature
@@ -102,7 +131,7 @@ def splash_log_sum(
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
-        return log_sum_blockwise(q, k, Terms(mask), Form(scale=scale))
+        return log_sum_blockwise(q, k, LogitTerms(mask), LogitForm(scale=scale))
     lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret, residuals=True)
     _, (log_sum_BxHxQ,) = _splash(kernel, q, k, v, mask, scale)
