@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.capture import Capture
-from transformer.attention.parameters import Score
+from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 from transformer.models.contract import Input, Interface, Model, Precision

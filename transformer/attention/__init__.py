@@ -4,16 +4,8 @@
 public too. Every name below is to be imported from here; no submodule has a name of these.
 """
 
-from transformer.attention.capture import (
-    NOTHING_CAPTURED,
-    Capture,
-    Captured,
-    Top,
-    capture_weights,
-    captured_at,
-    one_layer,
-)
-from transformer.attention.composition import Attended, attend, read
+from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured, Top, capture_at, captured_at, one_layer
+from transformer.attention.composition import Attended, PreparedKeys, attend, prepare_keys, read, score
 from transformer.attention.drop import dropout
 from transformer.attention.masks import (
     Mask,
@@ -26,6 +18,7 @@ from transformer.attention.masks import (
     query_positions,
     visible,
 )
+from transformer.attention.measure import capture_weights
 from transformer.attention.normalisers import (
     Normaliser,
     Reweighting,
@@ -37,38 +30,10 @@ from transformer.attention.normalisers import (
     softmax,
     sparsemax,
 )
-from transformer.attention.parameters import (
-    Additive,
-    Concat,
-    Cosine,
-    General,
-    Location,
-    Mlp,
-    Parameters,
-    Score,
-    ScoreParameters,
-)
-from transformer.attention.positions import (
-    T5,
-    Alibi,
-    Combination,
-    Position,
-    PositionParameters,
-    Rotary,
-    Shaw,
-    TransformerXL,
-    alibi_slopes,
-    combine,
-    relative_bias,
-    relative_logits,
-    relative_values,
-    rotary,
-    sinusoidal,
-    t5_bucket,
-)
-from transformer.attention.scores import PreparedKeys, prepare_keys, score
+from transformer.attention.positions import T5, Alibi, Position, Rotary, Shaw, TransformerXL, alibi_slopes, t5_bucket
+from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
 from transformer.attention.sites import Axis, AxisKind, Site, Values, between
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import (
     DIAGONAL,
     DIAGONALITY,
@@ -95,6 +60,7 @@ from transformer.attention.statistics import (
     span,
     the_first,
 )
+from transformer.attention.waves import Combination, combine, rotary, sinusoidal
 
 __all__ = [
     "DIAGONAL",
@@ -132,14 +98,12 @@ __all__ = [
     "Normaliser",
     "Parameters",
     "Position",
-    "PositionParameters",
     "PreparedKeys",
     "Reduction",
     "Reweighting",
     "Rotary",
     "Rows",
     "Score",
-    "ScoreParameters",
     "Shaw",
     "Site",
     "Statistic",
@@ -151,6 +115,7 @@ __all__ = [
     "alibi_slopes",
     "attend",
     "between",
+    "capture_at",
     "capture_weights",
     "captured_at",
     "clear_keys",
@@ -172,9 +137,6 @@ __all__ = [
     "prepare_keys",
     "query_positions",
     "read",
-    "relative_bias",
-    "relative_logits",
-    "relative_values",
     "rotary",
     "score",
     "segment",

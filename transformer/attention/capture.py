@@ -1,7 +1,7 @@
 """Capture: which maps and head statistics are asked for of a forward pass, and what it returns of them."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,14 @@ class Capture:
     """
 
     sites: tuple[str, ...] = static()
-    layers: tuple[int, ...] | None = static(None)
-    heads: tuple[int, ...] | None = static(None)
-    rows: tuple[int, ...] | int | None = static(None)
-    maps: bool = static(True)
-    cells: int | None = static(None)
-    top: int = static(0)
-    statistics: tuple[Statistic, ...] = static(())
-    by_example: bool = static(False)
+    layers: tuple[int, ...] | None = static(default=None)
+    heads: tuple[int, ...] | None = static(default=None)
+    rows: tuple[int, ...] | int | None = static(default=None)
+    maps: bool = static(default=True)
+    cells: int | None = static(default=None)
+    top: int = static(default=0)
+    statistics: tuple[Statistic, ...] = static(default=())
+    by_example: bool = static(default=False)
     observe: Bool[Array, ""] | None = None
 
     def __post_init__(self) -> None:

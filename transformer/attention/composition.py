@@ -42,8 +42,8 @@ class PreparedKeys:
 
     # An array; where a program is described alone, a shape or a sharding.
     keys: Any
-    kind: Score = static()  # noqa: RUF009
-    position: Position = static()  # noqa: RUF009
+    kind: Score = static()
+    position: Position = static()
     depth: int = static()
 
 

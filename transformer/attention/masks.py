@@ -31,8 +31,8 @@ class Mask:
     allowed: the dense escape, True where a query may see a key.
     """
 
-    causal: bool = static(False)
-    window: tuple[int, int] | None = static(None)
+    causal: bool = static(default=False)
+    window: tuple[int, int] | None = static(default=None)
     query_offset: Int[Array, " B"] | None = array("batch", default=None)
     query_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="queries")
     key_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="keys")

@@ -1,4 +1,4 @@
-"""Position schemes: each one class, with its parameters, what it does to q, k, logits and output, and what it refuses."""
+"""Position schemes: each one class, with its parameters, what it adds to attention, and what it refuses."""
 
 import dataclasses
 import enum
@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -95,8 +94,8 @@ class PositionScheme(Block):
 class Rotary(PositionScheme):
     """`rotary` of queries and keys with frequencies base^(-2i / D); `halves` is what the position's name says."""
 
-    base: float = static(10000.0)
-    halves: bool = static(False)
+    base: float = static(default=10000.0)
+    halves: bool = static(default=False)
 
     parameters = "optional"
     pairs = True
@@ -116,7 +115,8 @@ class Rotary(PositionScheme):
     def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
         return rotary(q_BxQxHxD, positions, base=self.base, halves=self.halves)
 
-    key = query
+    def key(self, k_BxKxGxD: Keys, positions: Int[Array, "#B K"]) -> Keys:
+        return rotary(k_BxKxGxD, positions, base=self.base, halves=self.halves)
 
 
 @pytree
@@ -146,8 +146,8 @@ class T5(PositionScheme):
     """
 
     table_PxH: Float[Array, "P H"] = array("positions", "heads")
-    bidirectional: bool = static(True)
-    longest: int = static(128)
+    bidirectional: bool = static(default=True)
+    longest: int = static(default=128)
 
     parameters = "required"
     biases = True
@@ -160,7 +160,7 @@ class T5(PositionScheme):
 
     @classmethod
     def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "T5":
-        return cls(*arrays, sizes.bidirectional, sizes.furthest)
+        return cls(arrays[0], sizes.bidirectional, sizes.furthest)
 
     def check(self, q: Array, value_depth: int | None) -> None:
         heads, shape, least = q.shape[2], self.table_PxH.shape, 4 if self.bidirectional else 2
@@ -281,8 +281,8 @@ class TransformerXL(_InTheDotProduct):
     def check(self, q: Array, value_depth: int | None) -> None:
         heads, depth = q.shape[2:]
         width = self.weight_ExHxD.shape[0]
-        needed = {"weight_ExHxD": (width + width % 2, heads, depth)}
-        needed |= dict.fromkeys(("content_HxD", "position_HxD"), (heads, depth))
+        needed: dict[str, tuple[int, ...]] = {"weight_ExHxD": (width + width % 2, heads, depth)}
+        needed |= {"content_HxD": (heads, depth), "position_HxD": (heads, depth)}
         for name, shape in needed.items():
             given = getattr(self, name).shape
             if given != shape:

@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from transformer.attention.blockwise import (
     BLOCK,
-    LogitForm,
     Gradients,
+    LogitForm,
     LogitTerms,
     backward,
     centre_of,
@@ -158,7 +158,7 @@ def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
         return jax.lax.dynamic_slice_in_dim(leaf, start, keys, axis=axis)
 
     leaves, tree = jax.tree.flatten(terms)
-    return tree.unflatten(map(cut, axes_of(terms), leaves))
+    return jax.tree.unflatten(tree, map(cut, axes_of(terms), leaves))
 
 
 def _of_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:

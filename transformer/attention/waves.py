@@ -72,6 +72,7 @@ def rotary(
 
 
 def waves_of(positions: Int[Array, "*shape"], width: int, base: float, dtype: jnp.dtype) -> tuple[Array, Array]:
+    """Sines and cosines of p base^(-2i / width), i from 0 to width / 2."""
     # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
     frequencies = np.power(base, -np.arange(0, width, 2) / width)
     angles = positions[..., None].astype(dtype) * jnp.asarray(frequencies, dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, check_count, placed
+from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
 from transformer.config import UserError, choice, nearest
 from transformer.models.contract import Model
 from transformer.training.state import TrainState, by_path
@@ -35,7 +35,7 @@ class ShardingConfig:
     tensor: int = 1
     sequence: int = 1
     rules: str = "dp"
-    attention: DividedAttention = DividedAttention.RING
+    attention: SequenceParallel = SequenceParallel.RING
     largest_whole: float = 16.0
 
     def __post_init__(self) -> None:
