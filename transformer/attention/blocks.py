@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array
@@ -61,6 +61,6 @@ class Block:
         return {}
 
     @classmethod
-    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> Self | None:
+    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> Any:
         """The parameters of a call, of the arrays of `weights`; None where it takes none."""
         return None if cls.parameters == "none" else cls(*arrays)
