@@ -199,7 +199,7 @@ def interpreted(backend: Backend, shape: CallShape) -> bool:
 
 
 def unfit(backend: Backend, shape: CallShape) -> str | None:
-    """Which limit of the backend the arrays or the machine exceed; None when it runs there."""
+    """Which limit of the backend the arrays or the machine exceed; None when it runs."""
     if shape.crosses is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
     if shape.crosses is not None and backend is Backend.CUDNN:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]  # key, which constants ignore; shape; type
+Queries = Float[Array, "B Q H D"]
+Keys = Float[Array, "B K G C"]
+Logits = Float[Array, "B H Q K"]
 normal, zeros = jax.nn.initializers.normal, jax.nn.initializers.zeros
 
 

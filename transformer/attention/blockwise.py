@@ -86,7 +86,7 @@ def weights_again(
 ) -> Float[Array, "B H Q K"]:
     """exp(logit - log-sum-exp): the softmax's weights once more, zero where a key is hidden or a row sees none."""
     allowed = allowed & jnp.isfinite(log_sum_BxHxQ)[..., None]
-    # Hidden logits never reach a difference: infinity minus infinity there would be NaN.
+    # Hidden logits never reach a difference: infinity minus infinity would be NaN.
     return jnp.where(allowed, jnp.exp(jnp.where(allowed, logits_BxHxQxK - log_sum_BxHxQ[..., None], 0)), 0)
 
 
@@ -186,8 +186,8 @@ def over_keys(
         k_block, v_block, key = part
 
         def compute(carry: Any) -> Any:
-            found = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
-            return fold(carry, found, v_block)
+            part = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
+            return fold(carry, part, v_block)
 
         reach = reachable(terms.mask, query, key)
         return (compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)), None
@@ -203,8 +203,8 @@ def _backward_rule(tree: Any, form: LogitForm, block: int, kept: Any, cotangents
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
     centre = centre_of(output, log_sum, d_output, d_log_sum)
-    found = backward(q, k, v, terms, d_output, centre, log_sum, form, block, q.dtype)
-    return in_types_of(q, k, v, terms, found)
+    gradients = backward(q, k, v, terms, d_output, centre, log_sum, form, block, q.dtype)
+    return in_types_of(q, k, v, terms, gradients)
 
 
 def centre_of(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
@@ -222,11 +222,11 @@ class Gradients(NamedTuple):
     terms: Any
 
 
-def in_types_of(q: Array, k: Array, v: Array, terms: LogitTerms, found: Gradients) -> tuple:
+def in_types_of(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
     """The cotangents that a rule for (q, k, v, leaves of terms) returns; facts of the mask have none."""
-    d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), found.terms, (terms.bias, terms.position))
+    d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
     leaves = [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves(d_terms)
-    return found.q.astype(q.dtype), found.k.astype(k.dtype), found.v.astype(v.dtype), leaves
+    return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
 
 
 def backward(
@@ -259,7 +259,7 @@ def backward(
 
             def logits(q_block: Array, k_block: Array, traced: Any) -> tuple[Array, Array]:
                 bias, position = traced
-                found = logits_of_block(
+                part = logits_of_block(
                     q_block,
                     k_block,
                     query,
@@ -269,12 +269,12 @@ def backward(
                     queries=queries,
                     keys=keys,
                 )
-                return found.logits_BxHxQxK, found.allowed
+                return part.logits_BxHxQxK, part.allowed
 
             def compute(carry: Any) -> tuple[Any, Any]:
                 d_q, d_traced = carry
-                found, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
-                weights = weights_again(found, allowed, log_sum_block)
+                of_block, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
+                weights = weights_again(of_block, allowed, log_sum_block)
                 d_weights = grouped_products(d_out_block, v_block)
                 d_logits = jnp.where(allowed, weights * (d_weights - centre_block[..., None]), 0)
                 d_q_new, d_k_block, d_traced_new = pull_back(d_logits)
@@ -300,11 +300,7 @@ def backward(
         _blocks(jnp.moveaxis(log_sum, 1, 2), block),
         query_index,
     )
-    empty = (
-        jnp.zeros(k_blocks.shape, wide),
-        jnp.zeros(v_blocks.shape, wide),
-        jax.tree.map(jnp.zeros_like, traced),
-    )
+    empty = (jnp.zeros(k_blocks.shape, wide), jnp.zeros(v_blocks.shape, wide), jax.tree.map(jnp.zeros_like, traced))
     (d_k, d_v, d_traced), d_q = jax.lax.scan(rows, empty, parts)
     return Gradients(join(d_q, 1, queries), join(d_k, 1, keys), join(d_v, 1, keys), d_traced)
 

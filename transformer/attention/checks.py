@@ -1,17 +1,10 @@
 """What attend() and its stages refuse before anything is computed: one line for each way that a call does not fit."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.attention.arguments import (
-    MAP,
-    check_array,
-    check_floats,
-    check_heads,
-    check_member,
-    is_array,
-    shown,
-)
+from transformer.attention.arguments import MAP, check_array, check_floats, check_heads, check_member, is_array, shown
 from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of
@@ -19,13 +12,7 @@ from transformer.attention.spec import AttentionSpec, Parameters, check_scale, u
 
 
 def check_call(
-    q: Array,
-    k: Array,
-    v: Array,
-    spec: AttentionSpec,
-    mask: Mask,
-    bias: Array | None,
-    params: Parameters,
+    q: Array, k: Array, v: Array, spec: AttentionSpec, mask: Mask, bias: Array | None, params: Parameters
 ) -> None:
     """Refuse arrays, masks and parameters that do not fit each other, naming both sides.
 
@@ -107,7 +94,8 @@ def check_queries(
     check_heads("q", q.shape[2], q.shape, "prepared", prepared.shape[2], prepared.shape)
     function = function_of(kind, params.score)
     function.check(q.shape, (*prepared.shape[:3], depth), "prepared")
-    own = function.prepared_shape(q.shape, prepared.shape)
+    unprepared = jax.ShapeDtypeStruct((*prepared.shape[:3], depth), prepared.dtype)
+    own = jax.eval_shape(function.prepare, unprepared).shape[2:]
     if prepared.shape[2:] != own:
         raise ValueError(f"prepared {prepared.shape} needs to end in {own}; give keys prepared with these very params")
     if params.position is not None:

@@ -28,11 +28,11 @@ def pytree[T](cls: type[T]) -> type[T]:
 
 def axes_of(tree: Any) -> list[tuple[str, ...]]:
     """The axes of every array of a dataclass, in the order of its leaves."""
-    found: list[tuple[str, ...]] = []
+    collected: list[tuple[str, ...]] = []
     for field in dataclasses.fields(tree):
         value, axes = getattr(tree, field.name), field.metadata.get("axes")
         if axes is None and dataclasses.is_dataclass(value):
-            found += axes_of(value)
+            collected += axes_of(value)
         elif axes is not None and value is not None:
-            found += axes if isinstance(value, tuple) else [axes]
-    return found
+            collected += axes if isinstance(value, tuple) else [axes]
+    return collected

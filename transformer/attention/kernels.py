@@ -146,7 +146,7 @@ def _splash(kernel: Any, q: Array, k: Array, v: Array, mask: Mask, scale: float)
 
 
 def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
-    """Whether each query sees any key, found in blocks of keys; None where every one certainly does."""
+    """Whether each query sees any key, asked in blocks of keys; None where every one certainly does."""
     size = min(BLOCK, keys)
     query_Q = jnp.arange(queries, dtype=jnp.int32)
     # Causal alone leaves every query its own and all earlier keys, of which the first is one.
@@ -160,12 +160,12 @@ def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"]
         assert seen is not None
         return jnp.any(seen, axis=-1)
 
-    found = jnp.any(jax.lax.map(some, blocks), axis=0)
-    return jnp.broadcast_to(found, (*found.shape[:2], queries))
+    seeing = jnp.any(jax.lax.map(some, blocks), axis=0)
+    return jnp.broadcast_to(seeing, (*seeing.shape[:2], queries))
 
 
 def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
-    """Exactly zero, value and gradient, where a query sees no key: kernels average what is hidden there."""
+    """Exactly zero, value and gradient, where a query sees no key: kernels give it the average of all values."""
     seen = rows_that_see(mask, output_BxQxHxD.shape[1], keys)
     return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
 

@@ -88,7 +88,7 @@ def predicted_centre(
 ) -> Float[Array, "B H Q"]:
     """p_t = S sigmoid(v_p' tanh(W_p h_t)) (Luong et al. 2015, equation 9), S the length of each source.
 
-    Positions count from 0 here, so that S - 1 is the last: p_t lies in [0, S - 1].
+    Positions count from 0, not from 1 as in the paper, so that S - 1 is the last: p_t lies in [0, S - 1].
     """
     hidden_BxHxQxA = jnp.tanh(jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, weight_HxDxA))
     share_BxHxQ = jax.nn.sigmoid(jnp.einsum("bhqa,ha->bhq", hidden_BxHxQxA, score_HxA))
@@ -96,7 +96,7 @@ def predicted_centre(
 
 
 def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
-    """The position of every query: its index, behind the example's offset where there is one."""
+    """The position of every query: its index, behind the example's offset if it has one."""
     index_1xQ = jnp.arange(queries, dtype=jnp.int32)[None]
     return index_1xQ if mask.query_offset is None else index_1xQ + mask.query_offset[:, None]
 

@@ -77,9 +77,9 @@ def capture_weights(
         masses = {}
         for statistic in capture.statistics:
             if isinstance(statistic, Mass):
-                key_BxQ, there = _chosen_key(statistic, rows)
+                key_BxQ, exists = _chosen_key(statistic, rows)
                 index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
-                masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], there)
+                masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], exists)
         some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
         sums, counts = _totals(_finished(folded, capture.statistics) | masses, some, capture)
         if not capture.maps:
@@ -107,7 +107,7 @@ def capture_products(
     """What was asked for of softmax((scale q . k + terms) / temperature), without the weights themselves.
 
     `log_sum` is the log-sum-exp of the same forward pass, float32 at least, or what computes it when something is
-    really captured. None has it computed here, block by block.
+    really captured. None has it computed block by block.
     """
     if capture is None:
         return None
@@ -157,7 +157,7 @@ def _rows(products: Products, rows: tuple[int, ...] | int | None, capture: Captu
 def _whole_rows(products: Products, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
     """The weights of some rows on every key."""
     queries, keys = products.q.shape[1], products.k.shape[1]
-    found = logits_of_block(
+    part = logits_of_block(
         q_BxRxHxD,
         products.k,
         query_R,
@@ -167,7 +167,7 @@ def _whole_rows(products: Products, q_BxRxHxD: Array, query_R: Array, log_sum_Bx
         queries=queries,
         keys=keys,
     )
-    return weights_again(found.logits_BxHxQxK, found.allowed, log_sum_BxHxR)
+    return weights_again(part.logits_BxHxQxK, part.allowed, log_sum_BxHxR)
 
 
 def _pooled_rows(products: Products, blocks: tuple[int, int], capture: Capture) -> tuple[Array, Top | None]:
@@ -220,9 +220,9 @@ def statistics_of(products: Products, capture: Capture) -> tuple[dict, dict]:
             state = over_keys(fold, state, q_block, query, k, None, terms, form, block, queries)
         masses = {}
         for statistic in gathered:
-            key_BxQ, there = _chosen_key(statistic, rows)
+            key_BxQ, exists = _chosen_key(statistic, rows)
             logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
-            masses[statistic.name] = (weights_again(logits[..., None], there[..., None], lse)[..., 0], there)
+            masses[statistic.name] = (weights_again(logits[..., None], exists[..., None], lse)[..., 0], exists)
         return _totals(_finished(state, folded) | masses, jnp.isfinite(lse), capture)
 
     sums, counts = over_queries(of_rows, q, block)
@@ -244,12 +244,12 @@ def _logits_of_pairs(q_BxQxHxD: Array, products: Products, rows: Rows, key_BxQ: 
 def _chosen_key(statistic: Mass, rows: Rows) -> tuple[Array, Array]:
     """The key of each query ([B or 1, Q], within bounds), and where it exists and is visible ([B or 1, H or 1, Q])."""
     key_BxQ = statistic.key(rows)
-    there = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
+    exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
     key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
     batches = [leaf.shape[0] for leaf in jax.tree.leaves(rows.mask)]
     pairs = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
     seen = visible(rows.mask, rows.query_Q, pairs)
-    return key_BxQ, there if seen is None else there & seen[..., 0]
+    return key_BxQ, exists if seen is None else exists & seen[..., 0]
 
 
 def _initial(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
@@ -285,31 +285,31 @@ def _fold_cells(state: dict, cells: Cells, rows: Rows, statistics: tuple[Statist
 
 def _finished(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
     """The number of each row, and where it is one."""
-    found: dict[str, tuple[Array, Array]] = {}
+    values: dict[str, tuple[Array, Array]] = {}
     for statistic in statistics:
         match statistic:
             case Reduction(name=name, finish=finish, counts=counts):
-                found[name] = finish(state[name]), counts(state[name])
+                values[name] = finish(state[name]), counts(state[name])
             case Expectation(name=name):
-                found[name] = state[name][0], jnp.bool_(True)
-    return found
+                values[name] = state[name][0], jnp.bool_(True)
+    return values
 
 
 def _totals(values: dict[str, tuple[Array, Array]], some: Array, capture: Capture) -> tuple[dict, dict]:
     """Sums over rows (and batch) of each statistic, and how many rows counted: those that see any key at all."""
     summed = 2 if capture.by_example else (0, 2)
     sums, counts = {}, {}
-    for name, (value, there) in values.items():
-        here = jnp.broadcast_to(some & there, value.shape)
-        sums[name] = jnp.sum(value, axis=summed, where=here)
-        counts[name] = jnp.sum(here, axis=summed).astype(value.dtype)
+    for name, (value, exists) in values.items():
+        counted = jnp.broadcast_to(some & exists, value.shape)
+        sums[name] = jnp.sum(value, axis=summed, where=counted)
+        counts[name] = jnp.sum(counted, axis=summed).astype(value.dtype)
     return sums, counts
 
 
 def of_chosen_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
     """The heads that were asked for, of an array whose second axis they are.
 
-    Errors: ValueError for a head that is not there.
+    Errors: ValueError for a head that the attention does not have.
     """
     if capture.heads is None:
         return weights_BxHxQxK

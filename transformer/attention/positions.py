@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.attention.blocks import Block, Sizes, Weight, normal, xavier_uniform, zeros
+from transformer.attention.blocks import Block, Keys, Logits, Queries, Sizes, Weight, normal, xavier_uniform, zeros
 from transformer.attention.fields import array, pytree, static
 from transformer.attention.waves import rotary, waves_of
 
 
 class Position(enum.Enum):
-    """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) need nothing here.
+    """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) are none of its business.
 
     rotary pairs neighbouring features, as its paper does; rotary_halves pairs feature i with i + D/2, as the
     published weights of many later models do.
@@ -31,11 +31,8 @@ class Position(enum.Enum):
     TRANSFORMER_XL = "transformer_xl"
 
 
-Queries = Float[Array, "B Q H D"]
-Keys = Float[Array, "B K G D"]
 QueryPositions = Int[Array, "#B Q"]
 KeyPositions = Int[Array, "#B #Q K"]
-Logits = Float[Array, "B H Q K"]
 
 
 class PositionScheme(Block):
@@ -71,9 +68,9 @@ class PositionScheme(Block):
         """The queries as their product with the keys takes them."""
         return q_BxQxHxD
 
-    def key(self, k_BxKxGxD: Keys, positions: Int[Array, "#B K"]) -> Keys:
+    def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
         """The keys as their product with the queries takes them."""
-        return k_BxKxGxD
+        return k_BxKxGxC
 
     def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits | None:
         """What is added to the product q . k before it is scaled, from the query and its distances to the keys."""
@@ -115,8 +112,8 @@ class Rotary(PositionScheme):
     def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
         return rotary(q_BxQxHxD, positions, base=self.base, halves=self.halves)
 
-    def key(self, k_BxKxGxD: Keys, positions: Int[Array, "#B K"]) -> Keys:
-        return rotary(k_BxKxGxD, positions, base=self.base, halves=self.halves)
+    def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
+        return rotary(k_BxKxGxC, positions, base=self.base, halves=self.halves)
 
 
 @pytree

@@ -25,12 +25,12 @@ from transformer.attention.masks import of_part
 
 
 class Ring(NamedTuple):
-    """The mesh axes around which keys and values travel, and how many devices stand there."""
+    """The mesh axes around which keys and values travel, and how many devices stand around it."""
 
     axes: tuple[str, ...]
     size: int
 
-    def here(self) -> Array:
+    def place(self) -> Array:
         """The place of this device."""
         return jax.lax.axis_index(self.axes)
 
@@ -100,14 +100,14 @@ def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any
         start, chunk, reach = _chunk(terms, q, k, ring, index)
         k_held, v_held, d_k, d_v = held
 
-        def compute(found: Gradients) -> Gradients:
+        def compute(sums: Gradients) -> Gradients:
             new = backward(q, k_held, v_held, chunk, d_output, centre, log_sum, form, block, wide)
-            whole = _of_all_keys(new.terms[0], found.terms[0], start), new.terms[1]
-            return jax.tree.map(jnp.add, found, new._replace(terms=whole))
+            whole = _of_all_keys(new.terms[0], sums.terms[0], start), new.terms[1]
+            return jax.tree.map(jnp.add, sums, new._replace(terms=whole))
 
         d_q, d_terms = carry
-        found = _where_reached(reach, compute, Gradients(d_q, d_k, d_v, d_terms))
-        return (found.q, found.terms), (k_held, v_held, found.k, found.v)
+        sums = _where_reached(reach, compute, Gradients(d_q, d_k, d_v, d_terms))
+        return (sums.q, sums.terms), (k_held, v_held, sums.k, sums.v)
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide), (q, k, v, (terms.bias, terms.position)))
     d_q, d_k, d_v, d_terms = zeros
@@ -138,12 +138,12 @@ def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) 
 
 def _chunk(terms: LogitTerms, q: Array, k: Array, ring: Ring, index: Array) -> tuple[Array, LogitTerms, Array | None]:
     """Of the keys that are held in step `index`: the first, their terms, and whether a query may see any of them."""
-    here = ring.here()
+    place = ring.place()
     queries, keys = q.shape[1], k.shape[1]
-    start = (here - index) % ring.size * keys
+    start = (place - index) % ring.size * keys
 
     held = _held(terms, start, keys)
-    part = of_part(held.mask, len(q), here * queries, start)
+    part = of_part(held.mask, len(q), place * queries, start)
     reach = reachable(part, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32))
     return start, dataclasses.replace(held, mask=part), reach
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.arguments import check_positive
-from transformer.attention.blocks import Block, Sizes, Weight, xavier_uniform, zeros
+from transformer.attention.blocks import Block, Keys, Logits, Queries, Sizes, Weight, xavier_uniform, zeros
 from transformer.attention.fields import pytree
 
 
@@ -26,10 +26,7 @@ class Score(enum.Enum):
     LOCATION = "location"
 
 
-Queries = Float[Array, "B Q H D"]
-Keys = Float[Array, "B K G C"]
 Prepared = Float[Array, "B K _ _"]
-Logits = Float[Array, "B H Q K"]
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -59,10 +56,6 @@ class ScoreFunction(Block):
     def key_side(self, depth: int) -> tuple[str, bool] | None:
         """The field that meets the keys, and whether it fits keys of this depth; None where no field does."""
         return None
-
-    def prepared_shape(self, q: tuple[int, ...], prepared: tuple[int, ...]) -> tuple[int, ...]:
-        """What the shape of prepared keys must end in."""
-        return prepared[2:]
 
     def query(self, q_BxQxHxD: Queries) -> Queries:
         """The queries as their product with the prepared keys takes them."""
@@ -139,7 +132,7 @@ class Cosine(Dot):
             beta = jnp.moveaxis(jnp.asarray(beta), 1, 2)[..., None]
         return (_unit(q_BxQxHxD) * beta).astype(q_BxQxHxD.dtype)
 
-    def prepare(self, k_BxKxGxC: Keys) -> Keys:
+    def prepare(self, k_BxKxGxC: Keys) -> Prepared:
         return _unit(k_BxKxGxC).astype(k_BxKxGxC.dtype)
 
 
@@ -161,36 +154,42 @@ class General(ScoreFunction):
     def key_side(self, depth: int) -> tuple[str, bool]:
         return "weight_HxDxC", self.weight_HxDxC.shape[2:] == (depth,)
 
-    def prepared_shape(self, q: tuple[int, ...], prepared: tuple[int, ...]) -> tuple[int, ...]:
-        return q[2:]
-
     def prepare(self, k_BxKxGxC: Keys) -> Prepared:
         keys_BxKxHxC = repeat_heads(k_BxKxGxC, self.weight_HxDxC.shape[0])
         return jnp.einsum("bkhc,hdc->bkhd", keys_BxKxHxC, self.weight_HxDxC)
 
 
 class _HiddenLayer(ScoreFunction):
-    """A score behind a hidden layer, which prepared keys are the keys' part of: v' f(W1 k + W2 q)."""
+    """A score behind a hidden layer over [k ; q], v' f(W [k ; q]): the rows of W behind the keys' meet the query."""
 
+    weight_HxIxA: Float[Array, "H I A"]
     score_HxA: Float[Array, "H A"]
 
     hidden = True
     matrices = ("keys", "queries")
 
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        return {"weight": _matrix(sizes, sizes.key_depth + sizes.depth, sizes.hidden), "vector": _vector(sizes)}
+
+    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        heads, inner = q[2], self.score_HxA.shape[-1]
+        return {"weight_HxIxA": (heads, k[3] + q[3], inner), "score_HxA": (heads, inner)}
+
+    def key_side(self, depth: int) -> tuple[str, bool]:
+        return "weight_HxIxA", self.weight_HxIxA.shape[1:2] > (depth,)
+
     def key_matrix(self, depth: int) -> Array:
-        """W1 for keys of this depth."""
-        raise NotImplementedError
+        """The part of W that keys of this depth meet."""
+        return self.weight_HxIxA[:, :depth]
 
     def query_matrix(self, depth: int) -> Array:
-        """W2 for queries of this depth."""
-        raise NotImplementedError
+        """The part of W that queries of this depth meet."""
+        return self.weight_HxIxA[:, -depth:]
 
     def activation(self, sums_BxHxQxKxA: Array) -> Array:
         """The hidden layer's f."""
         return jnp.tanh(sums_BxHxQxKxA)
-
-    def prepared_shape(self, q: tuple[int, ...], prepared: tuple[int, ...]) -> tuple[int, ...]:
-        return self.score_HxA.shape
 
     def prepare(self, k_BxKxGxC: Keys) -> Prepared:
         matrix_HxCxA = self.key_matrix(k_BxKxGxC.shape[-1])
@@ -218,11 +217,7 @@ class Additive(_HiddenLayer):
 
     def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         heads, inner = q[2], self.score_HxA.shape[-1]
-        return {
-            "keys_HxCxA": (heads, k[3], inner),
-            "queries_HxDxA": (heads, q[3], inner),
-            "score_HxA": (heads, inner),
-        }
+        return {"keys_HxCxA": (heads, k[3], inner), "queries_HxDxA": (heads, q[3], inner), "score_HxA": (heads, inner)}
 
     def key_side(self, depth: int) -> tuple[str, bool]:
         return "keys_HxCxA", self.keys_HxCxA.shape[1:2] == (depth,)
@@ -234,31 +229,8 @@ class Additive(_HiddenLayer):
         return self.queries_HxDxA
 
 
-class _Joined(_HiddenLayer):
-    """A hidden layer over [k ; q]: the rows of W behind the keys' meet the query."""
-
-    weight_HxIxA: Float[Array, "H I A"]
-
-    @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
-        return {"weight": _matrix(sizes, sizes.key_depth + sizes.depth, sizes.hidden), "vector": _vector(sizes)}
-
-    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
-        heads, inner = q[2], self.score_HxA.shape[-1]
-        return {"weight_HxIxA": (heads, k[3] + q[3], inner), "score_HxA": (heads, inner)}
-
-    def key_side(self, depth: int) -> tuple[str, bool]:
-        return "weight_HxIxA", self.weight_HxIxA.shape[1:2] > (depth,)
-
-    def key_matrix(self, depth: int) -> Array:
-        return self.weight_HxIxA[:, :depth]
-
-    def query_matrix(self, depth: int) -> Array:
-        return self.weight_HxIxA[:, -depth:]
-
-
 @pytree
-class Concat(_Joined):
+class Concat(_HiddenLayer):
     """v' tanh(W [k ; q]) (Luong et al. 2015, section 3.1)."""
 
     weight_HxIxA: Float[Array, "H I A"]
@@ -266,7 +238,7 @@ class Concat(_Joined):
 
 
 @pytree
-class Mlp(_Joined):
+class Mlp(_HiddenLayer):
     """v' relu(W [k ; q] + b), a perceptron with one hidden layer."""
 
     weight_HxIxA: Float[Array, "H I A"]

@@ -99,14 +99,14 @@ def shards_of(q: Array, k: Array) -> Shards | None:
     What cannot be divided evenly lies whole on every device: examples, heads or key heads that are too few, and
     positions unless both the queries and the keys can be, such as those of a prompt or of a step of decoding.
     """
-    here = placement()
-    if here is None or here.mesh.size == 1:
+    placed = placement()
+    if placed is None or placed.mesh.size == 1:
         return None
     (batch, queries, heads), (keys, groups) = q.shape[:3], k.shape[1:3]
-    of_heads = here.even_axes("heads", heads)
-    of_groups = here.even_axes("groups", groups) if here.axes("groups") == of_heads else ()
-    length = here.even_axes("length", queries, keys)
-    return Shards(here.mesh, here.even_axes("batch", batch), of_heads, of_groups, length, here.attention)
+    of_heads = placed.even_axes("heads", heads)
+    of_groups = placed.even_axes("groups", groups) if placed.axes("groups") == of_heads else ()
+    length = placed.even_axes("length", queries, keys)
+    return Shards(placed.mesh, placed.even_axes("batch", batch), of_heads, of_groups, length, placed.attention)
 
 
 class Program(NamedTuple):
@@ -138,10 +138,10 @@ def attend_sharded(
             return attend_in_ring(q, k, v, terms, program.form, Ring(shards.length, shards.parts("length")))
         k, v = (_gathered(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
-        found = attend_products(
+        results = attend_products(
             q, k, v, _own_terms(terms, q, program), program.form, backend, interpret=program.interpret, kernel=kernel
         )
-        return tuple(x for x in found if x is not None)
+        return tuple(x for x in results if x is not None)
 
     def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array]) -> Array:
         k, v = (_gathered(shards.own_groups(x, program.heads), shards) for x in (k, v))
@@ -170,31 +170,31 @@ def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Pr
     shards = program.shards
     leaves, tree = jax.tree.flatten(terms)
 
-    def products(here: Shards, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> Products:
-        k = _gathered(here.own_groups(k, program.heads), here)
-        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, program._replace(shards=here))
-        return Products(q, k, terms, program.form, log_sum, first_example=here.place_in("batch") * len(q))
+    def products(used: Shards, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> Products:
+        k = _gathered(used.own_groups(k, program.heads), used)
+        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, program._replace(shards=used))
+        return Products(q, k, terms, program.form, log_sum, first_example=used.place_in("batch") * len(q))
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
-        found = statistics_of(products(shards, *parts), capture)
+        sums = statistics_of(products(shards, *parts), capture)
         over = shards.length if capture.by_example else shards.batch + shards.length
-        return jax.lax.psum(found, over) if over else found
+        return jax.lax.psum(sums, over) if over else sums
 
     def maps(*parts: Any) -> tuple:
         # Which heads are wanted is asked of all of them, which no device has.
         return maps_of(products(whole, *parts), dataclasses.replace(capture, heads=None))
 
-    def run(here: Shards, body: Any, output: PartitionSpec) -> Any:
-        q_spec, k_spec, row_spec = _specs(here)
-        inputs = (q_spec, k_spec, here.specs_of(terms), row_spec)
-        return here.on_each(body, inputs, output)(q, k, leaves, log_sum)
+    def run(used: Shards, body: Any, output: PartitionSpec) -> Any:
+        q_spec, k_spec, row_spec = _specs(used)
+        inputs = (q_spec, k_spec, used.specs_of(terms), row_spec)
+        return used.on_each(body, inputs, output)(q, k, leaves, log_sum)
 
     # The few examples that are mapped are not worth a program for rows on one device and their pools on another.
     whole = shards._replace(length=())
     of_heads = shards.spec("batch", "heads") if capture.by_example else shards.spec("heads")
     sums, counts = run(shards, statistics, of_heads)
-    found = run(whole, maps, whole.spec("batch", "heads")) if capture.maps else (None, None, None)
-    weights, pooled, top = jax.tree.map(lambda x: of_chosen_heads(x, capture), found)
+    every_head = run(whole, maps, whole.spec("batch", "heads")) if capture.maps else (None, None, None)
+    weights, pooled, top = jax.tree.map(lambda x: of_chosen_heads(x, capture), every_head)
     return Captured(weights, sums, counts, pooled, top)
 
 

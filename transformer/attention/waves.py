@@ -46,11 +46,7 @@ def sinusoidal(positions: Int[Array, "*shape"], width: int, *, halves: bool = Fa
 
 
 def rotary(
-    x_BxNxHxD: Float[Array, "B N H D"],
-    positions: Int[Array, "#B N"],
-    *,
-    base: float = 10000.0,
-    halves: bool = False,
+    x_BxNxHxD: Float[Array, "B N H D"], positions: Int[Array, "#B N"], *, base: float = 10000.0, halves: bool = False
 ) -> Float[Array, "B N H D"]:
     """Each pair of features turned by its position times its frequency (Su et al. 2021, section 3.2.2, equation 15).
 

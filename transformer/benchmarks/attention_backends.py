@@ -29,7 +29,7 @@ class Timing(NamedTuple):
 
 
 def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str, causal: bool, repeats: int) -> Timing:
-    """Time self-attention of random arrays on every backend that takes it here."""
+    """Time self-attention of random arrays on every backend that takes it on this machine."""
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(key, (batch, length, heads, depth), dtype) for key in keys)
     mask, shape = Mask(causal=causal), CallShape.of(q, k, v)
@@ -50,7 +50,7 @@ def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str
             jax.block_until_ready(program(q, k, v))
             if repeat:  # the first compiles
                 times[name].append(time.perf_counter() - began)
-    medians = {name: statistics.median(found) for name, found in times.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     return Timing(
         length,
         choose(AttentionSpec(), variant, shape),

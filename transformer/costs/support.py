@@ -7,18 +7,10 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.attention.backends import (
-    BACKENDS,
-    DENSE_LOGITS,
-    CallShape,
-    Variant,
-    choose,
-    unfit,
-    unsupported,
-)
+from transformer.attention.backends import BACKENDS, DENSE_LOGITS, CallShape, Variant, choose, unfit, unsupported
 from transformer.attention.masks import FACTS, NEEDS
 from transformer.attention.normalisers import Normaliser, Reweighting
-from transformer.attention.positions import Position
+from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import SequenceParallel
@@ -90,7 +82,7 @@ def page() -> str:
 
 
 def _limits() -> dict[str, list[str]]:
-    """What of each array and machine the backends take, found by asking for one after the other."""
+    """What of each array and machine the backends take, learned by asking for one after the other."""
     suits = CallShape("gpu", "bfloat16", batch=1, heads=1, queries=1024, keys=1024, depth=64, value_depth=64)
     probes: dict[str, dict[Any, dict[str, Any]]] = {
         "platform": {name: {"platform": name} for name in ("cpu", "gpu", "tpu")},
@@ -119,10 +111,11 @@ def in_words(values: Sequence[Any], largest: Any) -> str:
 def _choices() -> str:
     """What auto chooses for some usual requests on some usual machines."""
     causal = Variant(facts=frozenset({"causal"}))
+    biased = next(position for position, scheme in SCHEMES.items() if scheme.biases)
     requests = {
         "causal": causal,
         "causal, query_offset": Variant(facts=frozenset({"causal", "query_offset"})),
-        "causal, alibi": dataclasses.replace(causal, position=Position.ALIBI),
+        f"causal, {biased.value}": dataclasses.replace(causal, position=biased),
         "causal, sparsemax": dataclasses.replace(causal, normaliser=Normaliser.SPARSEMAX),
     }
     machines = (("cpu", "float32", 1), ("gpu", "bfloat16", 1), ("gpu", "float32", 1))
