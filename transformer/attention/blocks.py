@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float
 
 Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]  # key, which constants ignore; shape; type
+AnyArray = Array | np.ndarray
 Queries = Float[Array, "B Q H D"]
 Keys = Float[Array, "B K G C"]
 Logits = Float[Array, "B H Q K"]

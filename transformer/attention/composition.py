@@ -250,6 +250,6 @@ def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: Position) ->
         return prepared.keys, prepared.depth
     if not is_array(prepared):
         raise TypeError(f"prepared is {shown(prepared)}; give {call}")
-    if not SCORES[kind].raw or SCHEMES[position].pairs:
+    if not SCORES[kind].raw or SCHEMES[position].turns:
         raise TypeError(f"prepared is {shown(prepared)}, keys that are not prepared for {kind}; give {call}")
     return prepared, prepared.shape[-1] if prepared.ndim else 0

@@ -38,12 +38,13 @@ KeyPositions = Int[Array, "#B #Q K"]
 class PositionScheme(Block):
     """One way in which attention knows positions, and what is to be known of it; this one knows none.
 
-    `pairs`: it turns pairs of features. `biases`: what it adds to a logit follows from the positions alone, so that a
-    program in blocks can add it. `shared`: all layers of a stack have its parameters in common.
+    `turns`: it turns pairs of features of queries and keys. `biases`: what it adds to a logit follows from the
+    positions alone, so that a program in blocks can add it. `shared`: all layers of a stack have its parameters in
+    common.
     """
 
     parameters = "none"
-    pairs = False
+    turns = False
     biases = False
     shared = False
 
@@ -95,7 +96,7 @@ class Rotary(PositionScheme):
     halves: bool = static(default=False)
 
     parameters = "optional"
-    pairs = True
+    turns = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.base) and self.base > 0):

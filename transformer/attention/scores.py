@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.arguments import check_positive
-from transformer.attention.blocks import Block, Keys, Logits, Queries, Sizes, Weight, xavier_uniform, zeros
+from transformer.attention.blocks import AnyArray, Block, Keys, Logits, Queries, Sizes, Weight, xavier_uniform, zeros
 from transformer.attention.fields import pytree
 
 
@@ -103,7 +103,7 @@ class Cosine(Dot):
     at most.
     """
 
-    sharpening: Float[Array, "#B #H #Q"] | float = 1.0
+    sharpening: Float[AnyArray, "#B #H #Q"] | float = 1.0
 
     parameters = "optional"
     dot = raw = False
@@ -140,7 +140,7 @@ class Cosine(Dot):
 class General(ScoreFunction):
     """q' W k (Luong et al. 2015, section 3.1), W one for each head."""
 
-    weight_HxDxC: Float[Array, "H D C"]
+    weight_HxDxC: Float[AnyArray, "H D C"]
 
     matrices = ("keys",)
 
@@ -162,8 +162,8 @@ class General(ScoreFunction):
 class _HiddenLayer(ScoreFunction):
     """A score behind a hidden layer over [k ; q], v' f(W [k ; q]): the rows of W behind the keys' meet the query."""
 
-    weight_HxIxA: Float[Array, "H I A"]
-    score_HxA: Float[Array, "H A"]
+    weight_HxIxA: Float[AnyArray, "H I A"]
+    score_HxA: Float[AnyArray, "H A"]
 
     hidden = True
     matrices = ("keys", "queries")
@@ -179,11 +179,11 @@ class _HiddenLayer(ScoreFunction):
     def key_side(self, depth: int) -> tuple[str, bool]:
         return "weight_HxIxA", self.weight_HxIxA.shape[1:2] > (depth,)
 
-    def key_matrix(self, depth: int) -> Array:
+    def key_matrix(self, depth: int) -> AnyArray:
         """The part of W that keys of this depth meet."""
         return self.weight_HxIxA[:, :depth]
 
-    def query_matrix(self, depth: int) -> Array:
+    def query_matrix(self, depth: int) -> AnyArray:
         """The part of W that queries of this depth meet."""
         return self.weight_HxIxA[:, -depth:]
 
@@ -206,9 +206,9 @@ class _HiddenLayer(ScoreFunction):
 class Additive(_HiddenLayer):
     """v' tanh(W1 k + W2 q) (Bahdanau et al. 2015, appendix A.1.2)."""
 
-    keys_HxCxA: Float[Array, "H C A"]
-    queries_HxDxA: Float[Array, "H D A"]
-    score_HxA: Float[Array, "H A"]
+    keys_HxCxA: Float[AnyArray, "H C A"]
+    queries_HxDxA: Float[AnyArray, "H D A"]
+    score_HxA: Float[AnyArray, "H A"]
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
@@ -222,10 +222,10 @@ class Additive(_HiddenLayer):
     def key_side(self, depth: int) -> tuple[str, bool]:
         return "keys_HxCxA", self.keys_HxCxA.shape[1:2] == (depth,)
 
-    def key_matrix(self, depth: int) -> Array:
+    def key_matrix(self, depth: int) -> AnyArray:
         return self.keys_HxCxA
 
-    def query_matrix(self, depth: int) -> Array:
+    def query_matrix(self, depth: int) -> AnyArray:
         return self.queries_HxDxA
 
 
@@ -233,17 +233,17 @@ class Additive(_HiddenLayer):
 class Concat(_HiddenLayer):
     """v' tanh(W [k ; q]) (Luong et al. 2015, section 3.1)."""
 
-    weight_HxIxA: Float[Array, "H I A"]
-    score_HxA: Float[Array, "H A"]
+    weight_HxIxA: Float[AnyArray, "H I A"]
+    score_HxA: Float[AnyArray, "H A"]
 
 
 @pytree
 class Mlp(_HiddenLayer):
     """v' relu(W [k ; q] + b), a perceptron with one hidden layer."""
 
-    weight_HxIxA: Float[Array, "H I A"]
-    bias_HxA: Float[Array, "H A"]
-    score_HxA: Float[Array, "H A"]
+    weight_HxIxA: Float[AnyArray, "H I A"]
+    bias_HxA: Float[AnyArray, "H A"]
+    score_HxA: Float[AnyArray, "H A"]
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
@@ -266,7 +266,7 @@ class Location(ScoreFunction):
     began.
     """
 
-    weight_HxDxN: Float[Array, "H D N"]
+    weight_HxDxN: Float[AnyArray, "H D N"]
 
     raw = indexed = True
 

@@ -104,9 +104,10 @@ class MultiHeadAttention(Module):
         return self.read(x_BxQxE, *projected, mask=mask, table=table, key=key, capture=capture)
 
     def cacheable(self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"]) -> KeysAndValues:
-        """Keys and values as `step` keeps them: where every key need not be at its own place, with their position."""
+        """Keys and values as `step` keeps them: keys are turned once, by the position that they came from."""
         keys, values = keys_and_values
-        return (keys if self.indexed else self._scheme(None, keys.dtype).key(keys, positions_BxK)), values
+        turns = SCHEMES[self.spec.position].turns
+        return (self._scheme(None, keys.dtype).key(keys, positions_BxK) if turns else keys), values
 
     def step(
         self,

@@ -67,7 +67,7 @@ class TrainedScore(_Trained):
 
 
 class TrainedPositions(_Trained):
-    """What a layer's own relative positions have learned: empty where the scheme trains nothing, or all layers share it."""
+    """What a layer's own relative positions have learned: nothing where all layers share it, or no array is trained."""
 
     def __init__(self, config: BlockConfig, *, parameter: Parameter, keys: Keys):
         self.scheme, self.sizes = config.positions.scheme, config.sizes()

@@ -235,7 +235,7 @@ class BlockConfig:
             )
         if self.positions in WAVES and self.width % 2:
             raise UserError(f"config.model.width={self.width} is odd; sinusoidal positions need an even width")
-        if self.positions.scheme.pairs and self.depth % 2:
+        if self.positions.scheme.turns and self.depth % 2:
             raise UserError(
                 f"the head depth {self.depth} is odd; config.model.positions={self.positions.value} turns pairs of "
                 "features"
