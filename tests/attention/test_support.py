@@ -112,8 +112,11 @@ def everything(cell: Cell, arrays: Any, mask: Mask, cotangents: Cotangents) -> t
     return values, pull_back(weights)[0], captured
 
 
-def faults_of(cell: Cell) -> list[str]:
-    """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache."""
+def faults_of(cell: Cell, level: int | None = None) -> list[str]:
+    """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache.
+
+    `level`: of XLA's optimisations, at which the program of output and gradients is then compiled.
+    """
     sizes = cells.sizes_of(cell.backend)
     expected = expected_of(cell.combination, sizes)
     arrays = jax.tree.map(jnp.asarray, cells.arrays_of(cell.combination, sizes))
@@ -127,9 +130,12 @@ def faults_of(cell: Cell) -> list[str]:
         if not (difference <= within).all():
             faults.append(f"{cell}: {name} is off by {difference.max():.1e}, more than {np.max(within):.1e}")
 
-    run = jax.jit(everything, static_argnums=0) if cell.backend in COMPILED else everything
-    with jax.default_matmul_precision("highest"), jax.disable_jit(cell.backend not in COMPILED):
+    eagerly = cell.backend not in COMPILED
+    options = {} if level is None else {"xla_backend_optimization_level": level}
+    run = jax.jit(everything, static_argnums=0, compiler_options=options)
+    with jax.default_matmul_precision("highest"), jax.disable_jit(eagerly and level is None):
         (output, log_prob), gradients, captured = run(cell, arrays, mask, cotangents)
+    with jax.default_matmul_precision("highest"), jax.disable_jit(eagerly):
         compare("output", output, expected.training.output)
         if cell.combination.normaliser in SAMPLERS:
             compare("log_prob", log_prob, expected.training.log_prob)
@@ -154,12 +160,12 @@ def faults_of(cell: Cell) -> list[str]:
     return faults
 
 
-def faults_of_all(chosen: Sequence[Cell]) -> list[str]:
+def faults_of_all(chosen: Sequence[Cell], level: int | None = None) -> list[str]:
     """Those of each cell; one that raises is a fault too, and hides no other."""
     faults = []
     for cell in chosen:
         try:
-            faults += faults_of(cell)
+            faults += faults_of(cell, level)
         except Exception as error:
             faults.append(f"{cell}: raises {error!r}")
     return faults
