@@ -56,7 +56,8 @@ def expected_in_row(result: dict, arm: dict) -> list[float | None]:
     pair = next((each for each in result["comparisons"] if each["arm"] == arm["name"] and each["task"] is None), None)
     row = [arm["mean"], *arm["interval"], arm["iqm"]["value"], *arm["iqm"]["interval"]]
     if pair:
-        row += [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"], pair["power"]["detectable"]]
+        row += [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"], pair["p_permutation"]]
+        row.append(pair["power"]["detectable"])
         row += [number for entry in pair["power"]["seeds_for"] for number in (entry["difference"], entry["seeds"])]
     runs, target = arm["runs"], arm["to_target"]
     return [

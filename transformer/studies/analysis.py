@@ -11,7 +11,7 @@ from transformer.studies.ablation import Ablation
 from transformer.studies.cells import Cell, Point
 from transformer.studies.choice import DIVERGED, DONE, FAILED, Study, arrange, beats, best, finished, worst
 from transformer.studies.comparisons import Comparison, comparisons
-from transformer.studies.statistics import interquartile_interval, interquartile_mean, t_test, wilson
+from transformer.studies.statistics import interquartile_interval, interquartile_mean, permutation_p, t_test, wilson
 from transformer.studies.wording import reason, summary, warnings
 
 
@@ -317,6 +317,7 @@ def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
         "differences": [{"task": task, "seed": seed, "value": value} for seed, value in pair.differences.items()],
         "n": pair.n,
         "p": pair.test and pair.test.p,
+        "p_permutation": permutation_p(list(pair.differences.values())) if pair.test else None,
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
         "why": reason(study, pair),

@@ -110,7 +110,7 @@ function valueColumns() {
     },
     {
       head: "IQM",
-      title: "interquartile mean over tasks and seeds, stratified bootstrap interval",
+      title: "interquartile mean over tasks and seeds, stratified BCa bootstrap interval",
       absent: !data.arms.some(({ iqm }) => iqm?.interval),
       cell: ({ iqm }) =>
         isNumber(iqm?.value)
@@ -134,7 +134,9 @@ function comparisonColumns() {
     },
     {
       head: "p (Holm)",
-      title: "paired t test, after Holm's correction; the uncorrected value below",
+      title:
+        "paired t test, after Holm's correction; below it the uncorrected value, and that of flipping the signs of " +
+        "the paired differences",
       absent: !overall.some(({ p_holm }) => isNumber(p_holm)),
       cell: (arm) => probabilitiesOf(comparisonOf(arm.name)),
     },
@@ -193,6 +195,7 @@ function probabilitiesOf(found) {
   return [
     line(exact(found.p_holm, probability(found.p_holm))),
     small("p ", exact(found.p, probability(found.p))),
+    small("permutation p ", exact(found.p_permutation, probability(found.p_permutation))),
   ];
 }
 
