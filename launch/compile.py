@@ -10,9 +10,9 @@ from launch.cli import Arguments, Command, Flag, run
 from transformer.config import UserError
 
 if TYPE_CHECKING:
+    from transformer.pods.prove import Proof
+    from transformer.pods.search import Suggestion, Tried
     from transformer.training.experiment import Experiment
-    from transformer.training.pod_search import Suggestion, Tried
-    from transformer.training.pods import Proof
 
 
 def _environment(arguments: Arguments) -> Mapping[str, str]:
@@ -51,8 +51,8 @@ def main(arguments: Arguments) -> None:
     """Compile, print, and leave with 1 where it does not fit."""
     if arguments.tries < 1:
         raise UserError(f"--tries={arguments.tries} must be at least 1")
+    from transformer.pods.prove import prove, topology_of
     from transformer.training.experiment import resolve
-    from transformer.training.pods import prove, topology_of
 
     experiment = resolve(arguments.config)
     topology = topology_of(experiment, arguments.topology)
@@ -69,7 +69,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _search(experiment: Any, topology: str, tries: int) -> list["Tried"]:
-    from transformer.training.pod_search import search
+    from transformer.pods.search import search
 
     found = []
     for tried in search(experiment, topology, tries):
@@ -83,7 +83,7 @@ def entry(proof: "Proof") -> dict[str, Any]:
     import jax
 
     from transformer.costs.program import totals
-    from transformer.training.pod_search import advise
+    from transformer.pods.search import advise
 
     program, expected, experiment = proof.program, proof.estimate, proof.experiment
     return {
@@ -140,7 +140,7 @@ def _remat(experiment: "Experiment") -> str | None:
 
 def page(proof: "Proof") -> str:
     """What a person reads of one proof."""
-    from transformer.training.pod_search import advise
+    from transformer.pods.search import advise
 
     experiment = proof.experiment
     lines = [

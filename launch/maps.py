@@ -32,7 +32,7 @@ def main(arguments: Arguments) -> None:
     if arguments.port is not None and not arguments.serve:
         raise UserError(f"--port={arguments.port} means something with --serve alone: add --serve, or leave it out")
     from transformer.maps import report, serve
-    from transformer.training.run_directory import RunDirectory
+    from transformer.runs.directory import RunDirectory
 
     directory = RunDirectory.open(arguments.workdir).path
     against = _other_run(arguments.against, directory)

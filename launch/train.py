@@ -44,7 +44,7 @@ def main(arguments: Arguments) -> None:
 
         print(show(values, (*arguments.overrides, *(() if arguments.data_dir is None else ("task.data_dir",)))))
         return
-    from transformer.training.processes import start
+    from transformer.runs.processes import start
 
     start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
     from transformer.training.experiment import resolve, train

@@ -21,9 +21,9 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models.registry import FAMILIES
+from transformer.runs.checkpoint import Checkpoints
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, rehearse
-from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import (
     Experiment,

@@ -12,7 +12,7 @@ from launch import cli, sizes
 from tests.contracts import cases
 from transformer.models.published import PUBLISHED as SIZES
 from transformer.models.registry import model_config
-from transformer.training.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints
 from transformer.training.optimizer import Algorithm
 
 CONFIG = """

@@ -16,12 +16,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from transformer.config import UserError
 from transformer.models.contract import Variables
+from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
+from transformer.runs.directory import RunDirectory
 from transformer.studies import fairness
 from transformer.tasks.contract import Report
 from transformer.training import experiment, initialise_from, lanes, sharding
-from transformer.training.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.training.initialise_from import InitialiseFrom, initialised
-from transformer.training.run_directory import RunDirectory
 from transformer.training.sinks.contract import NullSink
 from transformer.training.state import TrainState, by_path
 

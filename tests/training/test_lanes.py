@@ -14,9 +14,9 @@ import pytest
 
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
 from transformer.training import experiment, lanes, loop, sharding
-from transformer.training.checkpoint import Checkpoints
-from transformer.training.run_directory import RunDirectory
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.sinks.lanes import LaneSinks

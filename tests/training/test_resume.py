@@ -16,9 +16,9 @@ import pytest
 
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.runs.checkpoint import Checkpoints
 from transformer.tasks.contract import Report
 from transformer.training import experiment, sharding
-from transformer.training.checkpoint import Checkpoints
 from transformer.training.sinks import Console
 from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.state import TrainState, by_path

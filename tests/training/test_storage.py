@@ -14,9 +14,9 @@ import pytest
 from tests.training.bucket_server import BucketServer, Object, running
 from transformer import storage
 from transformer.config import UserError
+from transformer.runs.directory import RunDirectory
 from transformer.storage import InUse, Lost, bucket, lease, locate, parts, storage_of
 from transformer.storage.lease import Lease, leased
-from transformer.training.run_directory import RunDirectory
 from transformer.training.sinks import MetricsFile, TensorBoard, read_metrics
 
 # Not imported here: what it is depends on an environment variable that is set below.

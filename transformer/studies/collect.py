@@ -11,10 +11,10 @@ import numpy as np
 from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned
 from transformer.studies.cells import Cell, Point
-from transformer.training.run_directory import RunDirectory
 from transformer.training.sinks import read_metrics
 
 # What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token

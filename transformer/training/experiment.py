@@ -22,11 +22,13 @@ from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
 from transformer.models.contract import Model, Precision, count_parameters
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
+from transformer.runs.processes import claimed, in_turn, primary
 from transformer.storage import storage_of
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task
 from transformer.training.averages import Average
-from transformer.training.checkpoint import Checkpoints
 from transformer.training.divided_positions import check_divided_positions
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.initialise_from import InitialiseFrom, begin, bring_tokenizer, prepare
@@ -34,10 +36,8 @@ from transformer.training.loop import Cadence, Measured, run
 from transformer.training.optimizer import Optimizer, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.preflight import check_fit, left_out
 from transformer.training.probe import compile_probe
-from transformer.training.processes import claimed, in_turn, primary
 from transformer.training.profile import Profiled
 from transformer.training.records import open_records
-from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import (
     ShardingConfig,
     make_placement,

@@ -23,9 +23,11 @@ from transformer.costs.chips import peak_flops
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept
 from transformer.models.contract import count_parameters
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory, as_texts
+from transformer.runs.processes import claimed
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Report
-from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import (
     Experiment,
     Setting,
@@ -45,9 +47,7 @@ from transformer.training.initialise_from import begin, bring_tokenizer, prepare
 from transformer.training.loop import Diverged, Measured, refuse_divergence, run
 from transformer.training.optimizer import OptimizerConfig, hyper_of
 from transformer.training.probe import compile_probe
-from transformer.training.processes import claimed
 from transformer.training.records import open_records
-from transformer.training.run_directory import RunDirectory, as_texts
 from transformer.training.sharding import make_placement, shard_batch, traced_on
 from transformer.training.sinks import Console
 from transformer.training.sinks.lanes import LaneSinks

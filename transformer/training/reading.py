@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from transformer.config import UserError
 from transformer.named import check_trusted
-from transformer.training.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
 from transformer.training.experiment import Experiment, Setting, assemble, resolve
-from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import one_device
 from transformer.training.state import TrainState
 

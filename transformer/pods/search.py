@@ -13,9 +13,9 @@ from transformer.costs.chips import TOPOLOGIES, chip_of
 from transformer.costs.compiler import topology_devices
 from transformer.costs.program import split_arguments
 from transformer.layers.block_config import BlockConfig, Remat
+from transformer.pods.prove import Proof, prove
 from transformer.tasks.rehearsal import abstract_batch
 from transformer.training.experiment import Experiment, assemble, count_flops
-from transformer.training.pods import Proof, prove
 from transformer.training.sharding import ShardingConfig, is_names, make_placement
 from transformer.training.state import by_path
 

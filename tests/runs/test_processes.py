@@ -15,13 +15,14 @@ import jax
 import numpy as np
 import pytest
 
-from tests.training import one_of_several as several
+from tests.runs import one_of_several as several
 from tests.training.test_digest import digest_by_hand
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.training import experiment, processes, sharding
-from transformer.training.checkpoint import Checkpoints
-from transformer.training.run_directory import RunDirectory
+from transformer.runs import processes
+from transformer.training import experiment, sharding
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
 from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.state import by_path
 
@@ -85,7 +86,7 @@ def together(count: int, devices: int, folder: Path, root: Path) -> list[Ended]:
         processes.ADDRESS: f"127.0.0.1:{free_port()}",
         processes.COUNT: str(count),
     }
-    command = [sys.executable, "-m", "tests.training.one_of_several", str(folder)]
+    command = [sys.executable, "-m", "tests.runs.one_of_several", str(folder)]
     started = []
     with contextlib.ExitStack() as stack:
         for index in range(count):
@@ -126,7 +127,7 @@ class Several(NamedTuple):
     params=[pytest.param((2, 2), id="2x2"), pytest.param((4, 1), id="4x1", marks=pytest.mark.slow)],
 )
 def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, root: Path) -> Several:
-    """Processes that did all of tests/training/one_of_several.py."""
+    """Processes that did all of tests/runs/one_of_several.py."""
     count, devices = request.param
     folder = tmp_path_factory.mktemp("several")
     (folder / "config.json").write_text(json.dumps(CONFIG))
@@ -381,7 +382,7 @@ def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
     """Also of one that has failed while another would wait for it, which is told by no farewell."""
     program = (
         "import sys\n"
-        "from transformer.training import processes\n"
+        "from transformer.runs import processes\n"
         "from launch.platform import leave\n"
         "processes.start(heartbeat=10)\n"
         "import jax\n"

@@ -1,6 +1,6 @@
 """What each of several processes does for test_processes.py: argument 1 is the folder that holds all of it.
 
-It is called with the environment that transformer.training.processes reads, and leaves what it found in files.
+It is called with the environment that transformer.runs.processes reads, and leaves what it found in files.
 """
 
 import json
@@ -22,9 +22,10 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept, keep, levels_of
 from transformer.tasks.labels import Labels
-from transformer.training import experiment, processes, records
-from transformer.training.checkpoint import Checkpoints
-from transformer.training.digest import differing, digests
+from transformer.runs import processes
+from transformer.training import experiment, records
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.digest import differing, digests
 from transformer.training.initialise_from import initialised
 from transformer.training.sinks.background import BackgroundMaps
 
