@@ -16,7 +16,7 @@ from tests.training.bucket_server import BucketServer, running
 from transformer.config import UserError
 from transformer.maps import report, serve
 from transformer.maps.store import MapStore
-from transformer.storage import Lost, lease, locate, storage_of
+from transformer.storage import Lost, lease, locate
 from transformer.tasks.contract import Report
 from transformer.training import experiment, sharding
 from transformer.training.initialise_from import bring_tokenizer, initialised
@@ -126,7 +126,7 @@ def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Pa
     assert [record["step"] for record in here if record["split"] == "train"] == [1, 2, 3, 4]
     assert here == there
     for name in ("samples.jsonl", "heads.jsonl"):
-        assert (disk / name).read_bytes() == storage_of(run).read(run / name)
+        assert (disk / name).read_bytes() == (run / name).read_bytes()
     for name in ("tokenizer.json", "tokenizer_roles.json", "config.json"):
         assert (disk / name).read_bytes() == (run / name).read_bytes()
     one, other = MapStore.existing(disk / "maps"), MapStore.existing(run / "maps")
@@ -149,7 +149,7 @@ def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
 def test_a_finished_run_trains_nothing_and_holds_no_lease(
     run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lasting = {name for name in server.names() if "/log.txt" not in name and "environment" not in name}
+    lasting = {name for name in server.names() if "log.txt" not in name and "environment" not in name}
     before = {name: server.objects["bucket", name].content for name in lasting}
     experiment.train(experiment.resolve(CONFIG), run)
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
@@ -168,7 +168,8 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     assert (str(page), page.stat().length) == ("gs://bucket/runs/one/report.html", len(page.read_bytes()))
     assert "cross_entropy" in page.read_text()
     assert serve.signature([run]) == seen  # the page is not made from itself
-    server.put("bucket", "runs/one/metrics.jsonl/000009", json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
+    metrics = server.objects["bucket", "runs/one/metrics.jsonl"].content
+    server.put("bucket", "runs/one/metrics.jsonl", metrics + json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
     assert serve.signature([run]) != seen
 
 

@@ -16,7 +16,6 @@ from transformer.maps.encode import pack
 from transformer.maps.record import evenly
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import change_points, describe, head_roles
-from transformer.storage import storage_of
 
 COLUMNS = 400  # steps of a heat map at most: more would be less than a pixel each
 CODES = 65_534  # the code after the last one stands for what is not defined
@@ -105,7 +104,7 @@ def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """
     found: dict[str, dict[int, dict[str, Any]]] = {}
     try:
-        lines = storage_of(path).read(path).splitlines()
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         lines = []
     for number, line in enumerate(lines, start=1):

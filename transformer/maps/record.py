@@ -10,7 +10,6 @@ import numpy as np
 
 from transformer.attention import pooling
 from transformer.config import UserError, flatten
-from transformer.storage import storage_of
 
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
@@ -115,7 +114,7 @@ def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _records(path: Path) -> list[dict[str, Any]] | None:
     """The JSON objects of a file, a line each, without a last line that is still being written; None without a file."""
     try:
-        lines = storage_of(path).read(path).splitlines()
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return None
     records = []

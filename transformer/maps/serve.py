@@ -185,7 +185,7 @@ def awaited(run_directory: Path) -> str | None:
     metrics = run_directory / "metrics.jsonl"
     try:
         # A first line without its end is still being written.
-        return None if b"\n" in storage_of(metrics).read(metrics) else "its first metrics"
+        return None if b"\n" in metrics.read_bytes() else "its first metrics"
     except FileNotFoundError:
         return "its first metrics"
 

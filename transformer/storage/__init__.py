@@ -1,4 +1,11 @@
-"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme."""
+"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme.
+
+A bucket is reached by gcsfs and google-cloud-storage, which orbax needs anyway: its paths go through etils and fsspec,
+and it removes checkpoints with Google's own client. obstore (0.12 was tried) would be one dependency more and not one
+fewer. It writes on condition as a lease needs (`mode="create"`, or the generation that is replaced as `version`), but
+it cannot delete on condition, which is how a lease is released; and it speaks the XML interface, where orbax and
+tensorstore speak JSON, so that the loopback server of the tests would have to speak both.
+"""
 
 import re
 from importlib.util import find_spec

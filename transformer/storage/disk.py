@@ -46,10 +46,6 @@ class Disk:
         """The file itself, open at its end."""
         return AppendedFile(self, path)
 
-    def read(self, path: Path) -> bytes:
-        """The file's bytes."""
-        return path.read_bytes()
-
     def remove_tree(self, path: Path) -> None:
         """Remove a folder and all that is in it."""
         shutil.rmtree(path)

@@ -145,7 +145,7 @@ class Ledger:
         """All trials, in the order planned."""
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
-            content = storage_of(self.path).read(self.path / _TRIALS) if version else b""
+            content = (self.path / _TRIALS).read_bytes() if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
             lines = content.rpartition(b"\n")[0].splitlines()
             self._trials = tuple(Trial(**json.loads(line)) for line in lines)
@@ -253,7 +253,7 @@ class Lease:
     def attempts(self) -> list[Attempt]:
         """The starts so far that are not forgotten."""
         try:
-            content = storage_of(self.folder).read(self.folder / "attempts.jsonl")
+            content = (self.folder / "attempts.jsonl").read_bytes()
         except FileNotFoundError:
             return []
         found: list[Attempt] = []

@@ -45,6 +45,8 @@ ATTEMPTS = 5
 LANES = 16  # trials that are trained as one program, at most
 _FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
 _DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
+# What changes in a trial's directory while it gets on. A lease is renewed by a thread also of a run that hangs.
+PROGRESS = ("*.*", "data", "checkpoints/*", "maps/*")
 _LOOKS = 10.0  # seconds between two looks at a trial's directory
 _WAITS = (0.1, 5.0)  # seconds between two looks at the ledger where others are at all that is left: from, to
 
@@ -355,7 +357,7 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
         seen: Any = None
         while True:
             try:
-                now: Any = [storage_of(path).versions(path, ("*", "checkpoints/*", "maps/*")) for path in directories]
+                now: Any = [storage_of(path).versions(path, PROGRESS) for path in directories]
             except OSError:
                 now = object()  # of what cannot be seen nobody can say that it stands still
             if now != seen:

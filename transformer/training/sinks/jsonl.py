@@ -50,7 +50,7 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """
     path = locate(path)
     try:
-        content = storage_of(path).read(path)
+        content = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path} is missing: this run has reported no metrics yet") from None
     return _parse(_whole_lines(content), path)
