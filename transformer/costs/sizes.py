@@ -13,7 +13,7 @@ _MATRICES = frozenset({"kernel", "table", "weight"})
 
 
 class Counted(NamedTuple):
-    """What a named size has; None where its family is not built here.
+    """What a named size has; None where this library does not build its family.
 
     `matrices`: the parameters but for norms and biases. `flops_a_token`: training's operations a token of its context
     (transformer.costs.flops).

@@ -41,7 +41,7 @@ def locate(name: str | PathLike[str]) -> Path:
         raise UserError(f"gs://{rest} lies in a bucket, for which an extra is missing: pip install headwise[gcs]")
     from transformer.storage.bucket import BucketPath
 
-    # Not a pathlib.Path by class, but by everything that is asked of it here.
+    # No pathlib.Path by class, but with every method of it that this library calls.
     return cast(Path, BucketPath(f"gs://{rest}"))
 
 

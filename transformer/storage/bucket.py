@@ -30,10 +30,9 @@ for _scheme in ("gs", "gcs"):
 
 
 class BucketPath(gpath.PosixGPath):
-    """A path in a bucket with pathlib's methods; the library's own takes it for one relative to this folder."""
+    """A path in a bucket with pathlib's methods; etils would resolve it against the working directory."""
 
     def resolve(self, strict: bool = False) -> "BucketPath":
-        """The path itself, which is absolute."""
         return self
 
     def read_bytes(self) -> bytes:
@@ -45,7 +44,6 @@ class BucketPath(gpath.PosixGPath):
             return object_at(self).download_as_bytes()
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The content as text."""
         return self.read_bytes().decode(encoding or "utf-8")
 
 
@@ -58,7 +56,6 @@ class Bucket:
             next(iter(bucket_of(path).list_blobs(prefix=f"{key_of(path)}/", max_results=1)), None)
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Write the object: it appears when it is whole."""
         check_lease(path)
         with told(path):
             object_at(path).upload_from_string(content, content_type="application/octet-stream")
@@ -68,7 +65,6 @@ class Bucket:
         return MirroredFile(path)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove every object under the folder."""
         check_lease(path)
         bucket = bucket_of(path)
         with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -113,7 +109,6 @@ class Bucket:
         return tuple(versions)
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
-        """The driver of buckets."""
         return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{key_of(path)}/"}
 
 
@@ -178,28 +173,18 @@ class MirroredFile(AppendedFile):
         self._mirror = Mirror(local, path)
 
     def append(self, content: bytes) -> None:
-        """Write to the temporary file.
-
-        Errors: Lost.
-        """
         check_lease(self._target)
         super().append(content)
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
-        """Replace the temporary file, then the object, where anything changes."""
         with self._mirror.sending:
             super().rewrite(keep)
         self.flush()
 
     def flush(self) -> None:
-        """Send the file, if it has changed.
-
-        Errors: OSError; Lost.
-        """
         self._mirror.flush()
 
     def close(self) -> None:
-        """Send the file, if it has changed, and remove the temporary one."""
         super().close()
         try:
             self._mirror.close()

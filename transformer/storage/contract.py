@@ -41,14 +41,14 @@ class Appended(Protocol):
         """
 
     def close(self) -> None:
-        """Flush, and let go of the file."""
+        """Flush and close the file."""
 
 
 class Storage(Protocol):
     """A disk or a bucket."""
 
     def reach(self, path: Path) -> None:
-        """Return if the place can be asked about `path`; whether something is there does not matter.
+        """Return if the disk or bucket of `path` answers; whether the path exists does not matter.
 
         Errors: OSError that says why it cannot: no such bucket, no credentials, no permission.
         """
@@ -57,7 +57,7 @@ class Storage(Protocol):
         """Write a file so that a reader, or a kill at any moment, finds the old content or the new one, whole."""
 
     def append_to(self, path: Path) -> Appended:
-        """A file that grows, from what is there already."""
+        """A file that grows, from the content that it has."""
 
     def remove_tree(self, path: Path) -> None:
         """Remove a folder and all that is in it."""

@@ -61,7 +61,7 @@ def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
     if not (maps / "zarr.json").exists():
         return {}
     store = MapStore.existing(maps)
-    found: dict[str, dict[str, tuple[Point, ...]]] = {}
+    curves: dict[str, dict[str, tuple[Point, ...]]] = {}
     for site in store.sites:
         statistics = store.statistics(site.name)
         for name, stored in HEADS.items():
@@ -76,8 +76,8 @@ def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
                 (step, float(mean)) for step, mean in zip(store.steps, means_S, strict=True) if np.isfinite(mean)
             )
             if points:
-                found.setdefault(name, {})[site.name] = points
-    return found
+                curves.setdefault(name, {})[site.name] = points
+    return curves
 
 
 def provenance(directories: Sequence[Path]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How large gradients are before anything is learned, layer by layer, in the arms of a study and at several depths.
+"""The size of gradients at initialisation, layer by layer, in the arms of a study and at several depths.
 
 Xiong et al. 2020 (section 3.3) explain with it why post-norm needs warm-up: the gradient of the last layer's
 feed-forward network is of order d sqrt(log d) with the norm behind the addition, whatever the depth L, and of order

@@ -28,7 +28,7 @@ SCRIPTS = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page of what `transformer.studies.analysis.analyse` found, every number of it inside.
+    """The page of a result of `transformer.studies.analysis.analyse`, every number of it inside.
 
     A panel whose data the result does not have is left out.
     """

@@ -1,4 +1,4 @@
-"""What a run reported, read from its metrics.jsonl while or after it trains. Nothing here imports jax."""
+"""What a run reported, read from its metrics.jsonl while or after it trains; jax is not imported."""
 
 import json
 import re
@@ -78,17 +78,17 @@ def last_step(records: list[dict[str, Any]]) -> int:
 
 def metrics_in(records: list[dict[str, Any]]) -> list[str]:
     """Every metric that the reports have, those of the training split last."""
-    found = {f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")}
-    return sorted(found, key=lambda metric: (metric.startswith("train/"), metric))
+    metrics = {f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")}
+    return sorted(metrics, key=lambda metric: (metric.startswith("train/"), metric))
 
 
 def _records(content: bytes) -> list[dict[str, Any]]:
-    found = []
+    records = []
     for line in content.splitlines():
         try:
             record = json.loads(line)
         except ValueError:
             continue  # torn, or being written
         if isinstance(record, dict) and {"step", "split"} <= set(record):
-            found.append(record)
-    return found
+            records.append(record)
+    return records

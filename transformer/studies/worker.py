@@ -4,10 +4,10 @@ Any number of workers share a ledger. One that is killed holds its trial no long
 its last checkpoint. One that hangs while it lives would hold its trial for ever, and nobody else can tell a hung worker
 from a slow one: so each watches itself, and when nothing in its trial's directory has changed for `PATIENCE` seconds it
 writes where it hangs to stderr and ends. A trial that `ATTEMPTS` workers in a row died of, none getting further than
-those before, is failed. A machine that is not right fails whatever it is given: so a worker ends when one trial after
-another has failed in it.
+those before, is failed. A broken machine fails every trial: so a worker ends when several trials in a row have
+failed in it.
 
-Nothing here imports jax: what trains is given.
+This module does not import jax: the function that trains is given to it.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class Pruned(Exception):
 
 
 class Unfit(RuntimeError):
-    """One trial after another failed in this process: others should not be spent on it."""
+    """Several trials in a row failed in this process, which should not try more."""
 
 
 class _Unknown(UserError):
@@ -90,7 +90,7 @@ class Trainer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """What a worker works with."""
+    """The arguments of a worker."""
 
     ledger: Ledger
     proposer: Proposer | None
@@ -111,7 +111,7 @@ def work(
     patience: float = PATIENCE,
     workers: int = 1,
 ) -> None:
-    """Be one worker of a sweep: return when its first `total` trials are finished, by whomever.
+    """Work on a sweep until its first `total` trials are finished, by this worker or others.
 
     Without a `proposer` the trials are those planned. With `vectorise`, trials of one program are trained together
     where that was measured to be faster; no more of them than leave as many for each of `workers`.
@@ -131,7 +131,7 @@ def work(
         if ended is not None:
             failures = failures + 1 if ended.state == State.FAILED else 0
             if failures == _FAILURES:
-                raise Unfit(f"{failures} trials in a row failed here, the last with: {ended.message}")
+                raise Unfit(f"{failures} trials in a row failed in this worker, the last with: {ended.message}")
             pause = _WAITS[0]
         elif proposer is not None and not exhausted:
             dry = not ledger.extend(total, lambda: proposer.propose(ledger))
@@ -142,9 +142,9 @@ def work(
 
 
 def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outcome | None:
-    """Train the first trial that nobody is at; None where there is none."""
+    """Train the first trial that no process holds; None where there is none."""
     for trial in unfinished:
-        # Somebody else is at the trial, trains in its directory by hand, or has taken it over from here.
+        # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
         with contextlib.suppress(InUse, Lost), setting.ledger.lease(trial) as lease:
             if setting.ledger.outcome(trial) is None:
                 if vectorise:
@@ -207,16 +207,16 @@ def _result(setting: _Work, directory: Path) -> Outcome:
     Errors: UserError for a metric that neither it nor any before it has.
     """
     records = read_reports(directory)
-    found = reached(records, setting.metric)
-    if found is None:
+    last = reached(records, setting.metric)
+    if last is None:
         known = ", ".join(metrics_in(records)) or "nothing"
         if setting.ledger.any_value():
             said = f"it does not report {setting.metric}; it reports {known}"
             return Outcome(State.FAILED, None, last_step(records), said)
         raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
-    if found.value is None:
-        return Outcome(State.DIVERGED, None, found.step, f"{setting.metric} is not finite")
-    return Outcome(State.DONE, found.value, found.step, "")
+    if last.value is None:
+        return Outcome(State.DIVERGED, None, last.step, f"{setting.metric} is not finite")
+    return Outcome(State.DONE, last.value, last.step, "")
 
 
 def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -> Outcome | None:
@@ -264,11 +264,11 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
 
 
 def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
-    """Those that are worth training with a trial: of its program, as far as it is, and faster with it."""
+    """The trials to train with one as vmapped runs: of its program, at its step, and measured to be faster."""
     program = setting.trainer.program(trial)
     step = last_step(read_last(setting.ledger.directory(trial)))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
-    # Also those in other hands count, as a share is of them all: the last worker takes as many as the first.
+    # Trials that other workers hold count too, so that the last worker takes as many as the first.
     lanes = min(LANES, math.ceil(len(of_program) / setting.workers))
     alike = [
         other
@@ -329,7 +329,7 @@ def _deaths(lease: Lease) -> int:
 
 
 def _stuck(lease: Lease, step: int) -> bool:
-    """Whether the last attempts all ended in death, and none of them got further than the first of them began."""
+    """Whether the workers of the last attempts all died, none further than where the first of them began."""
     died = [attempt for attempt in lease.attempts() if not attempt.left][-ATTEMPTS:]
     return len(died) == ATTEMPTS and step <= died[0].step
 
