@@ -62,8 +62,8 @@ def main(arguments: Arguments) -> None:
     workers = 1 if arguments.workers is None else arguments.workers
     if not arguments.worker:
         divide_machine(workers, range(workers))  # what cannot be is told before anything is written
+    from transformer.runs.records import parse_metric
     from transformer.studies.progress import best_done, look, summarise, write_csv
-    from transformer.studies.reports import parse_metric
 
     metric = parse_metric(arguments.metric)
     sweep = _sweep(arguments)

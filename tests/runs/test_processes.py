@@ -24,7 +24,7 @@ from transformer.training import assembly, experiment, sharding
 from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training.sinks.jsonl import read_metrics
+from transformer.runs.records import read_records
 from transformer.training.state import by_path
 
 CONFIG: dict[str, Any] = {
@@ -260,7 +260,7 @@ def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Severa
     assert any("Error" in each.said or "heartbeat" in each.said for each in group.ended[:-1])
     killed = group.folder / "killed"
     assert Checkpoints.reading(killed / "checkpoints").latest() == 2
-    assert read_metrics(killed / "metrics.jsonl")[-1]["step"] <= several.DIES
+    assert read_records(killed / "metrics.jsonl")[-1]["step"] <= several.DIES
     training.train(experiment.resolve(CONFIG), killed)  # on another number of processes
     assert_same_run(killed, alone)
 

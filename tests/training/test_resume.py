@@ -17,11 +17,11 @@ import pytest
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.records import read_records
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, sharding
 from transformer.training import train as training
 from transformer.training.sinks import Console
-from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.state import TrainState, by_path
 
 STEPS, SAVED, STOPPED = 8, 4, 7
@@ -122,7 +122,7 @@ def stopped(workdirs: Path) -> Path:
         patch.setattr(training, "Console", KilledConsole)
         with pytest.raises(Killed):
             training.train(experiment.resolve(CONFIG), folder)
-    assert read_metrics(folder / "metrics.jsonl")[-1]["step"] > SAVED
+    assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
     assert Checkpoints.reading(folder / "checkpoints").latest() == SAVED
     assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
@@ -151,7 +151,7 @@ def leaf_bytes(state: Any) -> dict[str, bytes]:
 def without_clock(folder: Path) -> list[dict[str, Any]]:
     """The records of a run, without what depends on how fast it went."""
     clocked = re.compile(r".*_per_second|utilisation")
-    records = read_metrics(folder / "metrics.jsonl")
+    records = read_records(folder / "metrics.jsonl")
     return [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in records]
 
 

@@ -16,13 +16,14 @@ from tests.training.bucket_server import BucketServer, running
 from transformer.config import UserError
 from transformer.maps import report, serve
 from transformer.maps.store import MapStore
+from transformer.runs.records import read_records
 from transformer.storage import Lost, lease, locate, storage_of
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, sharding
 from transformer.training import train as training
 from transformer.training.initialise_from import bring_tokenizer, initialised
 from transformer.training.reading import load
-from transformer.training.sinks import Console, read_metrics
+from transformer.training.sinks import Console
 from transformer.training.state import TrainState, by_path
 
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
@@ -112,7 +113,7 @@ def run(server: BucketServer) -> Path:
         patch.setattr(training, "Console", KilledConsole)
         with pytest.raises(Killed):
             training.train(experiment.resolve(CONFIG), run)
-    assert read_metrics(run / "metrics.jsonl")[-1]["step"] > SAVED
+    assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
     assert MapStore.existing(run / "maps").steps == (0, 1, 2, 3)
     training.train(experiment.resolve(CONFIG), run)
     return run
@@ -121,7 +122,7 @@ def run(server: BucketServer) -> Path:
 def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Path, run: Path) -> None:
     clocked = re.compile(r".*_per_second|utilisation")
     here, there = (
-        [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in read_metrics(at / "metrics.jsonl")]
+        [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in read_records(at / "metrics.jsonl")]
         for at in (disk, run)
     )
     assert [record["step"] for record in here if record["split"] == "train"] == [1, 2, 3, 4]

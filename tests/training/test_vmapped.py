@@ -16,12 +16,12 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
 from transformer.training import assembly, experiment, sharding, vmapped
 from transformer.training import train as training
 from transformer.training.meter import Diverged
 from transformer.training.opened import OpenRun
 from transformer.training.sinks.contract import NullSink
-from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches
 from transformer.training.state import by_path
@@ -112,7 +112,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pytest.raises(Killed):
             train(RUNS, folder)
     for name in RUNS:
-        assert read_metrics(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
+        assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
         assert Checkpoints.reading(folder / name / "checkpoints").latest() == SAVED
     assert train(RUNS, folder) == [vmapped.Ended(None)] * len(RUNS)
     return folder
@@ -125,14 +125,14 @@ def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapp
 def records(folder: Path, split: str = "") -> list[dict[str, Any]]:
     """The records of a run, without what depends on how fast it went."""
     clocked = re.compile(r".*_per_second|utilisation")
-    found = [r for r in read_metrics(folder / "metrics.jsonl") if split in ("", r["split"])]
+    found = [r for r in read_records(folder / "metrics.jsonl") if split in ("", r["split"])]
     return [{name: value for name, value in r.items() if not clocked.fullmatch(name)} for r in found]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Two run directories hold the same run, but for rounding and the clock."""
-    assert [sorted(r) for r in read_metrics(one / "metrics.jsonl")] == [
-        sorted(r) for r in read_metrics(other / "metrics.jsonl")
+    assert [sorted(r) for r in read_records(one / "metrics.jsonl")] == [
+        sorted(r) for r in read_records(other / "metrics.jsonl")
     ]
     for here, there in zip(records(one), records(other), strict=True):
         assert here.pop("split") == there.pop("split")

@@ -26,18 +26,19 @@ from typing import Any, Protocol
 
 from transformer.config import UserError
 from transformer.overrides import describe
-from transformer.storage import InUse, Lost, storage_of
-from transformer.studies.ledger import Lease, Ledger, Outcome, State
-from transformer.studies.proposers import Proposer
-from transformer.studies.reports import (
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import (
     Metric,
     last_step,
     metrics_in,
     parse_metric,
     reached,
-    read_last,
-    read_reports,
+    read_last_records,
+    read_records,
 )
+from transformer.storage import InUse, Lost, storage_of
+from transformer.studies.ledger import Lease, Ledger, Outcome, State
+from transformer.studies.proposers import Proposer
 from transformer.studies.trials import Trial
 
 PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
@@ -156,7 +157,7 @@ def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outco
 def _train(setting: _Work, lease: Lease) -> Outcome:
     """Train a leased trial and record how it ended."""
     trial, directory = lease.trial, setting.ledger.directory(lease.trial)
-    step = last_step(read_last(directory))
+    step = _step(directory)
     if _stuck(lease, step):
         outcome = Outcome(
             State.FAILED,
@@ -186,15 +187,15 @@ def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
     except Pruned as pruned:
         return Outcome(State.PRUNED, pruned.value, pruned.step, "")
     except FloatingPointError as error:
-        step = getattr(error, "step", last_step(read_last(directory)))
+        step = getattr(error, "step", _step(directory))
         return Outcome(State.DIVERGED, None, step, _one_line(error))
     except (InUse, Lost):
         raise
     except UserError as error:
-        return Outcome(State.FAILED, None, last_step(read_last(directory)), _one_line(error))
+        return Outcome(State.FAILED, None, _step(directory), _one_line(error))
     except Exception as error:
         traceback.print_exc()
-        step = last_step(read_last(directory))
+        step = _step(directory)
         return Outcome(State.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
     return _result(setting, directory)
 
@@ -204,7 +205,7 @@ def _result(setting: _Work, directory: Path) -> Outcome:
 
     Errors: UserError for a metric that neither it nor any before it has.
     """
-    records = read_reports(directory)
+    records = read_records(RunDirectory(directory).metrics_file)
     found = reached(records, setting.metric)
     if found is None:
         known = ", ".join(metrics_in(records)) or "nothing"
@@ -235,7 +236,7 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
                     stack.enter_context(one.pop_all())
         trials = [lease.trial for lease in leases]
         directories = [ledger.directory(trial) for trial in trials]
-        steps = [last_step(read_last(directory)) for directory in directories]
+        steps = [_step(directory) for directory in directories]
         if len(leases) == 1:
             return None
         _say(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
@@ -264,7 +265,7 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
 def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
     """Those that are worth training with a trial: of its program, as far as it is, and faster with it."""
     program = setting.trainer.program(trial)
-    step = last_step(read_last(setting.ledger.directory(trial)))
+    step = _step(setting.ledger.directory(trial))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
     # Also those in other hands count, as a share is of them all: the last worker takes as many as the first.
     count = min(TOGETHER, math.ceil(len(of_program) / setting.workers))
@@ -273,7 +274,7 @@ def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> li
         for other in of_program
         if other.name != trial.name
         and setting.ledger.state(other) == State.PENDING
-        and last_step(read_last(setting.ledger.directory(other))) == step
+        and _step(setting.ledger.directory(other)) == step
     ][: count - 1]
     return alike if alike and _gain(setting, trial, alike) > 1 else []
 
@@ -373,6 +374,11 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
         ended.set()
         thread.join()
         faulthandler.cancel_dump_traceback_later()
+
+
+def _step(directory: Path) -> int:
+    """The last step that a trial's run has reported."""
+    return last_step(read_last_records(RunDirectory(directory).metrics_file))
 
 
 def _one_line(error: BaseException) -> str:
