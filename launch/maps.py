@@ -4,7 +4,8 @@ import re
 import sys
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 UNITS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import split_override
+from launch.command import split_override
 from launch.config_files import load_config
 
 if TYPE_CHECKING:
