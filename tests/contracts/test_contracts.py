@@ -28,9 +28,9 @@ from transformer.training.assembly import Assembly, assemble, compile_once, numb
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.loop import Cadence, Measured, run
+from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, make_optimizer
 from transformer.training.probe import compile_probe
-from transformer.training.sharding import one_device
 from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps

@@ -12,15 +12,9 @@ import pytest
 from tests.contracts.cases import CASES, Case
 from transformer.axes import DividedAttention, Placement
 from transformer.training.assembly import Assembly, compile_once, numbers_of
+from transformer.training.mesh import ShardingConfig, make_placement, one_device
 from transformer.training.optimizer import Algorithm
-from transformer.training.sharding import (
-    ShardingConfig,
-    make_placement,
-    one_device,
-    shard_batch,
-    state_shardings,
-    traced_on,
-)
+from transformer.training.sharding import shard_batch, state_shardings, traced_on
 from transformer.training.state import TrainState, by_path
 from transformer.training.step import init_state, make_step
 

@@ -19,7 +19,7 @@ from transformer.pods.search import Candidate, Tried, advise, candidates, meshes
 from transformer.tasks import registry
 from transformer.training.assembly import assemble
 from transformer.training.experiment import Experiment, resolve
-from transformer.training.sharding import ShardingConfig, make_placement
+from transformer.training.mesh import ShardingConfig, make_placement
 
 LAYERS, WIDTH, HIDDEN, VOCABULARY, CONTEXT, ROWS = 2, 64, 128, 256, 32, 16
 # Of one layer: four projections and their biases, two of the feed-forward network, two norms. Of the whole: the

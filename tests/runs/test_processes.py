@@ -20,7 +20,7 @@ from tests.training.test_digest import digest_by_hand
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs import processes
-from transformer.training import assembly, experiment, sharding
+from transformer.training import assembly, experiment, mesh, sharding
 from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
@@ -103,7 +103,7 @@ def together(count: int, devices: int, folder: Path, root: Path) -> list[Ended]:
 def one_device() -> Iterator[None]:
     """Here all is on one device, to compare with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: sharding.one_device())
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
         yield
 
 
@@ -177,7 +177,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
 def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     """The arrays of the last checkpoint, restored onto so many devices."""
     made = experiment.resolve(CONFIG)
-    placement = sharding.make_placement(made.sharding, jax.devices()[:devices])
+    placement = mesh.make_placement(made.sharding, jax.devices()[:devices])
     setting = assembly.assemble(made, run, placement)
     checkpoints = Checkpoints.reading(run / "checkpoints")
     assert checkpoints.latest() == CONFIG["steps"]

@@ -16,7 +16,8 @@ from transformer.models import registry as models
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment
 from transformer.training import train as training
-from transformer.training.sharding import ShardingConfig, make_placement, one_device, shard_batch
+from transformer.training.mesh import ShardingConfig, make_placement, one_device
+from transformer.training.sharding import shard_batch
 from transformer.training.state import TrainState
 
 RUN: dict[str, Any] = {**CONFIG, "steps": 5, "heads_every": 2, "log_every": 5, "checkpoint_every": 5, "eval_every": 0}

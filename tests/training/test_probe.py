@@ -12,8 +12,8 @@ from tests.training.test_resume import CONFIG
 from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
 from transformer.training import assembly, experiment
+from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.probe import compile_probe
-from transformer.training.sharding import ShardingConfig, make_placement
 
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
 LENGTH = max(CONFIG["task"]["lengths"])

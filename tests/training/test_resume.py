@@ -19,7 +19,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, sharding
+from transformer.training import assembly, experiment, mesh
 from transformer.training import train as training
 from transformer.training.sinks import Console
 from transformer.training.state import TrainState, by_path
@@ -65,7 +65,7 @@ from pathlib import Path
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment
 from transformer.training import train as training
-from transformer.training.sharding import one_device
+from transformer.training.mesh import one_device
 assembly.make_placement = lambda config: one_device()
 training.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
@@ -94,7 +94,7 @@ def workdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: sharding.one_device())
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
         patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 

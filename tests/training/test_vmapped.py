@@ -17,7 +17,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
-from transformer.training import assembly, experiment, sharding, vmapped
+from transformer.training import assembly, experiment, mesh, vmapped
 from transformer.training import train as training
 from transformer.training.meter import Diverged
 from transformer.training.opened import OpenRun
@@ -89,7 +89,7 @@ class KilledConsole(NullSink):
 def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (assembly, vmapped):
-            patch.setattr(module, "make_placement", lambda config: sharding.one_device())
+            patch.setattr(module, "make_placement", lambda config: mesh.one_device())
         patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(UserError, match="differ in shape at step 1"):
             train({"a": RUNS["one"], "b": RUNS["two"]}, tmp_path)
     assert {path.name for name in ("a", "b") for path in (tmp_path / name).iterdir()} <= {"lock"}
-    monkeypatch.setattr(vmapped, "make_placement", sharding.make_placement)
+    monkeypatch.setattr(vmapped, "make_placement", mesh.make_placement)
     with pytest.raises(UserError, match=r"on one device, not by 1 on 8: leave one device visible"):
         train(RUNS, tmp_path / "several")
 

@@ -28,11 +28,12 @@ from transformer.training.assembly import Assembly, assemble, compile_step, coun
 from transformer.training.experiment import Experiment, config_hash
 from transformer.training.initialise_from import begin, bring_tokenizer
 from transformer.training.loop import Measured, run
+from transformer.training.mesh import make_placement
 from transformer.training.meter import Diverged, Meter, refuse_divergence
 from transformer.training.opened import OpenRun, opened
 from transformer.training.optimizer import OptimizerConfig, hyper_of
 from transformer.training.records import open_records
-from transformer.training.sharding import make_placement, shard_batch, traced_on
+from transformer.training.sharding import shard_batch, traced_on
 from transformer.training.sinks import Console
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run
