@@ -46,7 +46,7 @@ LONGEST = (
     "tests/launch/test_outside_the_checkout.py",
     "tests/launch/test_ablate.py",
     "tests/launch/test_sweep.py",
-    "tests/training/test_lanes.py",
+    "tests/training/test_vmapped.py",
     "tests/studies/test_page.py",
     "tests/studies/test_page_saved.py",
     "tests/models/test_encoder_decoder.py",
