@@ -234,8 +234,11 @@ def test_a_thumbnail_and_a_curve_are_doors(report, visit):
     chart = page.locator("#curves .chart > svg").first
     box = chart.bounding_box()
     chart.hover(position={"x": box["width"] / 2, "y": 60})
-    assert page.locator("#curves .chart .at").first.inner_text().startswith("step ")
-    chart.click(position={"x": 60, "y": 60})
+    assert 700 < int(page.locator("#tip .tip-head").inner_text().removeprefix("step ")) < 800
+    assert page.locator("#tip .tip-row").first.inner_text().startswith("train")
+    # Splits that were not measured at that step are read at their nearest.
+    assert "at step 800" in page.locator("#tip .tip-row").nth(1).inner_text()
+    chart.click(position={"x": 44, "y": 60})
     wait_for(page, "step", "100")
     assert page.locator("#once").inner_text() == ""
     page.locator("#more-curves summary").click()

@@ -6,8 +6,7 @@ function drawSamples(split, step) {
   const group = taken.findLast((each) => each.step <= step) ?? taken[0];
   byId("samples-title").textContent = `Samples at step ${readable(group.step)}`;
   const right = group.rows.filter((row) => row.output === row.target).length;
-  const shown =
-    group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
+  const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
   byId("samples-note").textContent =
     `${shown} samples, ${right} exactly as the reference; words that differ from it are underlined.`;
   const fields = ["source", "target", "output"];
@@ -56,10 +55,5 @@ function marked(text, reference) {
 /** The splits that have samples, as buttons; `choose(split)` is called when one is picked. */
 function drawSampleSplits(chosen, choose) {
   const splits = [...new Set(data.samples.map((group) => group.split))];
-  const buttons = splits.map((split) => {
-    const button = make("button", { type: "button", "aria-pressed": split === chosen }, split);
-    button.addEventListener("click", () => choose(split));
-    return button;
-  });
-  byId("sample-splits").replaceChildren(...(splits.length > 1 ? buttons : []));
+  fillSegments(byId("sample-splits"), splits.length > 1 ? splits.map((split) => [split, split]) : [], chosen, choose);
 }
