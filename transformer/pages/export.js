@@ -21,10 +21,10 @@ function handOut(blob, parts, kind) {
 }
 
 function saveFigure(figure, kind) {
-  if (kind === "csv") return handOutTable(figure.table(), [figure.id]);
+  const { id, title, svg, file = id, legend = page.legend() } = figure;
+  if (kind === "csv") return handOutTable(figure.table(), [file]);
   point(figure, null);
-  const { title, svg, legend = page.legend() } = figure;
-  return handOutDrawing(standalone(svg, { title, words: page.words, legend }).drawing, [figure.id], kind);
+  return handOutDrawing(standalone(svg, { title, words: page.words, legend }).drawing, [file], kind);
 }
 
 async function handOutDrawing(drawing, parts, kind) {

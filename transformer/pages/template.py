@@ -29,7 +29,7 @@ class Folder(NamedTuple):
         return "\n".join(map(self.read, names))
 
 
-SHARED = Folder("transformer.pages", ".")
+SHARED = Folder("transformer", "pages")
 
 
 def style_of(own: str = "") -> str:

@@ -28,7 +28,6 @@ function compact(value) {
 const minus = (text) => text.replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "");
 
 const brief = (value) => (isNumber(value) ? minus(readable(value)) : "–");
-const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
 
 /** "1 seed", "3 seeds". */
 const counted = (count, what) => `${brief(count)} ${what}${count === 1 ? "" : "s"}`;

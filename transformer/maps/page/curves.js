@@ -68,6 +68,7 @@ function addCurve(place, name, jump) {
       said: spaced(name),
     }),
   });
+  figure.file = spaced(name);
   figure.legend = series.map((each) => [each.look, each.name]);
   charts.push(figure);
 }

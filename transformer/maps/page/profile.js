@@ -22,7 +22,7 @@ function rowProfile(query) {
     const y = zero - unit * value;
     parts.push(
       draw("line", { class: "grid", x1: box.left, x2: box.left + box.across, y1: y, y2: y }),
-      draw("text", { class: "tick", x: box.left + box.across + 5, y: y + 3.5 }, String(value)),
+      draw("text", { class: "tick", x: box.left + box.across + 5, y: y + 3.5 }, minus(String(value))),
     );
   }
   const bars = barPaths(values, box.wide, (at, width, size) => {

@@ -14,20 +14,17 @@ function drawSamples(split, step) {
     Object.keys(row)
       .filter((field) => !fields.includes(field))
       .map((field) => row[field]);
+  const names = ["source", "reference", "output"];
   const head = make("tr", {}, make("th", { "aria-label": "exact" }), make("th", { "aria-label": "kind" }));
-  for (const name of ["source", "reference", "output"]) head.append(make("th", {}, name));
+  head.append(...names.map((name) => make("th", {}, name)));
   const rows = group.rows.map((row) => {
     const same = row.output === row.target;
-    const mark = make("td", { class: "mark", "aria-label": same ? "exact" : "different" }, same ? "✓" : "≠");
-    const texts = fields.map((field) => make("td", { dir: "auto" }, row[field] ?? ""));
+    const [sign, words] = same ? ["✓", "exact"] : ["≠", "different"];
+    const texts = fields.map((field, at) => make("td", { dir: "auto", "data-label": names[at] }, row[field] ?? ""));
     if (!same) texts[2].replaceChildren(...marked(row.output ?? "", row.target ?? ""));
-    return make(
-      "tr",
-      { class: same ? "same" : "other" },
-      mark,
-      make("td", { class: "kind" }, others(row).join(" ")),
-      ...texts,
-    );
+    const mark = make("td", { class: "mark", "aria-label": words, "data-label": words }, sign);
+    const kind = make("td", { class: "kind", "data-label": "kind" }, others(row).join(" "));
+    return make("tr", { class: same ? "same" : null }, mark, kind, ...texts);
   });
   byId("samples").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
 }

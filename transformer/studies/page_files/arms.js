@@ -71,6 +71,7 @@ function fixed(value, decimals) {
   return minus(fixedFormats.get(decimals).format(value));
 }
 
+const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
 const signedFixed = (value, decimals) => (isNumber(value) && value > 0 ? "+" : "") + fixed(value, decimals);
 
 /** As many decimals as the narrowest of some intervals needs to show two digits of its half. */

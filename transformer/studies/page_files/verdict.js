@@ -30,7 +30,7 @@ function showHeader() {
   byId("facts").replaceChildren(...said.filter(Boolean).map((words) => make("span", {}, words)));
   if (about.command) byId("facts").after(commandLine(plainWords(about.command)));
   byId("summary").replaceChildren(...data.summary.map((words) => make("li", {}, visible(words))));
-  byId("warnings").replaceChildren(...data.warnings.map((words) => make("li", {}, visible(words))));
+  byId("warnings").replaceChildren(...data.warnings.map((words) => make("li", { class: "notice" }, visible(words))));
 }
 
 /** Facts of any form as one line. */
