@@ -13,13 +13,14 @@ import pytest
 
 from transformer.config import UserError
 from transformer.maps.carry import spreading
+from transformer.maps.curves import evenly, read_curves, thin
 from transformer.maps.encode import COARSE_LEVELS, recode, shrink
 from transformer.maps.first_view import count_crossings
 from transformer.maps.quantise import Quantised, quantise
-from transformer.maps.record import evenly, read_curves, thin
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import keep
+from transformer.runs.directory import RunDirectory
 from transformer.tasks.labels import Labels
 
 LAYERS, HEADS = 3, 4  # of the fake run
@@ -234,10 +235,10 @@ def test_metrics_of_a_run_that_was_killed_and_resumed(tmp_path):
         '{"step": 4, "split": "tr',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert read_curves(tmp_path) == {"loss": {"train": [(1, 5.0), (2, 3.0)]}}
+    assert read_curves(RunDirectory(tmp_path)) == {"loss": {"train": [(1, 5.0), (2, 3.0)]}}
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, lines[0]]))
     with pytest.raises(UserError, match=r"metrics\.jsonl:5 is no JSON object"):
-        read_curves(tmp_path)
+        read_curves(RunDirectory(tmp_path))
 
 
 def test_thinning_keeps_ends_and_spikes():

@@ -313,7 +313,7 @@ def test_workers_share_the_trials_of_one_program(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             run(ledger, Interrupted(trainer), vectorise=True, workers=3)
         assert trainer.groups == [[trials[1].name, trials[2].name]]
-    assert [file.name for file in tmp_path.glob("lanes/*/*.json")] == ["gain-2.json"]
+    assert [file.name for file in tmp_path.glob("vmapped/*/*.json")] == ["gain-2.json"]
 
 
 class Interrupted(Together):
@@ -353,7 +353,7 @@ def test_a_measurement_that_kills_its_worker_is_not_made_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(ledger, trainer, vectorise=True)
     assert trainer.noted == {"gain": 0.0, "message": "the measurement did not end"}
-    assert not list(tmp_path.glob("lanes/*/*.json"))  # stopped, it says nothing
+    assert not list(tmp_path.glob("vmapped/*/*.json"))  # stopped, it says nothing
     trainer.error = MemoryError
     run(ledger, trainer, vectorise=True)
     assert (trainer.measured, trainer.groups) == (2, [])

@@ -9,20 +9,14 @@ import numpy as np
 from transformer.attention.sites import Axis
 from transformer.config import UserError
 from transformer.maps.carry import Block, Carried, carry, least_size
+from transformer.maps.curves import leaves, read_curves, read_samples, thin
 from transformer.maps.encode import grey, pack, shrink
 from transformer.maps.first_view import first_view
 from transformer.maps.history import history
 from transformer.maps.matching import match_heads
-from transformer.maps.record import (
-    leaves,
-    read_config,
-    read_curves,
-    read_environment,
-    read_samples,
-    thin,
-)
 from transformer.maps.store import MapStore
 from transformer.pages.template import Folder, drawn_page, script_of, style_of
+from transformer.runs.directory import RunDirectory
 from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
@@ -90,14 +84,14 @@ def render(
     Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
     or if the two runs cannot be compared.
     """
-    run_directory = locate(run_directory)
-    config, curves = read_config(run_directory), read_curves(run_directory)
-    store = _complete_store(run_directory / "maps" if maps is None else maps)
-    other = None if against is None else _complete_store(locate(against) / "maps")
-    facts = _facts(run_directory, config, curves, store)
+    run = RunDirectory.open(run_directory)
+    curves = read_curves(run)
+    store = _complete_store(run.maps if maps is None else maps)
+    other = None if against is None else _complete_store(RunDirectory(locate(against)).maps)
+    facts = _facts(run, curves, store)
     if against is not None and other is not None:
         facts["against"] = _against(against, store, other)
-    facts["history"], shown = history(store, run_directory, budget, other)
+    facts["history"], shown = history(store, run, budget, other)
     shown += _blocks_of_labels(store)
     # The page as it is without any maps: what it takes is not theirs to spend.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
@@ -131,13 +125,11 @@ def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
     return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
 
 
-def _facts(
-    run_directory: Path, config: Mapping[str, Any], curves: Mapping[str, Any], store: MapStore
-) -> dict[str, Any]:
+def _facts(run: RunDirectory, curves: Mapping[str, Any], store: MapStore) -> dict[str, Any]:
     """All that the page shows except the maps themselves, as plain JSON values."""
-    environment = read_environment(run_directory)
+    config, environment = run.config(), run.facts()
     return {
-        "title": str(config.get("name") or run_directory.resolve().name),
+        "title": str(config.get("name") or run.path.resolve().name),
         "parameters": environment.get("parameters"),
         "device": environment.get("devices"),
         "commit": environment.get("commit"),
@@ -145,7 +137,7 @@ def _facts(
         "configHash": store.config_hash,
         "config": leaves(config),
         "curves": {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()},
-        "samples": read_samples(run_directory),
+        "samples": read_samples(run),
         "titles": store.labels.titles,
         "tokens": store.labels.tokens,
         "axes": _axes_facts(store),
@@ -250,7 +242,7 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
                 f"this run in {mine.queries} x {mine.keys} ({mine.name}): compare runs with maps of one size"
             )
     return {
-        "title": str(read_config(directory).get("name") or directory.resolve().name),
+        "title": str(RunDirectory.open(directory).config().get("name") or directory.resolve().name),
         "matches": [
             [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]
             for match in matches

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.pages.template import Folder, escaped, fill, still_page, style_of
+from transformer.runs.directory import RunDirectory
 from transformer.storage import Version, locate, storage_of
 
 ADDRESS = "127.0.0.1"  # this machine alone: a page can hold data that is nobody else's
@@ -180,9 +181,10 @@ def awaited(run_directory: Path) -> str | None:
     """What a run has yet to write before it has a page, in words; None where it has one."""
     from transformer.maps.store import MapStore
 
-    if not (run_directory / "maps" / "zarr.json").exists() or not MapStore.existing(run_directory / "maps").steps:
+    run = RunDirectory(run_directory)
+    if not (run.maps / "zarr.json").exists() or not MapStore.existing(run.maps).steps:
         return "its first maps"
-    metrics = run_directory / "metrics.jsonl"
+    metrics = run.metrics_file
     try:
         # A first line without its end is still being written.
         return None if b"\n" in storage_of(metrics).read(metrics) else "its first metrics"

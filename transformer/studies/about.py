@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError, to_config
+from transformer.runs.directory import write_json
 from transformer.storage import storage_of
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned, differences
@@ -15,7 +16,6 @@ from transformer.studies.initial_gradients import initial_gradients
 from transformer.studies.ledger import Ledger
 from transformer.studies.trials import plain
 from transformer.training.experiment import resolve
-from transformer.training.run_directory import write_json
 
 _FILE = "about.json"
 

@@ -15,9 +15,10 @@ from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned, same
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Task
-from transformer.training.experiment import Experiment, compile_once, resolve
+from transformer.training.assembly import compile_once
+from transformer.training.experiment import Experiment, resolve
 from transformer.training.initialise_from import take
-from transformer.training.sharding import one_device
+from transformer.training.mesh import one_device
 from transformer.training.state import by_path, stream
 
 COMPARED = 4  # batches of each source, from its beginning

@@ -13,9 +13,10 @@ import rich.table
 import rich.text
 
 from transformer.overrides import describe
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import Metric, last_step, reached, read_last_records
 from transformer.storage import storage_of
 from transformer.studies.ledger import Ledger, State
-from transformer.studies.reports import Metric, last_step, reached, read_last
 from transformer.studies.trials import Trial
 
 _RANK = {state: rank for rank, state in enumerate(("done", "leased", "pruned", "diverged", "failed", "pending"))}
@@ -42,7 +43,7 @@ def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
         if outcome is not None:
             rows.append(Row(trial, outcome.state, outcome.step, outcome.value, outcome.message))
         elif state == State.LEASED:
-            records = read_last(ledger.directory(trial))
+            records = read_last_records(RunDirectory(ledger.directory(trial)).metrics_file)
             found = reached(records, metric)
             rows.append(Row(trial, state, last_step(records), found.value if found else None, ""))
         else:

@@ -6,8 +6,9 @@ from typing import Any
 
 from transformer.studies.trials import Trial
 from transformer.studies.worker import Report
-from transformer.training.experiment import Experiment, resolve, train
+from transformer.training.experiment import Experiment, resolve
 from transformer.training.sinks.contract import NullSink, Number
+from transformer.training.train import train
 
 
 class ModelTrainer:
@@ -26,7 +27,7 @@ class ModelTrainer:
 
     def program(self, trial: Trial) -> str:
         """What is compiled for a trial, whatever its seed and its scalars."""
-        from transformer.training.lanes import program_of
+        from transformer.training.vmapped import program_of
 
         if trial.name not in self._programs:
             self._programs[trial.name] = program_of(self._experiment(trial))
@@ -34,16 +35,16 @@ class ModelTrainer:
 
     def gain(self, trials: Sequence[Trial], folder: Path) -> float:
         """How many times faster the trials' steps go as one program, measured here."""
-        from transformer.training.lanes import lanes_gain
+        from transformer.training.vmapped import vmapped_gain
 
-        return lanes_gain([self._experiment(trial) for trial in trials], folder)
+        return vmapped_gain([self._experiment(trial) for trial in trials], folder)
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         """Train the trials as one program; for each the step at which it diverged, if it did."""
-        from transformer.training.lanes import train_lanes
+        from transformer.training.vmapped import train_vmapped
 
-        ended = train_lanes([self._experiment(trial) for trial in trials], directories)
-        return [lane.diverged_at for lane in ended]
+        ended = train_vmapped([self._experiment(trial) for trial in trials], directories)
+        return [end.diverged_at for end in ended]
 
     def _experiment(self, trial: Trial) -> Experiment:
         values: dict[str, Any] = {**trial.config, "task": dict(trial.config["task"])}

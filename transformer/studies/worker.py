@@ -26,23 +26,24 @@ from typing import Any, Protocol
 
 from transformer.config import UserError
 from transformer.overrides import describe
-from transformer.storage import InUse, Lost, storage_of
-from transformer.studies.ledger import Lease, Ledger, Outcome, State
-from transformer.studies.proposers import Proposer
-from transformer.studies.reports import (
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import (
     Metric,
     last_step,
     metrics_in,
     parse_metric,
     reached,
-    read_last,
-    read_reports,
+    read_last_records,
+    read_records,
 )
+from transformer.storage import InUse, Lost, storage_of
+from transformer.studies.ledger import Lease, Ledger, Outcome, State
+from transformer.studies.proposers import Proposer
 from transformer.studies.trials import Trial
 
 PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
 ATTEMPTS = 5
-LANES = 16  # trials that are trained as one program, at most
+TOGETHER = 16  # trials that are trained as one program, at most
 _FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
 _DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
 _LOOKS = 10.0  # seconds between two looks at a trial's directory
@@ -156,7 +157,7 @@ def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outco
 def _train(setting: _Work, lease: Lease) -> Outcome:
     """Train a leased trial and record how it ended."""
     trial, directory = lease.trial, setting.ledger.directory(lease.trial)
-    step = last_step(read_last(directory))
+    step = _step(directory)
     if _stuck(lease, step):
         outcome = Outcome(
             State.FAILED,
@@ -186,15 +187,15 @@ def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
     except Pruned as pruned:
         return Outcome(State.PRUNED, pruned.value, pruned.step, "")
     except FloatingPointError as error:
-        step = getattr(error, "step", last_step(read_last(directory)))
+        step = getattr(error, "step", _step(directory))
         return Outcome(State.DIVERGED, None, step, _one_line(error))
     except (InUse, Lost):
         raise
     except UserError as error:
-        return Outcome(State.FAILED, None, last_step(read_last(directory)), _one_line(error))
+        return Outcome(State.FAILED, None, _step(directory), _one_line(error))
     except Exception as error:
         traceback.print_exc()
-        step = last_step(read_last(directory))
+        step = _step(directory)
         return Outcome(State.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
     return _result(setting, directory)
 
@@ -204,7 +205,7 @@ def _result(setting: _Work, directory: Path) -> Outcome:
 
     Errors: UserError for a metric that neither it nor any before it has.
     """
-    records = read_reports(directory)
+    records = read_records(RunDirectory(directory).metrics_file)
     found = reached(records, setting.metric)
     if found is None:
         known = ", ".join(metrics_in(records)) or "nothing"
@@ -235,7 +236,7 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
                     stack.enter_context(one.pop_all())
         trials = [lease.trial for lease in leases]
         directories = [ledger.directory(trial) for trial in trials]
-        steps = [last_step(read_last(directory)) for directory in directories]
+        steps = [_step(directory) for directory in directories]
         if len(leases) == 1:
             return None
         _say(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
@@ -264,25 +265,25 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
 def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
     """Those that are worth training with a trial: of its program, as far as it is, and faster with it."""
     program = setting.trainer.program(trial)
-    step = last_step(read_last(setting.ledger.directory(trial)))
+    step = _step(setting.ledger.directory(trial))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
     # Also those in other hands count, as a share is of them all: the last worker takes as many as the first.
-    lanes = min(LANES, math.ceil(len(of_program) / setting.workers))
+    count = min(TOGETHER, math.ceil(len(of_program) / setting.workers))
     alike = [
         other
         for other in of_program
         if other.name != trial.name
         and setting.ledger.state(other) == State.PENDING
-        and last_step(read_last(setting.ledger.directory(other))) == step
-    ][: lanes - 1]
+        and _step(setting.ledger.directory(other)) == step
+    ][: count - 1]
     return alike if alike and _gain(setting, trial, alike) > 1 else []
 
 
 def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
-    """The gain of so many lanes of a program, measured by the first worker that asks."""
-    lanes = 1 + len(others)
+    """The gain of so many trials of a program, measured by the first worker that asks."""
+    count = 1 + len(others)
     # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
-    files = [_gain_file(setting, trial, number) for number in range(lanes, min(2 * lanes, LANES + 1))]
+    files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, TOGETHER + 1))]
     file, folder = files[0], files[0].parent
     with contextlib.ExitStack() as stack:
         while True:
@@ -306,7 +307,7 @@ def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
                 file.unlink()  # the worker was stopped: nothing is known
                 raise
             _note_gain(file, gain, message)
-            _say(f"{lanes} trials as one program: {message}")
+            _say(f"{count} trials as one program: {message}")
     return float(json.loads(file.read_text())["gain"])
 
 
@@ -315,10 +316,10 @@ def _note_gain(file: Path, gain: float, message: str) -> None:
     storage_of(file).replace(file, f"{text}\n".encode())
 
 
-def _gain_file(setting: _Work, trial: Trial, lanes: int) -> Path:
+def _gain_file(setting: _Work, trial: Trial, count: int) -> Path:
     program = setting.trainer.program(trial)
-    folder = setting.ledger.path / "lanes" / hashlib.sha256(program.encode()).hexdigest()[:16]
-    return folder / f"gain-{lanes}.json"
+    folder = setting.ledger.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
+    return folder / f"gain-{count}.json"
 
 
 def _deaths(lease: Lease) -> int:
@@ -373,6 +374,11 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
         ended.set()
         thread.join()
         faulthandler.cancel_dump_traceback_later()
+
+
+def _step(directory: Path) -> int:
+    """The last step that a trial's run has reported."""
+    return last_step(read_last_records(RunDirectory(directory).metrics_file))
 
 
 def _one_line(error: BaseException) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.models.contract import Aux, Interface, Model
+from transformer.models.contract import Aux, Model
+from transformer.models.interface import Interface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task
 from transformer.tasks.labels import Labels
 from transformer.training.evaluate import view_of

@@ -13,7 +13,8 @@ from transformer.maps.tiers import Kept, MapsConfig, Tiers
 from transformer.models.contract import Model
 from transformer.tasks.contract import Task
 from transformer.training.evaluate import view_of
-from transformer.training.sharding import by_examples, traced_on
+from transformer.training.mesh import by_examples
+from transformer.training.sharding import traced_on
 from transformer.training.state import TrainState, stream
 
 

@@ -4,8 +4,8 @@ import jax
 
 from transformer.maps.probe import Plan
 from transformer.maps.store import MapStore
-from transformer.training.processes import in_turn, primary
-from transformer.training.run_directory import RunDirectory
+from transformer.runs.directory import RunDirectory
+from transformer.runs.processes import in_turn, primary
 from transformer.training.sinks import HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.contract import Sink

@@ -126,16 +126,16 @@ def make_step(
 
 
 def vectorise(step: Step) -> Step:
-    """The step of several runs at once, its lanes: a leading axis of every leaf of state, batch and metrics.
+    """The step of several runs at once: a leading axis of every leaf of state, batch and metrics.
 
-    Lanes differ in what the state holds, key and hyper-parameters included, and in their batches' examples; whether
+    They differ in what the state holds, key and hyper-parameters included, and in their batches' examples; whether
     the heads are looked at is said for all.
     """
 
-    def lanes(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+    def vmapped(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
         return jax.vmap(step, in_axes=(0, 0, None))(state, batch, observe)
 
-    return lanes
+    return vmapped
 
 
 def _trained(objective: Objective, params: Any) -> dict[str, Array]:

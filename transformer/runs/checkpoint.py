@@ -1,7 +1,7 @@
 """Checkpoints of a whole training state: written by orbax, verified leaf by leaf when they come back.
 
 Orbax restores flipped bits and casts types without a word, so every checkpoint carries a manifest beside
-its arrays: the shape, type and digest of every leaf (transformer.training.digest), and the SHA-256 of the manifest
+its arrays: the shape, type and digest of every leaf (transformer.runs.digest), and the SHA-256 of the manifest
 itself. Of several processes each writes, reads and verifies what it holds; a checkpoint can be restored on any number
 of processes and devices, in any sharding.
 """
@@ -20,8 +20,8 @@ import orbax.checkpoint as ocp
 
 from transformer.config import UserError
 from transformer.storage import locate
-from transformer.training.digest import differing, digests
-from transformer.training.processes import decided
+from transformer.runs.digest import differing, digests
+from transformer.runs.processes import decided
 
 PyTree = Any
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.training.run_directory import RunDirectory
+from transformer.runs.directory import RunDirectory
 
 CONFIG = {
     "seed": 0,
@@ -25,7 +25,7 @@ CONFIG = {
 
 HOLDER = """
 import sys, time
-from transformer.training.run_directory import RunDirectory
+from transformer.runs.directory import RunDirectory
 with RunDirectory.claim(sys.argv[1], {"seed": 0}):
     print("held", flush=True)
     time.sleep(600)
@@ -33,7 +33,7 @@ with RunDirectory.claim(sys.argv[1], {"seed": 0}):
 
 PARENT = """
 import os, sys, time
-from transformer.training.run_directory import RunDirectory
+from transformer.runs.directory import RunDirectory
 with RunDirectory.claim(sys.argv[1], {"seed": 0}):
     child = os.fork()
     if child == 0:
@@ -223,7 +223,7 @@ def test_a_spoilt_record_is_refused_and_kept(run: Path, name: str):
     (run / name).write_text('{"seed"')
     before = tree(run)
     with (
-        pytest.raises(UserError, match=f"{name} is not JSON"),
+        pytest.raises(UserError, match=f"{name} is not what a run writes"),
         RunDirectory.claim(run, {**CONFIG, "steps": 3}, may_change=("steps",)),
     ):
         pass

@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from transformer.config import UserError
-from transformer.training.checkpoint import Checkpoints, DamagedCheckpoint
+from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 
 
 class State(NamedTuple):
@@ -327,7 +327,7 @@ def test_a_reader_leaves_an_unfinished_save_alone_and_sees_the_next(directory: P
 SAVING = """
 import sys
 import jax.numpy as jnp
-from transformer.training.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1], keep=2)
 for step in range(1, 100_000):
     checkpoints.save(step, {"a": jnp.full(200_000, float(step)), "step": jnp.int32(step)}, {"step": step})

@@ -34,7 +34,7 @@ from jax.experimental import multihost_utils
 
 from transformer.config import UserError
 from transformer.storage import locate
-from transformer.training.run_directory import RunDirectory
+from transformer.runs.directory import RunDirectory
 
 HEARTBEAT = 60  # seconds
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from transformer.training import digest
-from transformer.training.digest import differing, digests
+from transformer.runs import digest
+from transformer.runs.digest import differing, digests
 
 WIDTH = 1 << 64
 
