@@ -376,3 +376,12 @@ def test_long_sequences_scroll_inside_their_panel(run, visit, tmp_path):
         shutil.copy(run.directory / name, tmp_path / name)
     page = visit(write_report(tmp_path))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_narrow_page_needs_no_scrolling_sideways(report, visit):
+    page = visit(report)
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_function("document.querySelector('#curves .chart > svg').clientWidth < 360")
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    # Samples are cards that name their cells.
+    assert page.locator("#samples thead").bounding_box()["height"] <= 1

@@ -103,7 +103,7 @@ function stopUnder(figure, event) {
   return best !== null && distance(figure.stops[best]) <= reach ? best : null;
 }
 
-/** Mark a stop and say what is there; null marks none. */
+/** Mark a stop and say its words; null marks none. */
 function point(figure, at, event = null) {
   figure.at = at;
   if (!figure.pointer) return;

@@ -119,11 +119,11 @@ function stopsOf(series, { box, atX }, xName, { tell, nearest }) {
 /** What a series has at a value, or, with words for that, at the value of its own that is nearest. */
 function readRow({ name, look, points }, value, nearWords) {
   const at = (x) => Math.abs(x - value);
-  const found = nearWords
+  const held = nearWords
     ? points.reduce((best, each) => (at(each.x) < at(best.x) ? each : best))
     : points.find(({ x }) => sameValue(x, value));
-  if (!found) return [];
-  const { x, middle, low, high, diverged, n } = found;
+  if (!held) return [];
+  const { x, middle, low, high, diverged, n } = held;
   const said = [];
   if (isNumber(low) && low !== high) said.push(`${brief(low)} – ${brief(high)}`);
   if (isNumber(n)) said.push(runsWords(diverged, n));
