@@ -46,7 +46,7 @@ def main(arguments: Arguments) -> None:
     import jax
 
     from transformer.attention.capture import Capture
-    from transformer.maps.probe import make_plan
+    from transformer.maps.plan import make_plan
     from transformer.maps.report import write_report
     from transformer.maps.store import MapStore
     from transformer.storage import locate

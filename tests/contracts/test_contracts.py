@@ -35,7 +35,7 @@ from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
 from transformer.training.stacking import StackedBatches, stack_states, take_run
-from transformer.training.state import TrainState, by_path, stream
+from transformer.training.state import TrainState, by_path, key_for
 from transformer.training.step import init_state, make_step, vectorise
 
 Record = tuple[int, str, Mapping[str, float]]
@@ -251,7 +251,7 @@ def seen_by(setting: Assembly, state: TrainState) -> dict[str, np.ndarray]:
     @jax.jit
     def look(state: TrainState) -> Any:
         view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
-        return setting.task.probe(view, capture, stream(state.key, state.step, "probe")).maps
+        return setting.task.probe(view, capture, key_for(state.key, state.step, "probe")).maps
 
     maps = jax.device_get(look(state._replace(optimisers={})))
     return {site: captured.weights for site, captured in maps.items()}

@@ -79,7 +79,7 @@ def one_device() -> Iterator[None]:
         for module in (assembly, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.one_device())
         for module in (training, vmapped):
-            patch.setattr(module, "open_records", lambda *arguments, **named: NullSink())
+            patch.setattr(module, "open_sinks", lambda *arguments, **named: NullSink())
         patch.setattr(training, "peak_flops", lambda devices: 1e9)
         patch.setattr(training, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
         patch.setattr(training, "compile_evaluations", of_nothing)

@@ -19,7 +19,7 @@ from transformer.training.assembly import compile_once
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.initialise_from import take
 from transformer.training.mesh import one_device
-from transformer.training.state import by_path, stream
+from transformer.training.state import by_path, key_for
 
 COMPARED = 4  # batches of each source, from its beginning
 
@@ -103,7 +103,7 @@ def initial_parameters(experiment: Experiment, task: Task) -> Any:
     """The parameters with which a run of the experiment begins, found without its optimisers."""
     model = models.build(experiment.model, task.interface, experiment.precision)
     key = jax.random.key(experiment.run.seed)
-    make = compile_once(lambda key: model.init(stream(key, 0, "init")), one_device())
+    make = compile_once(lambda key: model.init(key_for(key, 0, "init")), one_device())
     if not experiment.initialise_from.run:
         return make(key).params
     taken, _ = take(experiment.initialise_from, model, jax.eval_shape(model.init, key), lambda: make(key))
