@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -40,14 +40,6 @@ KEY = jax.random.key(3)
 # only the kernel of splash is compiled.
 COMPILED = (Backend.SPLASH,)
 CPU = Circumstances("cpu", "float32", batch=2, heads=4, queries=128, keys=128, depth=64, value_depth=64)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_in_haste() -> Iterator[None]:
-    """What is compiled here runs once: to optimise it would take longer."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Cotangents(NamedTuple):
@@ -263,7 +255,7 @@ def test_a_sample_has_the_gradient_that_its_kind_promises(normaliser: Normaliser
 
     def gradients(cell: Cell) -> Any:
         cotangents = cotangents_of(cells.TINY)._replace(log_prob=np.zeros((2, 6, 5), np.float32))
-        with jax.default_matmul_precision("highest"):
+        with jax.default_matmul_precision("highest"), jax.disable_jit():
             return everything(cell, arrays, mask, jax.tree.map(jnp.asarray, cotangents))[1]
 
     found = gradients(cell)

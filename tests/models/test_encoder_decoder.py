@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -64,6 +64,13 @@ def whole_rows(site: str) -> np.ndarray:
     return np.broadcast_to(real[None, :, None], (2, len(SOURCE), 2, real.shape[1]))
 
 
+@pytest.fixture(autouse=True)
+def _highest_precision() -> Iterator[None]:
+    """For every test, so that all share what is compiled."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
 @pytest.fixture(scope="module", params=["post", "pre"])
 def case(request: pytest.FixtureRequest) -> Case:
     return case_of(norm_placement=NormPlacement(request.param))
@@ -86,8 +93,7 @@ under_pre = pytest.mark.parametrize("case", ["pre"], indirect=True)
 def test_logits_and_maps_are_the_oracles(placement: NormPlacement, changes: dict[str, Any]) -> None:
     case = case_of(norm_placement=placement, **changes)
     positions = changes.get("positions", TINY.positions)
-    with jax.default_matmul_precision("highest"):
-        logits, aux = case.forward(case.variables, INPUTS)
+    logits, aux = case.forward(case.variables, INPUTS)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), case.variables.params)
     kind = oracle.Kind(placement.value, positions=positions.value, embedding_scale="sqrt_width")
     expected = oracle.encoder_decoder(kind, params, SOURCE, TARGET, pad=PAD)
