@@ -76,7 +76,7 @@ MODELS = (
         "seen_RxK &= position_R[:, None] - held_RxK <= window",
         "seen_RxK &= position_R[:, None] - held_RxK < window",
         "A model with windows sees one key fewer when it generates than when it was trained.",
-        ("tests/decode/test_cache.py",),
+        ("tests/models/test_arrangements.py",),
     ),
     Fault(
         "running-variance",
@@ -132,7 +132,7 @@ MODELS = (
         "last_B = lengths_B - 1",
         "last_B = jnp.full_like(lengths_B, width - 1)",
         "Prompts shorter than the longest of their batch are continued behind their padding.",
-        ("tests/decode/test_cache.py", "tests/tasks/test_language_modelling.py"),
+        ("tests/tasks/test_language_modelling.py",),
     ),
     Fault(
         "matrix-transposed",

@@ -72,8 +72,8 @@ STUDIES = (
         "transformer/storage/lease.py",
         "                    if_generation_match=generation,\n                    timeout=self._patience,\n",
         "                    timeout=self._patience,\n",
-        "Of several processes that claim a dead run's directory all get it, and write over each other.",
-        ("tests/training/test_storage.py::test_of_many_claimants_one_follows_a_dead_holder",),
+        "A process whose lease another has taken over takes it back: two write over each other.",
+        ("tests/training/test_storage.py::test_a_run_that_lost_its_lease_stops_with_one_line_and_writes_nothing_more",),
     ),
     Fault(
         "bonferroni-for-holm",

@@ -84,16 +84,20 @@ def chosen(names: Sequence[str]) -> list[Fault]:
 
 
 @contextlib.contextmanager
-def copied(root: Path) -> Iterator[Path]:
+def copied() -> Iterator[Path]:
     """The files that git tracks, as they stand in the tree, in a folder that is removed in the end."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
+    listed = _git("ls-files", "-z")
     with tempfile.TemporaryDirectory(prefix="headwise-mutants-") as folder:
         copy = Path(folder) / "checkout"
         for name in filter(None, listed.split("\0")):
-            if (root / name).is_file():
+            if (ROOT / name).is_file():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, copy / name)
+                shutil.copy2(ROOT / name, copy / name)
         yield copy
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def tried(fault: Fault, checkout: Path) -> Outcome:
@@ -139,11 +143,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def record(file: Path, outcomes: Sequence[Outcome]) -> None:
+def record(file: Path, commit: str, outcomes: Sequence[Outcome]) -> None:
     """Write the outcomes as JSON, and beside it as a table, naming the commit that the tree was of."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
     facts = {"commit": commit, "outcomes": [outcome.facts() for outcome in outcomes]}
     file.write_text(json.dumps(facts, indent=1) + "\n")
     file.with_suffix(".md").write_text(f"Of commit {commit}: {summary(outcomes)}\n\n{table(outcomes)}")
@@ -169,14 +170,15 @@ def main() -> int:
     faults = chosen(arguments.only)
     for fault in faults:
         fault.planted_in((ROOT / fault.file).read_text())  # all, before the first is tried
+    commit = _git("rev-parse", "--short", "HEAD").strip()
     outcomes: list[Outcome] = []
-    with copied(ROOT) as checkout:
+    with copied() as checkout:
         for fault in faults:
             outcomes.append(tried(fault, checkout))
             last = outcomes[-1]
             print(f"{last.verdict.value:9} {last.seconds:5.0f} s  {fault.name}  {last.by}", flush=True)
             if arguments.record is not None:
-                record(arguments.record, outcomes)
+                record(arguments.record, commit, outcomes)
     print(summary(outcomes))
     return 0 if _share(outcomes) >= WANTED else 1
 
