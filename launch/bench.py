@@ -4,7 +4,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 
 COMMAND = Command(
     name="bench",
@@ -28,8 +29,8 @@ ROWS, EVERY = 8, 100
 
 def main(arguments: Arguments) -> None:
     """Measure in a temporary directory and print."""
+    from transformer.benchmarks.overhead import measure_capture, measure_maps, measure_overhead
     from transformer.training.experiment import resolve
-    from transformer.training.overhead import measure_capture, measure_maps, measure_overhead
 
     experiment = resolve(arguments.with_data())
     counts = {"steps": arguments.steps, "repeats": arguments.repeats}

@@ -1,28 +1,30 @@
 """Prove that a config fits the pod that it is meant for, before the pod is booked."""
 
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 if TYPE_CHECKING:
+    from transformer.pods.prove import Proof
+    from transformer.pods.search import Suggestion, Tried
     from transformer.training.experiment import Experiment
-    from transformer.training.pod_search import Suggestion, Tried
-    from transformer.training.pods import Proof
 
 
-def _environment(arguments: Arguments) -> Mapping[str, str]:
+def _prepare_compiler(arguments: Arguments) -> None:
     """Compiling for another machine needs another platform than a run on this one."""
     topology = arguments.topology or arguments.overrides.get("pod") or arguments.base.get("pod")
     if not topology:
-        return {}
+        return
     from transformer.costs.compiler import environment
 
-    return environment(topology)
+    os.environ.update(environment(topology))
 
 
 COMMAND = Command(
@@ -41,7 +43,7 @@ COMMAND = Command(
         Flag("json", "print one JSON object", default=False, kind=bool),
     ),
     takes_config=True,
-    environment=_environment,
+    before_jax=_prepare_compiler,
 )
 GB = 1e9
 SHOWN = 6
@@ -51,8 +53,8 @@ def main(arguments: Arguments) -> None:
     """Compile, print, and leave with 1 where it does not fit."""
     if arguments.tries < 1:
         raise UserError(f"--tries={arguments.tries} must be at least 1")
+    from transformer.pods.prove import prove, topology_of
     from transformer.training.experiment import resolve
-    from transformer.training.pods import prove, topology_of
 
     experiment = resolve(arguments.config)
     topology = topology_of(experiment, arguments.topology)
@@ -69,7 +71,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _search(experiment: Any, topology: str, tries: int) -> list["Tried"]:
-    from transformer.training.pod_search import search
+    from transformer.pods.search import search
 
     found = []
     for tried in search(experiment, topology, tries):
@@ -83,7 +85,7 @@ def entry(proof: "Proof") -> dict[str, Any]:
     import jax
 
     from transformer.costs.program import totals
-    from transformer.training.pod_search import advise
+    from transformer.pods.search import advise
 
     program, expected, experiment = proof.program, proof.estimate, proof.experiment
     return {
@@ -140,7 +142,7 @@ def _remat(experiment: "Experiment") -> str | None:
 
 def page(proof: "Proof") -> str:
     """What a person reads of one proof."""
-    from transformer.training.pod_search import advise
+    from transformer.pods.search import advise
 
     experiment = proof.experiment
     lines = [

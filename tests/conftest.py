@@ -35,18 +35,18 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The files that take longest, longest first: each is one worker's, and begun last it would keep the others waiting.
 LONGEST = (
-    "tests/training/test_processes.py",
+    "tests/runs/test_processes.py",
     "tests/contracts/test_meshes.py",
     "tests/attention/test_support.py",
     "tests/contracts/test_contracts.py",
     "tests/attention/test_properties.py",
     "tests/training/test_resume.py",
-    "tests/training/test_pods.py",
+    "tests/pods/test_pods.py",
     "tests/launch/test_compile.py",
     "tests/launch/test_outside_the_checkout.py",
     "tests/launch/test_ablate.py",
     "tests/launch/test_sweep.py",
-    "tests/training/test_lanes.py",
+    "tests/training/test_vmapped.py",
     "tests/studies/test_page.py",
     "tests/studies/test_page_saved.py",
     "tests/models/test_encoder_decoder.py",

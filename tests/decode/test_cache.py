@@ -15,8 +15,9 @@ from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
 from transformer.layers.block_config import Positions
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Input, Interface, Model, Precision, Variables
+from transformer.models.contract import Model, Precision, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.interface import Input, Interface
 
 SPECIAL = Tokens(pad=0, begin=1, end=2)
 VOCABULARY, LENGTH, LONGEST_SOURCE = 7, 8, 6

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from launch import ablate, cli
+from launch import ablate, cli, parsing
+from launch.command import Command, Flag
 from launch.config_files import load_config
 from launch.reproduce import train_command
 from tests.studies.tiny import BASE, PLAIN
@@ -294,8 +295,8 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     )
     assert words[:4] == ["python", "-m", "launch.train", f"--config={study}"]
     assert words[-2:] == ["--workdir=a b", "--data_dir=d"]
-    config = cli.parse(
-        cli.Command("train", "", "", (cli.Flag("workdir", ""), cli.Flag("data_dir", "")), takes_config=True), words[3:]
+    config = parsing.parse(
+        Command("train", "", "", (Flag("workdir", ""), Flag("data_dir", "")), takes_config=True), words[3:]
     ).config
     assert make_trial(config, {}).name == trial.name
     # Without the study's own words it would be another run.

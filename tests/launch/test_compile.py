@@ -10,8 +10,8 @@ import pytest
 from launch import cli, compile, pods
 from launch.config_files import CHECKOUT, load_config
 from transformer.costs.compiler import parse_topology
-from transformer.training import pod_search
-from transformer.training import pods as proving
+from transformer.pods import prove as proving
+from transformer.pods import search
 from transformer.training.experiment import resolve
 
 CONFIG = """
@@ -112,7 +112,7 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
     assert [row.endswith("fits") for row in rows] == [True, True]
     assert best.startswith("the best: --config.sharding.rules=")
     assert said.err.count("compiled ") == 2
-    assert len(pod_search.meshes(resolve(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
+    assert len(search.meshes(resolve(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
     words = best.removeprefix("the best: ").split()
     assert cli.run(compile.COMMAND, compile.main, [config, *words]) == 0
 

@@ -12,9 +12,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recorded import recording
-from transformer.training.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
 from transformer.training.reading import load
-from transformer.training.run_directory import RunDirectory
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow grey cat. " * 20
 # The names of a family's special tokens; the last is the unknown's.

@@ -15,7 +15,8 @@ from transformer.layers.initialisation import Initialisation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.models import decoder, encoder, encoder_decoder
-from transformer.models.contract import Input, Interface, Model, Precision, Variables
+from transformer.models.contract import Model, Precision, Variables
+from transformer.models.interface import Input, Interface
 
 PAD, BEGIN, END, VOCABULARY, LONGEST = 0, 1, 2, 13, 12
 FAMILIES = ("decoder", "encoder", "encoder_decoder")

@@ -11,8 +11,9 @@ from transformer.attention.capture import Capture
 from transformer.attention.parameters import Score
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
-from transformer.models.contract import Input, Interface, Model, Precision
+from transformer.models.contract import Model, Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.interface import Input, Interface
 
 PAD, LENGTH = 0, 6
 SOURCE = np.int32([[5, 9, 3, 8, 7, 6], [6, 4, 8, PAD, PAD, PAD]])

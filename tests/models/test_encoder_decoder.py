@@ -15,8 +15,9 @@ from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
 from transformer.layers.block_config import Biases, Positions
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Input, Interface, Model, Precision, Variables, count_parameters
+from transformer.models.contract import Model, Precision, Variables, count_parameters
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.interface import Input, Interface
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
 SITES = ("encoder/self", "decoder/self", "decoder/cross")

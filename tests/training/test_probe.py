@@ -11,9 +11,9 @@ import pytest
 from tests.training.test_resume import CONFIG
 from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
-from transformer.training import experiment
+from transformer.training import assembly, experiment
+from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.probe import compile_probe
-from transformer.training.sharding import ShardingConfig, make_placement
 
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
 LENGTH = max(CONFIG["task"]["lengths"])
@@ -39,7 +39,7 @@ def store_on(
     """The maps of one look on a mesh, what was kept, and what the program exchanges between devices."""
     folder.mkdir()
     placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
-    setting = experiment.assemble(resolved, folder, placement)
+    setting = assembly.assemble(resolved, folder, placement)
     plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, config=resolved.maps, times=1)
     state = setting.initialise(jax.random.key(3))
     kept = probe(state)

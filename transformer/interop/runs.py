@@ -15,11 +15,12 @@ from transformer.data.tokenizer import Tokenizer, saved_in
 from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.interop.huggingface import Foreign, build_model, read_folder, write_folder
 from transformer.models.contract import PyTree, count_parameters
-from transformer.training.checkpoint import Checkpoints
-from transformer.training.experiment import Experiment, assemble, changeable, resolve
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory, write_json
+from transformer.training.assembly import assemble
+from transformer.training.experiment import Experiment, changeable, resolve
+from transformer.training.mesh import one_device
 from transformer.training.reading import open_run
-from transformer.training.run_directory import RunDirectory, write_json
-from transformer.training.sharding import one_device
 
 TASKS = {
     "decoder": "language_modelling",

@@ -22,11 +22,11 @@ from transformer.config import UserError, nearest
 from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.tokenizer import FILE, saved_in
 from transformer.models.contract import Model, Variables
+from transformer.runs.checkpoint import Checkpoints, StoredLeaf
+from transformer.runs.directory import RunDirectory
+from transformer.runs.processes import primary
 from transformer.storage import locate, storage_of
-from transformer.training.checkpoint import Checkpoints, StoredLeaf
 from transformer.training.initialisation_plan import Leaf, Plan, parse, plan
-from transformer.training.processes import primary
-from transformer.training.run_directory import RunDirectory
 from transformer.training.sharding import is_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState, by_path
 
@@ -53,7 +53,7 @@ class InitialiseFrom:
 
 
 class Beginning(Protocol):
-    """What is asked of a run that begins: experiment.Setting has it."""
+    """What is asked of a run that begins: experiment.Assembly has it."""
 
     @property
     def model(self) -> Model:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from transformer.costs.flops import training_flops
 from transformer.models import registry as models
+from transformer.runs.checkpoint import StoredLeaf
 from transformer.tasks import registry as tasks
 from transformer.tasks.rehearsal import abstract_batch
-from transformer.training.checkpoint import StoredLeaf
 from transformer.training.reading import open_run
 from transformer.training.state import PARAMS, STATE
 

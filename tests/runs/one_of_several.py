@@ -1,0 +1,207 @@
+"""What each of several processes does for test_processes.py: argument 1 is the folder that holds all of it.
+
+It is called with the environment that transformer.runs.processes reads, and leaves what it found in files.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from launch.platform import leave
+from transformer.attention.sites import Axis, Site
+from transformer.config import UserError
+from transformer.maps.store import MapStore
+from transformer.maps.tiers import Kept, keep, levels_of
+from transformer.tasks.labels import Labels
+from transformer.runs import processes
+from transformer.training import assembly, experiment
+from transformer.training import train as training
+from transformer.training.sinks import opened as sinks_opened
+from transformer.training import train as training
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.digest import differing, digests
+from transformer.training.initialise_from import initialised
+from transformer.training.sinks.background import BackgroundMaps
+
+SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
+DTYPES = {"half": jnp.bfloat16, "count": jnp.int32}
+SPECS = {"divided": ("a",), "crossed": (None, "b", "a"), "half": ("b",), "empty": (None, "a")}
+SITE = Site("decoder/self", Axis("text"), Axis("text"), ("0", "1"), ("0", "1"), causal=True)
+LABELS = Labels(tokens={"text": (tuple("abcde"),) * 4}, titles=("0", "1", "2", "3"))
+DIES = 3  # the step that one process does not live to see the end of
+
+
+def values(seed: int) -> dict[str, np.ndarray]:
+    """Random bits of every shape, NaNs and subnormals among them."""
+    random = np.random.default_rng(seed)
+    bits = {name: random.integers(0, 256, (*shape, 4), np.uint8) for name, shape in SHAPES.items()}
+    kinds = {name: np.dtype(DTYPES.get(name, np.float32)) for name in SHAPES}
+    return {
+        name: np.ascontiguousarray(each[..., : kinds[name].itemsize]).view(kinds[name])[..., 0]
+        for name, each in bits.items()
+    }
+
+
+def mesh_of(devices: list[Any]) -> Mesh:
+    """A mesh of two axes over devices whose number is a power of two."""
+    shape = (2, len(devices) // 2) if len(devices) > 1 else (1, 1)
+    return Mesh(np.array(devices).reshape(shape), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+
+
+def state_of(seed: int, mesh: Mesh) -> dict[str, Any]:
+    """The values and a key as global arrays, each as its spec says."""
+    found: dict[str, Any] = {}
+    for name, array in values(seed).items():
+        sharding = NamedSharding(mesh, PartitionSpec(*SPECS.get(name, ())))
+        found[name] = jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+    whole = NamedSharding(mesh, PartitionSpec())
+    found["key"] = jax.jit(lambda: jax.random.key(seed, impl="rbg"), out_shardings=whole)()
+    found["keys"] = jax.jit(lambda: jax.random.split(jax.random.key(seed), 4), out_shardings=whole)()
+    return found
+
+
+def abstract(state: dict[str, Any]) -> dict[str, Any]:
+    """The shapes of a state, and where it lies."""
+    return {n: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for n, leaf in state.items()}
+
+
+def same(state: dict[str, Any], seed: int) -> bool:
+    """Whether every shard that lies here holds the very bits."""
+    expected: dict[str, Any] = {
+        **values(seed),
+        "key": np.asarray(jax.random.key_data(jax.random.key(seed, impl="rbg"))),
+        "keys": np.asarray(jax.random.key_data(jax.random.split(jax.random.key(seed), 4))),
+    }
+    bits = {n: jax.random.key_data(x) if n.startswith("key") else x for n, x in state.items()}
+    return set(state) == set(expected) and all(
+        np.asarray(shard.data).tobytes() == np.ascontiguousarray(expected[name][shard.index]).tobytes()
+        for name, array in bits.items()
+        for shard in array.addressable_shards
+    )
+
+
+def some_maps() -> dict[str, Kept]:
+    """What is kept of the maps of one step, in NumPy."""
+    weights = np.random.default_rng(5).dirichlet(np.ones(5), (2, 4, 2, 5)).astype(np.float32)
+    return {SITE.name: keep(weights, levels_of(5, 5, (64,)), {"entropy": weights[..., 0, 0]})}
+
+
+def check_refusal(folder: Path) -> str:
+    """What is said of a directory that another run holds."""
+    try:
+        with processes.claimed(folder / "held", {}):
+            return "it was free"
+    except UserError as error:
+        return str(error)
+
+
+def check_digests(mesh: Mesh) -> dict[str, Any]:
+    """The digests of a state that lies everywhere, and what is found of one that is wrong somewhere."""
+    state = {name: leaf for name, leaf in state_of(1, mesh).items() if not name.startswith("key")}
+    expected = digests(state)
+    found: dict[str, Any] = {"digests": expected, "sound": differing(state, expected)}
+    for name in ("divided", "crossed", "whole", "half"):
+        # One bit of what the last process holds; of a copy, the others are sound.
+        here = values(1)[name].copy()
+        if jax.process_index() == jax.process_count() - 1:
+            last = state[name].addressable_shards[-1].index
+            part = np.ascontiguousarray(here[last])
+            part.reshape(-1).view(np.uint8)[-1] ^= 16
+            here[last] = part
+        wrong = jax.make_array_from_callback(here.shape, state[name].sharding, here.__getitem__)
+        found[name] = differing({**state, name: wrong}, expected)
+    return found
+
+
+def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
+    """Restore what one process saved, and save what one process will restore."""
+    sound = same(Checkpoints.reading(folder / "from_one").restore(1, abstract(state_of(1, mesh)))[0], 1)
+    saved = Checkpoints(folder / "from_several", keep=2)
+    for step in (1, 2, 3):
+        saved.save(step, state_of(step, mesh), {"step": step})
+    sound &= saved.steps() == [2, 3]
+    sound &= same(saved.restore(2, abstract(state_of(2, mesh)))[0], 2)
+    saved.close()
+    return sound
+
+
+def check_beginning(config: dict[str, Any], folder: Path) -> bool:
+    """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
+    made = experiment.resolve(config | {"initialise_from": {"run": str(folder / "several")}})
+    setting = assembly.assemble(made, folder / "several")
+    state, _ = initialised(made.initialise_from, setting, jax.random.key(1), folder / "begun")
+    wanted = Checkpoints.reading(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[0]
+    pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
+    return int(state.step) == 0 and all(
+        np.array_equal(np.asarray(one.data), np.asarray(other.data))
+        for here, there in pairs
+        for one, other in zip(here.addressable_shards, there.addressable_shards, strict=True)
+    )
+
+
+def check_maps(folder: Path) -> None:
+    """Write maps whose examples and heads are divided over all devices."""
+    devices = np.array(jax.devices()).reshape(-1, 2)
+    mesh = Mesh(devices, ("examples", "heads"), axis_types=(AxisType.Auto,) * 2)
+
+    def divided(array: np.ndarray) -> jax.Array:
+        sharding = NamedSharding(mesh, PartitionSpec("examples", None, "heads"))
+        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+    writers = jax.process_index(), jax.process_count()
+    store = processes.in_turn(lambda: MapStore.open(folder / "maps", (SITE,), LABELS, "", writers=writers))
+    for step in (1, 2):
+        store.write(step, jax.tree.map(divided, some_maps()))
+
+
+def dies(folder: Path) -> type[BackgroundMaps]:
+    """The sink of a process that is killed, once the checkpoint before is there."""
+
+    class Dying(BackgroundMaps):
+        def progress(self, step: int, total: int) -> None:
+            if step == DIES and jax.process_index() == jax.process_count() - 1:
+                while not (folder / "checkpoints" / str(DIES - 1)).exists():
+                    time.sleep(0.05)
+                os.kill(os.getpid(), signal.SIGKILL)
+            super().progress(step, total)
+
+    return Dying
+
+
+def main(folder: Path) -> None:
+    mesh = mesh_of(jax.devices())
+    found = {
+        "processes": jax.process_count(),
+        "devices": jax.device_count(),
+        "refusal": check_refusal(folder),
+        "digests": check_digests(mesh),
+        "checkpoints": check_checkpoints(folder, mesh),
+    }
+    check_maps(folder)
+    config = json.loads((folder / "config.json").read_text())
+    training.train(experiment.resolve(config), folder / "several")
+    found["begun"] = check_beginning(config, folder)
+    (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
+    sinks_opened.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+    training.train(experiment.resolve(config), folder / "killed")
+
+
+if __name__ == "__main__":
+    processes.start(heartbeat=10)
+    try:
+        main(Path(sys.argv[1]))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        leave(1)
+    leave(0)

@@ -1,0 +1,374 @@
+"""Checkpoints come back bit for bit, or not at all."""
+
+import gc
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from transformer.config import UserError
+from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
+
+
+class State(NamedTuple):
+    step: Any
+    key: Any
+    params: Any
+    optimiser: Any
+    extra: Any
+
+
+def make_state(seed: int = 0, width: int = 16) -> State:
+    """Every kind of leaf and of emptiness; NaNs, infinities and subnormals by random bits."""
+    bits = np.random.default_rng(seed).integers(0, 2**32, (width, 8), dtype=np.uint32)
+    return State(
+        step=jnp.int32(7 + seed),
+        key=jax.random.split(jax.random.key(seed), 2),
+        params={
+            "encoder": {"kernel": jnp.asarray(bits.view(np.float32)), "none": {}},
+            "half": jnp.asarray(bits.astype(np.uint16).view(jnp.bfloat16)),
+            "empty": jnp.zeros((0, width), jnp.bfloat16),
+            "flags": jnp.asarray([True, False]),
+        },
+        optimiser=((), (jnp.uint8(255), {"other": jax.random.key(seed, impl="rbg")})),
+        extra={
+            "count": 2**40 + seed,
+            "rate": 0.1,
+            "on": True,
+            "wide": np.arange(3, dtype=np.int64) + 2**40,
+            "double": np.float64(1 / 3),
+            "nothing": None,
+        },
+    )
+
+
+def bits(leaf: Any) -> tuple[str, str, bytes]:
+    """A leaf's type, dtype and bytes."""
+    if hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return (
+            str(jax.random.key_impl(leaf)),
+            str(leaf.shape),
+            np.asarray(jax.random.key_data(leaf)).tobytes(),
+        )
+    kind = "jax" if isinstance(leaf, jax.Array) else type(leaf).__name__
+    array = np.asarray(leaf)
+    return kind, f"{array.shape} {array.dtype}", array.tobytes()
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    assert [bits(leaf) for leaf in jax.tree.leaves(got)] == [bits(leaf) for leaf in jax.tree.leaves(expected)]
+
+
+def abstract(state: Any) -> Any:
+    def describe(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+    return jax.tree.map(describe, state)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def checkpoints(directory: Path) -> Iterator[Checkpoints]:
+    opened = Checkpoints(directory, keep=2)
+    yield opened
+    opened.close()
+
+
+def test_every_bit_comes_back(checkpoints: Checkpoints, directory: Path):
+    state, metadata = make_state(), {"position": 12, "shapes": (1, 2), 3: None}
+    assert checkpoints.latest() is None
+    checkpoints.save(7, state, metadata)
+    checkpoints.close()
+    restored, read = Checkpoints(directory, keep=2).restore(7, abstract(state))
+    assert_same(restored, state)
+    assert read == {"position": 12, "shapes": [1, 2], "3": None}
+    # An array may stand for itself, and a reader needs no right to write.
+    restored, _ = Checkpoints.reading(directory).restore(7, state)
+    assert_same(restored, state)
+
+
+def test_the_state_may_be_donated_while_it_is_saved(checkpoints: Checkpoints):
+    burn = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0 - 1, tree), donate_argnums=0)
+    state = {"large": jnp.arange(2_000_000, dtype=jnp.float32), "own": np.ones(1000)}
+    expected = {name: np.array(leaf) for name, leaf in state.items()}
+    checkpoints.save(1, state, {})
+    burned = burn({"large": state["large"]})
+    state["own"][:] = -1
+    restored, _ = checkpoints.restore(1, {"large": burned["large"], "own": state["own"]})
+    np.testing.assert_array_equal(restored["large"], expected["large"])
+    np.testing.assert_array_equal(restored["own"], expected["own"])
+
+
+def test_the_last_ones_are_kept(checkpoints: Checkpoints, directory: Path):
+    for step in (1, 2, 10):
+        checkpoints.save(step, make_state(step), {"step": step})
+    assert checkpoints.steps() == [2, 10]
+    assert checkpoints.latest() == 10
+    for step in (2, 10):
+        restored, metadata = checkpoints.restore(step, abstract(make_state(step)))
+        assert_same(restored, make_state(step))
+        assert metadata == {"step": step}
+    with pytest.raises(ValueError, match="step=10 is not after the latest checkpoint, 10"):
+        checkpoints.save(10, make_state(), {})
+    with pytest.raises(UserError, match=r"no checkpoint of step 1 in .*: there are \[2, 10\]"):
+        checkpoints.restore(1, make_state())
+    assert sorted(entry.name for entry in directory.iterdir()) == ["10", "2"]
+
+
+def test_arrays_land_where_the_abstract_state_says(checkpoints: Checkpoints):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def placed(*axes: str | None) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    values = {"kernel": jnp.arange(64.0).reshape(8, 8), "key": jax.random.key(3), "none": jnp.zeros((0, 8))}
+    before = {"kernel": placed("data", "model"), "key": placed(), "none": placed()}
+    after = {"kernel": placed("model"), "key": placed(), "none": placed(None, "data")}
+    checkpoints.save(1, {name: jax.device_put(leaf, before[name]) for name, leaf in values.items()}, {})
+    shapes = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=after[name]) for name, leaf in values.items()}
+    restored, _ = checkpoints.restore(1, shapes)
+    assert_same(restored, values)
+    for name, leaf in restored.items():
+        assert leaf.sharding.is_equivalent_to(after[name], leaf.ndim), name
+    device = SingleDeviceSharding(jax.devices()[5])
+    only = checkpoints.restore_part(1, jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=device), ("kernel",))
+    assert only.devices() == {jax.devices()[5]}
+
+
+def changed(state: State, **params: Any) -> State:
+    return state._replace(params={name: leaf for name, leaf in (state.params | params).items() if leaf is not None})
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            {"flags": jnp.zeros(3, bool)},
+            r"leaf 'params/flags' is shape \(2,\) of bool there and shape \(3,\) of bool here",
+        ),
+        (
+            {"flags": jnp.zeros(2)},
+            r"'params/flags' is shape \(2,\) of bool there and shape \(2,\) of float32 here",
+        ),
+        (
+            {"half": jnp.zeros((16, 8))},
+            "'params/half' is shape .* of bfloat16 there and shape .* of float32 here",
+        ),
+        ({"new": jnp.zeros(1)}, r"'params/new' is absent there and shape \(1,\) of float32 here"),
+        ({"flags": None}, r"'params/flags' is shape \(2,\) of bool there and absent here"),
+        (
+            {"flags": jax.random.split(jax.random.key(0), 2)},
+            "'params/flags' is shape .* of bool there and .* of key<fry> here",
+        ),
+        (
+            {"empty": jnp.zeros((0, 15), jnp.bfloat16)},
+            r"'params/empty' is shape \(0, 16\) of bfloat16 there and shape \(0, 15\) of bfloat16 here",
+        ),
+        ({"flags": 1}, "'params/flags' is shape .* there and .* of python int here"),
+    ],
+)
+def test_another_model_is_refused_before_anything_is_read(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, params: dict, message: str
+):
+    state = make_state()
+    checkpoints.save(1, state, {})
+    monkeypatch.setattr(Checkpoints, "_read", lambda *_: pytest.fail("the arrays were read"))
+    other = changed(state, **params)
+    for expected in (other, abstract(other)):
+        with pytest.raises(UserError, match=f"of another model or version: .*{message}; give the config"):
+            checkpoints.restore(1, expected)
+        with pytest.raises(UserError, match=message):
+            checkpoints.restore_part(1, expected.params, ("params",))
+
+
+def test_another_kind_of_key_or_number_is_refused(checkpoints: Checkpoints):
+    state = make_state()
+    checkpoints.save(1, state, {})
+    with pytest.raises(UserError, match=r"'key' is .* of key<fry> there and .* of key<rbg> here"):
+        checkpoints.restore(1, state._replace(key=jax.random.split(jax.random.key(0, impl="rbg"), 2)))
+    with pytest.raises(UserError, match=r"'extra/rate' is .* python float there and .* python int here"):
+        checkpoints.restore(1, state._replace(extra=state.extra | {"rate": 1}))
+    with pytest.raises(UserError, match=r"'extra/wide' is .* of int64 there and .* of int32 here"):
+        checkpoints.restore(1, state._replace(extra=state.extra | {"wide": np.zeros(3, np.int32)}))
+
+
+def test_a_part_is_read_alone(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    state = make_state()
+    checkpoints.save(1, state, {})
+    asked: list[str] = []
+    read = Checkpoints._read
+
+    def spy(self: Checkpoints, step: int, leaves: dict) -> dict:
+        asked.extend(leaves)
+        return read(self, step, leaves)
+
+    monkeypatch.setattr(Checkpoints, "_read", spy)
+    assert_same(checkpoints.restore_part(1, abstract(state.params), ("params",)), state.params)
+    assert set(asked) == {"params/encoder/kernel", "params/half", "params/flags"}
+    assert_same(
+        checkpoints.restore_part(1, abstract(state.params["encoder"]), ("params", "encoder")),
+        state.params["encoder"],
+    )
+    assert_same(checkpoints.restore_part(1, abstract(state.step), ("step",)), state.step)
+    assert checkpoints.restore_part(1, {}, ("elsewhere",)) == {}
+
+
+# TensorStore's threads report to event loops that orbax has closed after the first error.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_flipped_bit_anywhere_is_never_restored(directory: Path):
+    state = {
+        "kernel": jax.random.normal(jax.random.key(0), (64, 64)),
+        "small": jnp.ones(3, jnp.bfloat16),
+        "key": jax.random.key(1),
+        "count": 3,
+    }
+    writer = Checkpoints(directory, keep=3)
+    for step in (1, 2):
+        writer.save(step, state, {"position": 5})
+    writer.close()
+    random, found = np.random.default_rng(0), []
+    for path in sorted(path for path in (directory / "2").rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        for place in random.integers(0, max(1, len(content)), 2 if content else 0):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << int(random.integers(8))
+            path.write_bytes(flipped)
+            try:
+                restored, metadata = Checkpoints.reading(directory).restore(2, state)
+            except DamagedCheckpoint as error:
+                found.append(str(error))
+            else:
+                assert_same(restored, state)
+                assert metadata == {"position": 5}
+        path.write_bytes(content)
+    gc.collect()  # what the errors left behind must not be reported by another test
+    where = f"{directory / '2'} is damaged: "
+    assert all(message.startswith(where) for message in found)
+    assert all(message.endswith("move it away to go back to step 1") for message in found)
+    assert any("leaf 'kernel' in state/ is not what was saved" in message for message in found)
+    assert any("cannot be read from" in message for message in found)
+    assert any("manifest/metadata" in message for message in found)
+
+
+def test_exchanged_leaves_and_metadata_are_found(directory: Path):
+    writer = Checkpoints(directory, keep=2)
+    writer.save(1, {"a": jnp.ones(3), "b": jnp.zeros(3)}, {"position": 5})
+    writer.close()
+    path = directory / "1" / "manifest" / "metadata"
+    content = path.read_text()
+    for forged in (content.replace('"position": 5', '"position": 6'), content.replace('"a"', '"c"')):
+        assert forged != content
+        path.write_text(forged)
+        with pytest.raises(DamagedCheckpoint, match=r"manifest/metadata is not what was saved; .* back to the start"):
+            Checkpoints.reading(directory).restore(1, {"a": jnp.ones(3), "b": jnp.zeros(3)})
+    manifest = json.loads(content)
+    assert list(manifest["leaves"]) == ["a", "b"]
+
+
+def test_a_failed_save_raises_and_is_not_the_latest(directory: Path):
+    checkpoints = Checkpoints(directory, keep=3)
+    checkpoints.save(1, {"a": jnp.arange(4.0)}, {})
+    checkpoints.steps()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))  # as a full disk
+    try:
+        checkpoints.save(2, {"a": jax.random.normal(jax.random.key(0), (400_000,))}, {})
+        with pytest.raises(Exception, match="File too large"):
+            checkpoints.steps()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert checkpoints.latest() == 1
+    checkpoints.save(3, {"a": jnp.arange(5.0)}, {})
+    assert checkpoints.steps() == [1, 3]
+    checkpoints.close()
+    again = Checkpoints(directory, keep=3)
+    assert again.steps() == [1, 3]
+    restored, _ = again.restore(3, {"a": jnp.zeros(5)})
+    assert_same(restored, {"a": jnp.arange(5.0)})
+    assert sorted(entry.name for entry in directory.iterdir()) == ["1", "3"]
+
+
+def test_a_reader_leaves_an_unfinished_save_alone_and_sees_the_next(directory: Path, checkpoints: Checkpoints):
+    checkpoints.save(1, {"a": jnp.ones(3)}, {})
+    checkpoints.steps()
+    unfinished = directory / "2.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    reader = Checkpoints.reading(directory)
+    assert reader.latest() == 1
+    assert unfinished.is_dir()
+    writer = Checkpoints(directory, keep=2)
+    assert writer.latest() == 1
+    writer.save(3, {"a": jnp.ones(3)}, {})
+    writer.close()
+    assert reader.steps() == [1, 3]
+    reader.close()
+    assert sorted(entry.name for entry in directory.iterdir()) == ["1", "3"]
+    with pytest.raises(UserError, match="saved no checkpoint yet"):
+        Checkpoints.reading(directory / "none")
+
+
+SAVING = """
+import sys
+import jax.numpy as jnp
+from transformer.runs.checkpoint import Checkpoints
+checkpoints = Checkpoints(sys.argv[1], keep=2)
+for step in range(1, 100_000):
+    checkpoints.save(step, {"a": jnp.full(200_000, float(step)), "step": jnp.int32(step)}, {"step": step})
+    print(step, flush=True)
+"""
+
+
+def test_a_killed_process_leaves_a_sound_checkpoint(directory: Path):
+    shape = {"a": jax.ShapeDtypeStruct((200_000,), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
+    command = [sys.executable, "-c", SAVING, str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.strip() == "4":
+                break
+        time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    checkpoints = Checkpoints(directory, keep=2)
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert latest >= 3
+    for step in checkpoints.steps():
+        restored, metadata = checkpoints.restore(step, shape)
+        assert metadata == {"step": step}
+        assert int(restored["step"]) == step
+        np.testing.assert_array_equal(restored["a"], np.full(200_000, step, np.float32))
+    checkpoints.save(latest + 1, restored, {})
+    checkpoints.close()
+    assert all(entry.name.isdigit() for entry in directory.iterdir())
+
+
+def test_what_cannot_be_saved_is_named(checkpoints: Checkpoints, directory: Path):
+    with pytest.raises(TypeError, match="a str cannot be a leaf"):
+        checkpoints.save(1, {"name": "x"}, {})
+    with pytest.raises(ValueError, match="both called 'a/b'"):
+        checkpoints.save(1, {"a/b": jnp.ones(1), "a": {"b": jnp.ones(1)}}, {})
+    with pytest.raises(ValueError, match="'keys' is an empty array of keys"):
+        checkpoints.save(1, {"keys": jax.random.split(jax.random.key(0), 2)[:0]}, {})
+    with pytest.raises(UserError, match="keep=0"):
+        Checkpoints(directory, keep=0)
+    assert checkpoints.latest() is None

@@ -1,0 +1,405 @@
+"""Several real processes on this machine make the run that one makes, and end together."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from tests.runs import one_of_several as several
+from tests.training.test_digest import digest_by_hand
+from transformer.config import UserError
+from transformer.maps.store import MapStore
+from transformer.runs import processes
+from transformer.training import assembly, experiment, mesh, sharding
+from transformer.training import train as training
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
+from transformer.training.state import by_path
+
+CONFIG: dict[str, Any] = {
+    "name": "several",
+    "steps": 4,
+    "seed": 3,
+    "log_every": 1,
+    "eval_every": 2,
+    "maps_every": 2,
+    "checkpoint_every": 2,
+    "heads_every": 2,
+    "keep": 2,
+    "task": {
+        "name": "language_modelling",
+        "dataset": "repeated/symbols=16,shortest=4,longest=8,length=16,train=64,validation=8,test=8",
+        "tokenizer": "characters",
+        "batching": "packed",
+        "context": 16,
+        "rows": 8,
+        "test": "",
+        "probed": 3,
+        "probed_length": 12,
+        "repeated": 1,
+    },
+    "model": {
+        "family": "decoder",
+        "layers": 1,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 16,
+        "longest": 16,
+        "dropout": 0.1,  # so that the keys matter
+    },
+    # Adam would make as much of the rounding of a gradient that is zero as of any other.
+    "optimizer": {"algorithm": "sgd", "beta1": 0.0, "learning_rate": 0.5, "warmup": 2},
+}
+TIMED = {"tokens_per_second", "steps_per_second", "utilisation"}
+
+
+class Ended(NamedTuple):
+    """A process that has ended."""
+
+    code: int
+    said: str
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def together(count: int, devices: int, folder: Path, root: Path) -> list[Ended]:
+    """Start so many processes of so many devices each, and wait until all have ended."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+        processes.ADDRESS: f"127.0.0.1:{free_port()}",
+        processes.COUNT: str(count),
+    }
+    command = [sys.executable, "-m", "tests.runs.one_of_several", str(folder)]
+    started = []
+    with contextlib.ExitStack() as stack:
+        for index in range(count):
+            own = {**environment, processes.INDEX: str(index)}
+            out = stack.enter_context((folder / f"said-{index}.txt").open("w"))
+            started.append(subprocess.Popen(command, cwd=root, env=own, stdout=out, stderr=subprocess.STDOUT))
+            stack.callback(started[-1].kill)
+        codes = [process.wait(timeout=900) for process in started]
+    return [Ended(code, (folder / f"said-{index}.txt").read_text()) for index, code in enumerate(codes)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device() -> Iterator[None]:
+    """Here all is on one device, to compare with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a single process."""
+    folder = tmp_path_factory.mktemp("alone")
+    training.train(experiment.resolve(CONFIG), folder / "run")
+    return folder / "run"
+
+
+class Several(NamedTuple):
+    """What some processes left: their folder, how they ended, and what each found."""
+
+    folder: Path
+    ended: list[Ended]
+    found: list[dict[str, Any]]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param((2, 2), id="2x2"), pytest.param((4, 1), id="4x1", marks=pytest.mark.slow)],
+)
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, root: Path) -> Several:
+    """Processes that did all of tests/runs/one_of_several.py."""
+    count, devices = request.param
+    folder = tmp_path_factory.mktemp("several")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    saved = Checkpoints(folder / "from_one", keep=1)
+    saved.save(1, several.state_of(1, several.mesh_of(jax.devices()[:8])), {})
+    saved.close()
+    with RunDirectory.claim(folder / "held", {}):
+        ended = together(count, devices, folder, root)
+    found = [folder / f"found-{index}.json" for index in range(count)]
+    missing = [each.said for each, file in zip(ended, found, strict=True) if not file.exists()]
+    assert not missing, "\n\n".join(missing)
+    return Several(folder, ended, [json.loads(file.read_text()) for file in found])
+
+
+def numbers(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """The lines without what depends on the clock."""
+    lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMED} for line in lines]
+
+
+def assert_same_run(run: Path, reference: Path) -> None:
+    """The same lines in the same order, losses within 1e-6 of each other, and the same maps at the same steps."""
+    lines, expected = numbers(run), numbers(reference)
+    assert [(line["step"], line["split"], *line) for line in lines] == [
+        (line["step"], line["split"], *line) for line in expected
+    ]
+    for line, other in zip(lines, expected, strict=True):
+        assert line["loss"] == pytest.approx(other["loss"], rel=1e-6)
+        for name in set(line) - {"split"}:
+            assert line[name] == pytest.approx(other[name], rel=1e-5), name
+    heads, others = numbers(run, "heads.jsonl"), numbers(reference, "heads.jsonl")
+    assert [set(line) for line in heads] == [set(line) for line in others]
+    for line, other in zip(heads, others, strict=True):
+        for statistic in set(line) - {"step", "site"}:
+            np.testing.assert_allclose(line[statistic], other[statistic], atol=1e-4, rtol=1e-4)
+    store, plain = MapStore.existing(run / "maps"), MapStore.existing(reference / "maps")
+    assert store.steps == plain.steps == (0, 2, 4)
+    for step in plain.steps:
+        got, wanted = store.read("decoder/self", step), plain.read("decoder/self", step)
+        np.testing.assert_allclose(got, wanted, atol=0.01)  # a step of the quantiser, where rounding differs
+    values, wanted = store.statistics("decoder/self"), plain.statistics("decoder/self")
+    assert values.names == wanted.names
+    np.testing.assert_allclose(values.values, wanted.values, atol=1e-4, rtol=1e-4)
+
+
+def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
+    """The arrays of the last checkpoint, restored onto so many devices."""
+    made = experiment.resolve(CONFIG)
+    placement = mesh.make_placement(made.sharding, jax.devices()[:devices])
+    setting = assembly.assemble(made, run, placement)
+    checkpoints = Checkpoints.reading(run / "checkpoints")
+    assert checkpoints.latest() == CONFIG["steps"]
+    state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract)
+    assert len(jax.tree.leaves(state.variables)[0].sharding.device_set) == devices
+    state = state._replace(key=jax.random.key_data(state.key))
+    return {path: np.asarray(leaf) for path, leaf in by_path(state).items()}
+
+
+def test_they_find_one_another_and_a_mistake_is_everybodys(group: Several) -> None:
+    assert {found["processes"] for found in group.found} == {len(group.ended)}
+    assert {found["devices"] for found in group.found} == {4}
+    for found in group.found:
+        assert "held is in use by process" in found["refusal"]
+
+
+def test_they_make_the_run_of_one(group: Several, alone: Path) -> None:
+    assert_same_run(group.folder / "several", alone)
+    # What is written once is written by one of them: samples, events, and the record of one start.
+    assert len(json.loads((group.folder / "several" / "environment.json").read_text())) == 1
+    assert len(list((group.folder / "several" / "tensorboard").iterdir())) == 1
+    assert "of 4 processes" in group.ended[0].said or "of 2 processes" in group.ended[0].said
+    assert all("perplexity" not in each.said for each in group.ended[1:])
+
+
+def test_their_checkpoints_are_anybodys(group: Several, alone: Path) -> None:
+    assert all(found["checkpoints"] for found in group.found)
+    reader = Checkpoints.reading(group.folder / "from_several")
+    assert reader.steps() == [2, 3]
+    for devices in (1, 2, 4, 8):
+        shapes = several.abstract(several.state_of(3, several.mesh_of(jax.devices()[:devices])))
+        state, metadata = reader.restore(3, shapes)
+        assert several.same(state, 3)
+        assert metadata == {"step": 3}
+    manifest = json.loads((group.folder / "from_several" / "3" / "manifest" / "metadata").read_text())
+    for name, array in several.values(3).items():
+        assert manifest["leaves"][name]["digest"] == digest_by_hand(array)
+    of_one, of_eight, other = (
+        final_state(group.folder / "several", 1),
+        final_state(group.folder / "several", 8),
+        final_state(alone, 1),
+    )
+    for path, leaf in of_one.items():
+        assert of_eight[path].tobytes() == leaf.tobytes()
+        np.testing.assert_allclose(leaf, other[path], rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+def test_they_begin_a_run_together_with_the_parameters_of_another(group: Several) -> None:
+    assert all(found["begun"] for found in group.found)
+
+
+def test_digests_depend_on_no_sharding_and_find_what_is_wrong_anywhere(group: Several) -> None:
+    expected = {name: digest_by_hand(array) for name, array in several.values(1).items()}
+    for found in group.found:
+        assert found["digests"]["digests"] == expected
+        assert found["digests"]["sound"] == []
+        for name in ("divided", "crossed", "whole", "half"):
+            assert found["digests"][name] == [name]
+
+
+def test_their_maps_are_those_of_one_bit_for_bit(group: Several, tmp_path: Path) -> None:
+    plain = MapStore.open(tmp_path / "maps", (several.SITE,), several.LABELS, "")
+    for step in (1, 2):
+        plain.write(step, several.some_maps())
+    store = MapStore.existing(group.folder / "maps")
+    assert store.steps == plain.steps
+    for step in plain.steps:
+        for part, wanted in zip(
+            store.read_quantised("decoder/self", step, "full"),
+            plain.read_quantised("decoder/self", step, "full"),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(part, wanted)
+    np.testing.assert_array_equal(store.statistics("decoder/self").values, plain.statistics("decoder/self").values)
+
+
+def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Several, alone: Path) -> None:
+    assert group.ended[-1].code == -9
+    assert all(each.code != 0 for each in group.ended)
+    assert any("Error" in each.said or "heartbeat" in each.said for each in group.ended[:-1])
+    killed = group.folder / "killed"
+    assert Checkpoints.reading(killed / "checkpoints").latest() == 2
+    assert read_records(killed / "metrics.jsonl")[-1]["step"] <= several.DIES
+    training.train(experiment.resolve(CONFIG), killed)  # on another number of processes
+    assert_same_run(killed, alone)
+
+
+GIVEN = {processes.ADDRESS: "10.0.0.2:8476", processes.COUNT: "4", processes.INDEX: "3"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({processes.INDEX: None}, f"{processes.ADDRESS} and {processes.COUNT} without {processes.INDEX}"),
+        ({processes.ADDRESS: None, processes.COUNT: ""}, f"{processes.INDEX} without {processes.ADDRESS} and"),
+        ({processes.ADDRESS: "10.0.0.2"}, r"JAX_COORDINATOR_ADDRESS=10\.0\.0\.2 is no HOST:PORT"),
+        ({processes.ADDRESS: "host:99999"}, "is no HOST:PORT"),
+        ({processes.COUNT: "four"}, "JAX_NUM_PROCESSES=four must be a whole number"),
+        ({processes.INDEX: "-1"}, "JAX_PROCESS_ID=-1 must be a whole number from 0 on"),
+        ({processes.INDEX: "4"}, "JAX_PROCESS_ID=4 must be from 0 to JAX_NUM_PROCESSES - 1, which is 3"),
+    ],
+)
+def test_what_is_given_by_halves_or_cannot_be_is_refused(changes: dict[str, str | None], said: str) -> None:
+    environment = {name: value for name, value in (GIVEN | changes).items() if value is not None}
+    with pytest.raises(UserError, match=said):
+        processes.start(environment=environment)
+
+
+def test_flags_come_before_the_environment() -> None:
+    with pytest.raises(UserError, match="--coordinator and --processes without --process"):
+        processes.start("10.0.0.2:8476", 4, environment=GIVEN)
+    with pytest.raises(UserError, match="--process=4 must be from 0 to --processes - 1"):
+        processes.start("10.0.0.2:8476", 4, 4, environment=GIVEN)
+    with pytest.raises(UserError, match="--heartbeat=0 must be at least 1"):
+        processes.start(heartbeat=0, environment={})
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        ({}, None),
+        (
+            GIVEN,
+            {
+                "coordinator_address": "10.0.0.2:8476",
+                "num_processes": 4,
+                "process_id": 3,
+                "cluster_detection_method": "deactivate",
+            },
+        ),
+        (
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_STEP_NODELIST": "node[1-2]",
+                "SLURM_NTASKS": "2",
+                "SLURM_PROCID": "1",
+                "SLURM_LOCALID": "0",
+            },
+            {},
+        ),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, None),  # a batch script, not a task of it
+        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.2:5", "OMPI_COMM_WORLD_SIZE": "2"}, {}),
+        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.2:5", "OMPI_COMM_WORLD_SIZE": "1"}, None),
+    ],
+)
+def test_what_starts_the_processes_is_recognised(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], settings: dict[str, Any] | None
+) -> None:
+    asked: list[dict[str, Any]] = []
+    updated: dict[str, Any] = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
+    monkeypatch.setattr(jax.config, "update", updated.__setitem__)
+    assert processes.start(heartbeat=20, environment=environment) == (settings is not None)
+    assert asked == ([] if settings is None else [{**settings, "heartbeat_timeout_seconds": 20}])
+    # Else the process would live on when it is told to end.
+    assert settings is None or updated["jax_enable_preemption_service"] is False
+
+
+def test_a_tpu_without_its_pod_is_one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def initialize(**given: Any) -> None:
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(processes, "find_spec", lambda name: name == "libtpu")
+    assert not processes.start(environment={}, files=tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "accel0").touch()
+    assert not processes.start(environment={}, files=tmp_path)
+    assert not processes.start(environment={"JAX_PLATFORMS": "cpu"}, files=tmp_path)
+    with pytest.raises(ValueError, match="coordinator_address"):
+        processes.start(environment=GIVEN)
+
+
+def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    @contextlib.contextmanager
+    def claim(path: Path, config: Any, *, may_change: Any) -> Iterator[RunDirectory]:
+        calls.append("claim")
+        yield RunDirectory(path, True)
+
+    def decided(decide: Callable[[], Any]) -> Any:
+        calls.append("together")
+        return decide()
+
+    monkeypatch.setattr(RunDirectory, "claim", claim)
+    monkeypatch.setattr(processes, "decided", decided)
+    with processes.claimed(tmp_path, {}):
+        # gloo gives a process 30 seconds to come to the first exchange; a lease is watched for 60.
+        assert calls == ["together", "together", "claim"]
+
+
+def test_one_process_decides_for_itself() -> None:
+    assert processes.primary()
+    assert processes.decided(lambda: [1, 2]) == [1, 2]
+    assert processes.in_turn(lambda: {"a"}) == {"a"}
+    with pytest.raises(UserError, match="no"):
+        processes.decided(lambda: (_ for _ in ()).throw(UserError("no")))
+
+
+def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
+    """Also of one that has failed while another would wait for it, which is told by no farewell."""
+    program = (
+        "import sys\n"
+        "from transformer.runs import processes\n"
+        "from launch.platform import leave\n"
+        "processes.start(heartbeat=10)\n"
+        "import jax\n"
+        "processes.decided(lambda: 0)\n"
+        "leave(int(sys.argv[1 + jax.process_index()]))\n"
+    )
+    port, began = free_port(), time.monotonic()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, "3", "4"],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)}
+            | {processes.ADDRESS: f"127.0.0.1:{port}", processes.COUNT: "2", processes.INDEX: str(index)},
+            stderr=subprocess.DEVNULL,
+        )
+        for index in range(2)
+    ]
+    assert [process.wait(timeout=200) for process in started] == [3, 4]
+    assert time.monotonic() - began < 200  # jax's own farewell would take 300 seconds

@@ -1,0 +1,313 @@
+"""Runs trained by one program: their directories are those of single runs, and one that diverges is alone."""
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.maps.store import MapStore
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
+from transformer.training import assembly, experiment, mesh, vmapped
+from transformer.training import train as training
+from transformer.training.meter import Diverged
+from transformer.training.opened import OpenRun
+from transformer.training.sinks.contract import NullSink
+from transformer.training.sinks.vmapped import VmappedSinks
+from transformer.training.stacking import StackedBatches
+from transformer.training.state import by_path
+
+STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
+CONFIG: dict[str, Any] = {
+    "name": "vmapped",
+    "steps": STEPS,
+    "log_every": 2,
+    "eval_every": 4,
+    "maps_every": 4,
+    "heads_every": 2,
+    "checkpoint_every": SAVED,
+    "keep": 2,
+    "task": {
+        "name": "language_modelling",
+        "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
+        "tokenizer": "characters",
+        "batching": "packed",
+        "context": 32,
+        "rows": 4,
+        "probed": 3,
+        "probed_length": 12,
+    },
+    "model": {
+        "family": "decoder",
+        "embedding_rows": 128,
+        "layers": 1,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "dropout": 0.1,  # so that the keys matter
+        "biases": "none",  # that of the keys has no gradient but rounding, which Adam blows up
+        "longest": 36,
+    },
+    "optimizer": {"learning_rate": 0.01, "warmup": 4, "schedule": "linear", "clip": 1.0},
+    "averages": {"slow": {"kind": "exponential"}},
+}
+LANES = {"one": {}, "two": {"seed": 2, "optimizer": {**CONFIG["optimizer"], "learning_rate": 0.03}}}
+
+
+def resolved(**changes: Any) -> experiment.Experiment:
+    return experiment.resolve({**CONFIG, **changes})
+
+
+RUNS = {name: resolved(name=name, **changes) for name, changes in LANES.items()}
+
+
+class Killed(BaseException):
+    """What ends a process between two steps."""
+
+
+class KilledConsole(NullSink):
+    """The console of runs that do not live to see the end of step STOPPED."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def progress(self, step: int, total: int) -> None:
+        if step == STOPPED:
+            raise Killed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (assembly, vmapped):
+            patch.setattr(module, "make_placement", lambda config: mesh.one_device())
+        patch.setattr(training, "peak_flops", lambda devices: 1e9)
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each run by itself."""
+    folder = tmp_path_factory.mktemp("alone")
+    for name, run in RUNS.items():
+        training.train(run, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All vmapped, killed behind a checkpoint and resumed."""
+    folder = tmp_path_factory.mktemp("together")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vmapped, "Console", KilledConsole)
+        with pytest.raises(Killed):
+            train(RUNS, folder)
+    for name in RUNS:
+        assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
+        assert Checkpoints.reading(folder / name / "checkpoints").latest() == SAVED
+    assert train(RUNS, folder) == [vmapped.Ended(None)] * len(RUNS)
+    return folder
+
+
+def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapped.Ended]:
+    return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs])
+
+
+def records(folder: Path, split: str = "") -> list[dict[str, Any]]:
+    """The records of a run, without what depends on how fast it went."""
+    clocked = re.compile(r".*_per_second|utilisation")
+    found = [r for r in read_records(folder / "metrics.jsonl") if split in ("", r["split"])]
+    return [{name: value for name, value in r.items() if not clocked.fullmatch(name)} for r in found]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Two run directories hold the same run, but for rounding and the clock."""
+    assert [sorted(r) for r in read_records(one / "metrics.jsonl")] == [
+        sorted(r) for r in read_records(other / "metrics.jsonl")
+    ]
+    for here, there in zip(records(one), records(other), strict=True):
+        assert here.pop("split") == there.pop("split")
+        assert here == pytest.approx(there, rel=1e-4, abs=1e-6)
+    heads = [[json.loads(line) for line in (at / "heads.jsonl").read_text().splitlines()] for at in (one, other)]
+    assert [(line["step"], line["site"]) for line in heads[0]] == [(line["step"], line["site"]) for line in heads[1]]
+    for here, there in zip(*heads, strict=True):
+        np.testing.assert_allclose(here["entropy"], there["entropy"], rtol=1e-4)
+    stores = [MapStore.existing(at / "maps") for at in (one, other)]
+    assert stores[0].steps == stores[1].steps == (0, 4, 8)
+    for step in stores[0].steps:
+        maps = [store.read("decoder/self", step) for store in stores]
+        np.testing.assert_allclose(maps[0], maps[1], atol=1.01 / 255)
+    assert states_differ(one, other) == []
+
+
+def states_differ(one: Path, other: Path) -> list[str]:
+    """The leaves of the last states that are not those of the other, beyond rounding."""
+    abstract = assembly.assemble(RUNS["one"], one).abstract
+    states = [Checkpoints.reading(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
+    here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
+    scales = {path: 1e-4 * max(np.abs(leaf).max(initial=0), 1e-6) for path, leaf in here.items()}
+    return [path for path in here if not np.allclose(here[path], there[path], rtol=0, atol=scales[path])]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_vmapped_runs_directory_is_that_of_a_run_alone(alone: Path, together: Path, name: str) -> None:
+    assert_same_run(together / name, alone / name)
+    logs = [re.findall(r"(?m)step +(\d+).*?  (\w+)", (at / name / "log.txt").read_text()) for at in (alone, together)]
+    # What was seen behind the checkpoint is there twice; nothing of the other runs is.
+    assert sorted(set(logs[0])) == sorted(set(logs[1]))
+    assert len(logs[0]) <= len(logs[1]) < 2 * len(logs[0])
+    assert (together / name / "tensorboard").is_dir()
+    assert RunDirectory.open(together / name).config() == json.loads(json.dumps(RUNS[name].to_config()))
+    assert "parameters" in RunDirectory.open(together / name).facts()
+
+
+def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
+    one, two = (records(together / name, "train")[0] for name in RUNS)
+    assert one["loss"] != pytest.approx(two["loss"], rel=1e-3)
+    assert 3 * one["learning_rate"] == pytest.approx(two["learning_rate"])
+    assert one["flops_per_step"] == two["flops_per_step"] > 0
+
+
+def test_a_complete_run_is_left_alone(together: Path) -> None:
+    before = (together / "one" / "metrics.jsonl").read_bytes()
+    assert train(RUNS, together) == [vmapped.Ended(None)] * len(RUNS)
+    assert (together / "one" / "metrics.jsonl").read_bytes() == before
+
+
+def test_single_runs_go_on_vmapped_and_vmapped_runs_alone(alone: Path, together: Path, tmp_path: Path) -> None:
+    for name in RUNS:
+        shutil.copytree(alone / name, tmp_path / "resumed" / name)
+        shutil.rmtree(tmp_path / "resumed" / name / "checkpoints" / str(STEPS))
+    train(RUNS, tmp_path / "resumed")
+    assert_same_run(tmp_path / "resumed" / "two", alone / "two")
+    shutil.copytree(together / "two", tmp_path / "two")
+    shutil.rmtree(tmp_path / "two" / "checkpoints" / str(STEPS))
+    training.train(RUNS["two"], tmp_path / "two")
+    assert_same_run(tmp_path / "two", alone / "two")
+
+
+def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path) -> None:
+    huge = resolved(name="huge", optimizer={**CONFIG["optimizer"], "learning_rate": HUGE})
+    with pytest.raises(Diverged) as diverged:
+        training.train(huge, tmp_path / "alone")
+    runs = {"huge": huge, "one": RUNS["one"]}
+    ends = [vmapped.Ended(diverged.value.step), vmapped.Ended(None)]
+    assert train(runs, tmp_path) == ends
+    assert_same_run(tmp_path / "one", alone / "one")
+    # Its files stop where a run's do that has diverged alone.
+    assert records(tmp_path / "huge") == records(tmp_path / "alone")
+    for name in ("checkpoints", "maps"):
+        there = {path.relative_to(at).parts[:2] for at in (tmp_path / "alone",) for path in (at / name).iterdir()}
+        assert {path.relative_to(tmp_path / "huge").parts[:2] for path in (tmp_path / "huge" / name).iterdir()} == there
+    # It is not begun again, and holds nobody back.
+    log = (tmp_path / "huge" / "log.txt").read_bytes()
+    assert train(runs, tmp_path) == ends
+    assert (tmp_path / "huge" / "log.txt").read_bytes() == log
+    # When none is left, all is over.
+    assert train({"again": huge}, tmp_path) == ends[:1]
+
+
+def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
+    made = []
+    for name, steps in (("one", (2, 4)), ("two", (2, 4, 6)), ("three", (4, 6))):
+        checkpoints = Checkpoints(tmp_path / name, keep=3)
+        for step in steps:
+            checkpoints.save(step, {"x": np.full(2, step)}, {})
+        made.append(OpenRun(RUNS["one"], RunDirectory(tmp_path), checkpoints))
+    assert vmapped._common_step(made) == 4
+    assert [each.checkpoints.steps() for each in made] == [[2, 4], [2, 4], [4]]
+    made[1].checkpoints.save(6, {"x": np.full(2, 6)}, {})
+    made[2].checkpoints.drop_after(0)
+    assert vmapped._common_step(made) == 0
+    assert [each.checkpoints.steps() for each in made] == [[], [], []]
+
+
+def test_programs_are_equal_but_for_what_a_state_holds() -> None:
+    program = vmapped.program_of(RUNS["one"])
+    assert {vmapped.program_of(run) for run in RUNS.values()} == {program}
+    optimizer = CONFIG["optimizer"]
+    assert vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "final": 0.1, "clip": 2.0})) == program
+    for changes in (
+        {"optimizer": {**optimizer, "clip": 0.0}},
+        {"optimizer": {**optimizer, "algorithm": "adamw"}},
+        {"model": {**CONFIG["model"], "dropout": 0.0}},
+        {"steps": 9},
+    ):
+        assert vmapped.program_of(resolved(**changes)) != program
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """Batches whose lengths are given."""
+
+    lengths: tuple[int, ...]
+
+    def __getitem__(self, step: int) -> dict[str, np.ndarray]:
+        return {"tokens": np.zeros((2, self.lengths[step]))}
+
+
+def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = resolved(model={**CONFIG["model"], "width": 32})
+    with pytest.raises(
+        UserError, match=r"config\.model\.width=32 of .*/b and 16 of .*/a make two programs: vmapped runs "
+    ):
+        train({"a": RUNS["one"], "b": wide}, tmp_path)
+    with pytest.raises(UserError, match="every run needs a run directory of its own"):
+        vmapped.train_vmapped([RUNS["one"], RUNS["two"]], [tmp_path / "a", tmp_path / "." / "a"])
+    batches = StackedBatches([Lengths((3, 4)), Lengths((3, 5))])
+    assert batches[0]["tokens"].shape == (2, 2, 3)
+    says = r"differ in shape at step 2: 'tokens' is \(2, 5\) and \(2, 4\), .* config\.task\.lengths a single length"
+    with pytest.raises(UserError, match=says):
+        batches[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(vmapped, "StackedBatches", lambda sources: StackedBatches([Lengths((3,)), Lengths((4,))]))
+        with pytest.raises(UserError, match="differ in shape at step 1"):
+            train({"a": RUNS["one"], "b": RUNS["two"]}, tmp_path)
+    assert {path.name for name in ("a", "b") for path in (tmp_path / name).iterdir()} <= {"lock"}
+    monkeypatch.setattr(vmapped, "make_placement", mesh.make_placement)
+    with pytest.raises(UserError, match=r"on one device, not by 1 on 8: leave one device visible"):
+        train(RUNS, tmp_path / "several")
+
+
+def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
+    assert vmapped.vmapped_gain(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
+
+
+class Kept(NullSink):
+    """A sink that keeps its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        self.calls.append((step, split, dict(values)))
+
+    def samples(self, step: int, split: str, samples: Any) -> None:
+        self.calls.append((step, split, list(samples)))
+
+    def close(self) -> None:
+        self.calls.append("closed")
+
+
+def test_every_run_is_told_its_own_until_it_is_stopped() -> None:
+    one, two, shared = Kept(), Kept(), Kept()
+    sinks = VmappedSinks([one, two], shared)
+    sinks.scalars(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0})
+    sinks.samples(1, "test", [[], [{"output": "x"}]])
+    sinks.scalars(2, "test", {"bleu": (None, 5.0)})
+    sinks.stop(1)
+    sinks.scalars(3, "train", {"loss": np.array([2.0, np.nan])})
+    sinks.close()
+    assert one.calls == [(1, "train", {"loss": 1.0, "rate": 7.0}), (3, "train", {"loss": 2.0}), "closed"]
+    told = [(1, "train", {"loss": 3.0, "rate": 7.0}), (1, "test", [{"output": "x"}]), (2, "test", {"bleu": 5.0})]
+    assert two.calls == [*told, "closed"]
+    assert shared.calls == [(1, "train", {"loss": 2.0, "rate": 7.0}), (3, "train", {"loss": 2.0}), "closed"]

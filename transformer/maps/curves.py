@@ -1,0 +1,85 @@
+"""What a run wrote down beside its maps, as the page shows it: config, curves and samples."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from transformer.attention import pooling
+from transformer.config import UserError, flatten
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
+
+POINTS_PER_CURVE = 400
+SAMPLE_STEPS = 12
+SAMPLES_PER_STEP = 24
+
+Curve = list[tuple[int, float]]
+
+
+def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
+    """The points (step, value) of every metric and split, in the order of their steps.
+
+    A step that was logged twice, as after a resume, counts with its last value; what is not finite is
+    left out.
+
+    Errors: UserError where it has reported no number yet.
+    """
+    curves: dict[str, dict[str, dict[int, float]]] = {}
+    for record in read_records(directory.metrics_file):
+        step, split = int(record["step"]), str(record["split"])
+        for name, value in record.items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if name != "step" and number and math.isfinite(value):
+                curves.setdefault(name, {}).setdefault(split, {})[step] = float(value)
+    if not curves:
+        raise UserError(
+            f"{directory.metrics_file} holds no metrics yet: let the run log its first step, then ask again"
+        )
+    return {
+        name: {split: sorted(points.items()) for split, points in splits.items()} for name, splits in curves.items()
+    }
+
+
+def thin(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
+    """At most `points` points of a curve: lowest and highest of each stretch, so that no spike is lost."""
+    if len(curve) <= points:
+        return curve
+    kept = {0, len(curve) - 1}
+    for stretch in np.array_split(np.arange(len(curve)), (points - 2) // 2):
+        values = np.array([curve[index][1] for index in stretch])
+        kept |= {int(stretch[values.argmin()]), int(stretch[values.argmax()])}
+    return [curve[index] for index in sorted(kept)]
+
+
+def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
+    """Sample outputs by split and step: {"split", "step", "rows", "total"}, evenly thinned over the steps.
+
+    Each row maps field names ("source", "target", "output", ...) to strings.
+    """
+    groups: dict[tuple[str, int], list[dict[str, str]]] = {}
+    for record in read_records(directory.samples_file):
+        row = {name: value for name, value in record.items() if isinstance(value, str) and name != "split"}
+        groups.setdefault((str(record["split"]), int(record["step"])), []).append(row)
+    samples: list[dict[str, Any]] = []
+    for split in dict.fromkeys(split for split, _ in groups):
+        steps = sorted(step for owner, step in groups if owner == split)
+        for index in evenly(len(steps), min(len(steps), SAMPLE_STEPS)):
+            rows = groups[split, steps[index]]
+            # A resumed run says the same step again: the same row is one row.
+            unique = list({tuple(sorted(row.items())): row for row in rows}.values())
+            shown = unique[:SAMPLES_PER_STEP]
+            samples.append({"split": split, "step": steps[index], "rows": shown, "total": len(unique)})
+    return samples
+
+
+def evenly(total: int, kept: int) -> list[int]:
+    """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
+    return [total - 1] if kept == 1 else list(pooling.evenly(total, kept))
+
+
+def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The leaves of a nested config as (dotted key, text)."""
+    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]

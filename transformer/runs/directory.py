@@ -1,0 +1,307 @@
+"""A run directory (`--workdir`): what is in it, who may write to it, and the record of how it was made."""
+
+import contextlib
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.config import UserError, flatten
+from transformer.storage import Appended, Lost, locate, storage_of
+
+_CONFIG = "config.json"
+_LOCK = "lock"
+_ABSENT = "absent"
+_PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run by name. `open` a run to read it, `claim` it to train in it."""
+
+    path: Path
+    fresh: bool = False  # claimed without a run in it
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved config of the latest start."""
+        return self.path / _CONFIG
+
+    @property
+    def environment_file(self) -> Path:
+        """Versions, devices, commit and command of every start."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """The numbers of the run, a JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def heads_file(self) -> Path:
+        """Statistics of every head over training, a JSON object a line."""
+        return self.path / "heads.jsonl"
+
+    @property
+    def samples_file(self) -> Path:
+        """What the model said of sample inputs, a JSON object a line."""
+        return self.path / "samples.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The directory of TensorBoard's events."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of the training states."""
+        return self.path / "checkpoints"
+
+    @property
+    def maps(self) -> Path:
+        """The zarr store of attention maps."""
+        return self.path / "maps"
+
+    @property
+    def report_file(self) -> Path:
+        """The offline page."""
+        return self.path / "report.html"
+
+    @property
+    def log_file(self) -> Path:
+        """What the run logged, and warnings of the libraries."""
+        return self.path / "log.txt"
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """A run that exists, for reading: takes no lock and changes nothing.
+
+        Errors: UserError when the path is missing or holds no run.
+        """
+        directory = cls(locate(path))
+        with _usable(directory.path):
+            storage_of(directory.path).reach(directory.path)
+        if not directory.config_file.is_file():
+            what = "is not a run directory: it has no config.json" if directory.path.is_dir() else "is missing"
+            raise UserError(
+                f"--workdir={path} {what}; make a run with python -m launch.train --config=... --workdir=..."
+            )
+        return directory
+
+    @classmethod
+    @contextlib.contextmanager
+    def claim(
+        cls, path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
+    ) -> Iterator["RunDirectory"]:
+        """The directory at `path`, made or resumed, for this process alone while the context lasts.
+
+        `config` is the resolved config, ready for JSON. On a resumed run it must equal the recorded one but
+        for `may_change`: dotted keys, each standing for all that is under it too. A process that dies, however it
+        dies, holds its directory no longer.
+
+        Errors: UserError, with the directory as it was, when a live process holds it, when it holds something
+        other than a run, when the config differs (naming the first key), or when it cannot be written; in a bucket
+        also in the midst of the context, when the directory is lost to another process.
+        """
+        directory = cls(locate(path))
+        storage = storage_of(directory.path)
+        plain = json.loads(json.dumps(config, allow_nan=False))
+        with contextlib.ExitStack() as stack:
+            with _usable(directory.path):
+                storage.reach(directory.path)
+                # Before the lock, whose file must not appear in a directory that is then refused.
+                directory._check(plain, may_change)
+                stack.enter_context(storage.claim(directory.path, _LOCK))
+                directory._check(plain, may_change)  # another process may have been here in between
+                fresh = not directory.config_file.exists()
+                starts = directory._starts()
+                write_json(directory.config_file, plain)
+                write_json(directory.environment_file, [*starts, environment()])
+            yield dataclasses.replace(directory, fresh=fresh)
+
+    def record(self, **facts: Any) -> None:
+        """Add facts about this start to environment.json."""
+        starts = self._starts()
+        write_json(self.environment_file, [*starts[:-1], {**starts[-1], **facts}])
+
+    def abandon(self) -> None:
+        """Empty a directory in which no run had been, so that a corrected config can start there.
+
+        Errors: ValueError where there was a run before, or training has begun: that is never thrown away.
+        """
+        if not self.fresh or self.checkpoints.exists():
+            raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                storage_of(entry).remove_tree(entry)
+            elif entry.name != _LOCK:
+                entry.unlink()
+
+    def facts(self) -> dict[str, Any]:
+        """All that environment.json says, of each fact the latest."""
+        return {name: value for start in self._starts() for name, value in start.items()}
+
+    def config(self) -> dict[str, Any]:
+        """The recorded config.
+
+        Errors: UserError when the file is no JSON object.
+        """
+        return _read_json(self.config_file, dict)
+
+    @contextlib.contextmanager
+    def log_to_file(self) -> Iterator[None]:
+        """Append to log.txt, while the context lasts, what is logged.
+
+        That is INFO and above from `transformer`, WARNING and above from everybody else; nothing that speaks of
+        another run of this process.
+        """
+        lines = _LogLines(storage_of(self.log_file).append_to(self.log_file))
+        handler = logging.StreamHandler(lines)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.addFilter(lambda record: getattr(record, "run", self.path) == self.path)
+        root, own = logging.getLogger(), logging.getLogger("transformer")
+        level = own.level
+        own.setLevel(logging.INFO)
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            own.setLevel(level)
+            handler.close()
+            lines.close()
+
+    def _check(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--workdir={self.path} is a file; name a directory")
+        if self.config_file.exists():
+            self._check_config(config, may_change)
+        elif self.path.is_dir():
+            # A start that was killed before it wrote its config leaves these behind.
+            names = {entry.name for entry in self.path.iterdir()} - {_LOCK}
+            others = {name for name in names if not (name.startswith(_CONFIG) and name.endswith(".new"))}
+            if others:
+                raise UserError(
+                    f"--workdir={self.path} holds {min(others)!r} but no config.json, so it is no run; "
+                    "name an empty or a new directory"
+                )
+
+    def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+        here, there = as_texts(config), as_texts(self.config())
+        for key in here | there:
+            free = any(key == name or key.startswith(f"{name}.") for name in may_change)
+            now, before = here.get(key, _ABSENT), there.get(key, _ABSENT)
+            if not free and now != before:
+                raise UserError(
+                    f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "
+                    f"choose another --workdir, or go back to config.{key}={before} to resume it"
+                )
+
+    def _starts(self) -> list[Any]:
+        return _read_json(self.environment_file, list) if self.environment_file.exists() else []
+
+
+class _LogLines:
+    """What a log writes its lines to: a file that grows."""
+
+    def __init__(self, file: Appended):
+        self._file = file
+
+    def write(self, text: str) -> None:
+        # That a directory is lost is told by what trains in it, once.
+        with contextlib.suppress(Lost):
+            self._file.append(text.encode())
+
+    def flush(self) -> None:
+        """Nothing: a log asks for it at every line, and the file says itself when it is written."""
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """A place that cannot be asked or written to is a mistake of whoever named it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON so that a kill at any moment leaves the old content or the new one, whole."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    storage_of(path).replace(path, f"{text}\n".encode())
+
+
+def environment() -> dict[str, Any]:
+    """What a run's figures depend on beside its config; a fact that cannot be had is None."""
+    import jax  # what only reads a run does without
+
+    devices = jax.devices()
+    return {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpus": _cores(),
+        "devices": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _cores() -> int | None:
+    """The cores that this process may use: by their number products are divided, which is seen in the last bits."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this code runs from, with "+changes" if its files differ from it."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        # An installed package can lie inside somebody else's checkout.
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            return None
+        commit = git("rev-parse", "HEAD")
+        return commit + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _read_json(path: Path, kind: type) -> Any:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not what a run writes ({error}); repair it or choose another --workdir") from error
+    if not isinstance(value, kind):
+        raise UserError(f"{path} is not what a run writes; repair it or choose another --workdir")
+    return value
+
+
+def as_texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """The values as JSON text, where 1, 1.0 and true differ, by dotted key; a list is one value."""
+    return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flatten(config).items()}

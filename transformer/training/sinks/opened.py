@@ -1,0 +1,45 @@
+"""The files that a run feeds while it trains."""
+
+import jax
+
+from transformer.maps.plan import Plan
+from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory
+from transformer.runs.processes import in_turn, primary
+from transformer.training.sinks import HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
+from transformer.training.sinks.background import BackgroundMaps
+from transformer.training.sinks.contract import Sink
+from transformer.training.sinks.maps import Maps
+
+
+def open_sinks(directory: RunDirectory, plan: Plan, config_hash: str, *, steps: int, start: int) -> Sink:
+    """All that a run of `steps` writes, cut to the step that it goes on from: what it saw after that it will see again.
+
+    Every process writes the maps that it holds; all else the first writes alone.
+    """
+    maps = in_turn(
+        lambda: MapStore.open(
+            directory.maps,
+            plan.sites,
+            plan.labels,
+            config_hash,
+            plan.tiers,
+            plan.sizes,
+            writers=(jax.process_index(), jax.process_count()),
+        )
+    )
+    maps.truncate(after_step=start or -1)
+    if not primary():
+        return BackgroundMaps(Maps(maps))
+    files = (
+        MetricsFile(directory.metrics_file),
+        SamplesFile(directory.samples_file),
+        HeadsFile(directory.heads_file),
+    )
+    for file in files:
+        file.truncate(after_step=start or -1)
+    return Sinks(
+        *files,
+        BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
+        Log(steps, directory.path),
+    )
