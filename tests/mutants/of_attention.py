@@ -163,7 +163,7 @@ ATTENTION = (
         "Heads that look at the same symbol are called induction heads, and induction heads are not.",
         (
             "tests/attention/test_statistics.py::test_an_induction_head_is_scored_by_the_period_of_each_example",
-            "tests/maps/test_probe.py",
+            "tests/maps/test_plan.py",
         ),
     ),
 )

@@ -29,11 +29,11 @@ STUDIES = (
     ),
     Fault(
         "every-link-is-sure",
-        "transformer/maps/probe.py",
+        "transformer/maps/plan.py",
         "sure[example, query, key] = is_sure",
         "sure[example, query, key] = True",
         "The alignment error of heads counts possible links as sure ones.",
-        ("tests/maps/test_probe.py",),
+        ("tests/maps/test_plan.py",),
     ),
     Fault(
         "rollout-order",
@@ -60,12 +60,15 @@ STUDIES = (
         ("tests/maps/test_timelines.py",),
     ),
     Fault(
-        "part-written-over",
-        "transformer/storage/parts.py",
-        "self._number += 1",
-        "self._number += 0",
-        "In a bucket each full part of the metrics is written over by the next.",
-        ("tests/training/test_storage.py::test_parts_grow_until_they_are_full_and_are_joined_on_reading",),
+        "metrics-written-over",
+        "transformer/storage/bucket.py",
+        "local.write_bytes(path.read_bytes())",
+        "path.read_bytes()",
+        "A run that is resumed in a bucket writes over the metrics that it has there.",
+        (
+            "tests/training/test_storage.py"
+            "::test_what_is_appended_while_the_file_is_sent_is_neither_lost_nor_doubled",
+        ),
     ),
     Fault(
         "lease-without-condition",
@@ -86,16 +89,16 @@ STUDIES = (
     Fault(
         "one-sided-quantile",
         "transformer/studies/statistics.py",
-        "half = _t_quantile(n - 1, (1 + CONFIDENCE) / 2) * error",
-        "half = _t_quantile(n - 1, CONFIDENCE) * error",
+        "low, high = test.confidence_interval(CONFIDENCE)",
+        "low, high = test.confidence_interval(2 * CONFIDENCE - 1)",
         "Intervals that are called 95 % hold the truth in 90 % of studies.",
         ("tests/studies/test_statistics.py",),
     ),
     Fault(
         "bootstrap-without-a-seed",
         "transformer/studies/statistics.py",
-        "generator = np.random.default_rng(seed)",
-        "generator = np.random.default_rng()",
+        "vectorized=True, rng=seed",
+        "vectorized=True, rng=None",
         "The interval of a study is another one each time its page is made.",
         ("tests/studies/test_statistics.py",),
     ),

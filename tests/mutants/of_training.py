@@ -1,4 +1,4 @@
-"""Faults planted in training: step, optimiser, averages, loop, checkpoints, shardings, lanes."""
+"""Faults planted in training: step, optimiser, averages, loop, checkpoints, shardings, vmapped runs."""
 
 from tests.mutants.fault import Fault
 
@@ -85,7 +85,7 @@ TRAINING = (
     ),
     Fault(
         "infinite-loss-is-fine",
-        "transformer/training/loop.py",
+        "transformer/training/meter.py",
         "if not np.isfinite(value):",
         "if np.isnan(value):",
         "A run whose loss is infinite goes on for days.",
@@ -101,21 +101,21 @@ TRAINING = (
     ),
     Fault(
         "optimiser-not-restored",
-        "transformer/training/experiment.py",
-        "state, _ = checkpoints.restore(latest, setting.abstract)",
-        "state, _ = checkpoints.restore(latest, setting.abstract)\n"
-        "                fresh = setting.initialise(jax.random.key(experiment.run.seed))\n"
-        "                state = state._replace(optimisers=fresh.optimisers)",
+        "transformer/training/train.py",
+        "state, _ = opened_run.checkpoints.restore(latest, assembly.abstract)",
+        "state, _ = opened_run.checkpoints.restore(latest, assembly.abstract)\n"
+        "            fresh = assembly.initialise(jax.random.key(experiment.run.seed))\n"
+        "            state = state._replace(optimisers=fresh.optimisers)",
         "A resumed run starts with the moments of step 0: its loss jumps, and it is not the run that was stopped.",
         ("tests/training/test_resume.py::test_stopped_and_resumed_equals_uninterrupted",),
     ),
     Fault(
         "digest-not-checked",
-        "transformer/training/checkpoint.py",
+        "transformer/runs/checkpoint.py",
         'for name in differing(stored, {name: entries[name]["digest"] for name in stored}):',
         "for name in ():",
         "A checkpoint with flipped bits is restored without a word.",
-        ("tests/training/test_checkpoint.py",),
+        ("tests/runs/test_checkpoint.py",),
     ),
     Fault(
         "everything-stays-fresh",
@@ -142,14 +142,14 @@ TRAINING = (
         ("tests/test_axes.py", "tests/training/test_sharding.py"),
     ),
     Fault(
-        "numbers-of-the-first-lane",
-        "transformer/training/lanes.py",
+        "numbers-of-the-first-run",
+        "transformer/training/vmapped.py",
         "return state._replace(hyper=numbers)",
         "return state",
         "A vectorised sweep trains every trial at the learning rate of the first one.",
         (
-            "tests/training/test_lanes.py::test_a_lanes_directory_is_that_of_a_run_alone",
-            "tests/training/test_lanes.py::test_lanes_differ_where_their_configs_do",
+            "tests/training/test_vmapped.py::test_a_vmapped_runs_directory_is_that_of_a_run_alone",
+            "tests/training/test_vmapped.py::test_vmapped_differ_where_their_configs_do",
         ),
     ),
 )

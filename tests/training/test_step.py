@@ -291,5 +291,5 @@ def test_a_steps_draws_depend_on_the_step_and_the_purpose_alone() -> None:
         key = key_for(start.key, step, "second")
         assert float(metrics.values["second/draw"]) == pytest.approx(float(jax.random.uniform(key)))
         # What is drawn for the data tells nothing of what a loss draws.
-        prepared = jax.random.uniform(stream(start.key, step, "prepare"), batch["target"].shape)
+        prepared = jax.random.uniform(key_for(start.key, step, "prepare"), batch["target"].shape)
         assert float(metrics.values["first/draw"]) == pytest.approx(float(prepared[0]))
