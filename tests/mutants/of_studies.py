@@ -65,10 +65,7 @@ STUDIES = (
         "local.write_bytes(path.read_bytes())",
         "path.read_bytes()",
         "A run that is resumed in a bucket writes over the metrics that it has there.",
-        (
-            "tests/training/test_storage.py"
-            "::test_what_is_appended_while_the_file_is_sent_is_neither_lost_nor_doubled",
-        ),
+        ("tests/training/test_storage.py::test_what_is_appended_while_the_file_is_sent_is_neither_lost_nor_doubled",),
     ),
     Fault(
         "lease-without-condition",
