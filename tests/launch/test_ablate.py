@@ -16,6 +16,7 @@ from launch.reproduce import train_command
 from tests.studies.tiny import BASE, PLAIN
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.trials import Trial, make_trial
+from transformer.training import experiment, sharding
 from transformer.training.schema import with_overrides
 
 SMALLEST = {
@@ -338,6 +339,7 @@ def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) ->
 def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(ablate, "run_workers", work_in_this_process)
     monkeypatch.setattr(ablate, "become_worker", lambda path: None)
+    monkeypatch.setattr(experiment, "make_placement", lambda config: sharding.one_device())  # meshes have their tests
     file = write_study(
         tmp_path / "study.py",
         SMALLEST,
