@@ -195,8 +195,8 @@ def mapped(trial: Trial) -> None:
     labels = trial.setting.task.labels(sites).completed(sites)
     store = MapStore.existing(trial.folder / "maps")
     assert store.steps == (0, half, trial.case.steps)
-    for step, state in ((0, trial.first), (trial.case.steps, trial.final)):
-        for name, weights_LxBxHxQxK in seen_by(trial.setting, state).items():
+    for step, maps in zip((0, trial.case.steps), seen_by(trial.setting, trial.first, trial.final), strict=True):
+        for name, weights_LxBxHxQxK in maps.items():
             site, stored = store.site(name), store.read(name, step)
             entropy = store.statistics(name).names.index("entropy")
             assert np.isfinite(store.statistics(name).values[..., entropy]).all(), name
@@ -241,13 +241,17 @@ def vectorised(trial: Trial) -> None:
     assert together._cache_size() == step._cache_size() == 1
 
 
-def seen_by(setting: Setting, state: TrainState) -> dict[str, np.ndarray]:
-    """The maps of the probe batch, whole; one pass that is not compiled."""
+def seen_by(setting: Setting, *states: TrainState) -> list[dict[str, np.ndarray]]:
+    """The maps of the probe batch, whole."""
     capture = Capture(tuple(site.name for site in setting.model.sites))
-    view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
-    with jax.disable_jit():
-        maps = setting.task.probe(view, capture, stream(state.key, state.step, "probe")).maps
-    return {site: np.asarray(captured.weights) for site, captured in maps.items()}
+
+    @jax.jit
+    def look(state: TrainState) -> Any:
+        view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
+        return setting.task.probe(view, capture, stream(state.key, state.step, "probe")).maps
+
+    maps = [jax.device_get(look(state._replace(optimisers={}))) for state in states]
+    return [{site: captured.weights for site, captured in of_state.items()} for of_state in maps]
 
 
 def looks_right(store: MapStore, site: str, step: int) -> float:

@@ -82,16 +82,15 @@ class Run:
         self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
 
     def begin(self) -> TrainState:
-        if self.first is not None:
-            return jax.device_put(self.first, self.shardings)
         key = jax.random.key(7)
+        if self.first is not None:
+            return jax.device_put(self.first._replace(key=key), self.shardings)
         variables = self.case.variables(self.setting, key)
         return self.initialise(key) if variables is None else self.initialise(key, variables)
 
     def train(self, steps: int) -> Trained:
         state = self.begin()
-        # Its key stays a key; a step consumes the rest.
-        first = jax.device_get(state._replace(key=None))._replace(key=jax.random.key(7))
+        first = jax.device_get(state._replace(key=None))  # a step consumes its state
         source, losses, totals, gradients = self.setting.task.source(5), [], [], {}
         for number in range(steps):
             state, metrics = self.step(state, shard_batch(source[number], self.setting.placement))
