@@ -136,9 +136,10 @@ def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_towards_th
     assert grows == sorted(grows)
 
 
+@pytest.mark.slow
 def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_depth(base: Mapping[str, Any]) -> None:
-    assert own_stack("decoder alone").depths == (6, 12, 24)
-    stack = own_stack("decoder alone", depths=(6, 24))  # a slope needs two
+    stack = own_stack("decoder alone")
+    assert stack.depths == (6, 12, 24)
     (found,) = initial_gradients(base, study(["post", "pre"], {"alone": stack}))["stacks"]
     exponents = {entry["arm"]: entry["value"] for entry in found["exponent"]}
     assert -0.6 <= exponents["pre"] <= -0.4, exponents
