@@ -61,13 +61,15 @@ def variables() -> Variables:
 
 def test_steps_are_the_pass_over_known_targets_with_the_running_statistics() -> None:
     given, inputs = variables(), {"source": SOURCE, "target": TARGET}
-    whole, aux = MODEL.apply(given, inputs, train=False, capture=Capture((SITE,)))
-    again, _ = MODEL.apply(MODEL.init(jax.random.key(1)), inputs, train=False)
+    look = jax.jit(lambda given: MODEL.apply(given, inputs, train=False, capture=Capture((SITE,))))
+    step = jax.jit(lambda cache, token: MODEL.step(given, cache, token, capture=Capture((SITE,))))
+    whole, aux = look(given)
+    again, _ = look(MODEL.init(jax.random.key(1)))
     assert np.abs(np.asarray(whole - again)).max() > 0.1
     cache, first = MODEL.init_cache(given, {"source": SOURCE}, beams=1, length=4)
     np.testing.assert_array_equal(first, TARGET[:, 0])
     for place in range(4):
-        logits, cache, seen = MODEL.step(given, cache, jnp.asarray(TARGET[:, place]), capture=Capture((SITE,)))
+        logits, cache, seen = step(cache, jnp.asarray(TARGET[:, place]))
         real = (TARGET[:, place] != PAD) if place else np.ones(4, bool)
         np.testing.assert_allclose(np.asarray(logits)[real], np.asarray(whole)[real, place], atol=1e-5)
         at = np.asarray(aux.maps[SITE].weights)[:, real, :, place]
