@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from launch.cli import TRUST, Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import TRUST, Arguments, Command, Flag
 from launch.platform import leave
 
 COMMAND = Command(
@@ -47,7 +48,8 @@ def main(arguments: Arguments) -> None:
     from transformer.runs.processes import start
 
     start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
-    from transformer.training.experiment import resolve, train
+    from transformer.training.experiment import resolve
+    from transformer.training.train import train
 
     train(resolve(values), Path(arguments.workdir), profile=arguments.profile)
 

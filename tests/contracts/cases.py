@@ -12,10 +12,12 @@ import numpy as np
 
 from transformer.axes import Placement
 from transformer.models.contract import Variables
-from transformer.training.experiment import Experiment, Setting, assemble, resolve, train
+from transformer.training.assembly import Assembly, assemble
+from transformer.training.experiment import Experiment, resolve
 from transformer.training.initialise_from import InitialiseFrom, take
 from transformer.training.optimizer import Algorithm
 from transformer.training.state import TrainState, by_path
+from transformer.training.train import train
 
 TRANSLATION = {
     "name": "contract",
@@ -135,11 +137,11 @@ class Case:
         }
         return resolve(config)
 
-    def assemble(self, experiment: Experiment, folder: Path, placement: Placement) -> Setting:
+    def assemble(self, experiment: Experiment, folder: Path, placement: Placement) -> Assembly:
         """Its task and model, where a placement puts them."""
         return assemble(experiment, folder, placement)
 
-    def variables(self, setting: Setting, key: jax.Array) -> Variables | None:
+    def variables(self, setting: Assembly, key: jax.Array) -> Variables | None:
         """What the first state is made of, where it is taken from another run; None where the key draws it all."""
         if not self.begins_from:
             return None

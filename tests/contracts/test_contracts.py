@@ -24,25 +24,18 @@ from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, rehearse
+from transformer.training.assembly import Assembly, assemble, compile_once, numbers_of, preflight
 from transformer.training.evaluate import compile_evaluations
-from transformer.training.experiment import (
-    Experiment,
-    Setting,
-    assemble,
-    compile_once,
-    numbers_of,
-    preflight,
-    resolve,
-)
+from transformer.training.experiment import Experiment, resolve
 from transformer.training.loop import Cadence, Measured, run
+from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, make_optimizer
 from transformer.training.probe import compile_probe
-from transformer.training.sharding import one_device
 from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
-from transformer.training.stacking import StackedBatches, stack_states, take_lane
-from transformer.training.state import TrainState, by_path, stream
+from transformer.training.stacking import StackedBatches, stack_states, take_run
+from transformer.training.state import TrainState, by_path, key_for
 from transformer.training.step import init_state, make_step, vectorise
 
 Record = tuple[int, str, Mapping[str, float]]
@@ -233,7 +226,7 @@ def vectorised(trial: Trial) -> None:
             expected = {name: float(value) for name, value in (metrics.totals | metrics.values).items()}
             assert found == pytest.approx(expected, rel=trial.case.rounding, abs=1e-6), f"lane {lane}, step {number}"
     for lane, alone in enumerate(states):
-        here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in (take_lane(state, lane), alone))
+        here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in (take_run(state, lane), alone))
         for path, leaf in there.items():
             # What is zero but for rounding, such as the bias of a key, has no digits to compare.
             atol = 1e-5 * max(np.abs(leaf).max(initial=0), 0.01)
@@ -241,14 +234,14 @@ def vectorised(trial: Trial) -> None:
     assert together._cache_size() == step._cache_size() == 1
 
 
-def seen_by(setting: Setting, *states: TrainState) -> list[dict[str, np.ndarray]]:
+def seen_by(setting: Assembly, *states: TrainState) -> list[dict[str, np.ndarray]]:
     """The maps of the probe batch, whole."""
     capture = Capture(tuple(site.name for site in setting.model.sites))
 
     @jax.jit
     def look(state: TrainState) -> Any:
         view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
-        return setting.task.probe(view, capture, stream(state.key, state.step, "probe")).maps
+        return setting.task.probe(view, capture, key_for(state.key, state.step, "probe")).maps
 
     maps = [jax.device_get(look(state._replace(optimisers={}))) for state in states]
     return [{site: captured.weights for site, captured in of_state.items()} for of_state in maps]

@@ -11,16 +11,10 @@ import pytest
 
 from tests.contracts.cases import CASES, Case
 from transformer.axes import DividedAttention, Placement
-from transformer.training.experiment import Setting, compile_once, numbers_of
+from transformer.training.assembly import Assembly, compile_once, numbers_of
+from transformer.training.mesh import ShardingConfig, make_placement, one_device
 from transformer.training.optimizer import Algorithm
-from transformer.training.sharding import (
-    ShardingConfig,
-    make_placement,
-    one_device,
-    shard_batch,
-    state_shardings,
-    traced_on,
-)
+from transformer.training.sharding import shard_batch, state_shardings, traced_on
 from transformer.training.state import TrainState, by_path
 from transformer.training.step import init_state, make_step
 
@@ -72,7 +66,7 @@ class Run:
         self.case, self.first = case, first
         # Momentum's first trace is the gradient itself, and plain descent does not blow rounding up.
         experiment = case.experiment(Algorithm.SGD, 0.02)
-        self.setting: Setting = case.assemble(experiment, folder, placement)
+        self.setting: Assembly = case.assemble(experiment, folder, placement)
         model, task, made = self.setting.model, self.setting.task, self.setting.optimisers
         make = functools.partial(init_state, model, task, made, experiment.averages, numbers_of(experiment, task))
         placement = self.setting.placement

@@ -19,7 +19,8 @@ from transformer.decode.beam import Beam
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
 from transformer.layers.stateful_norm import BatchStatistics
-from transformer.models.contract import TRANSLATION, Cache, Input, Interface, Model, Precision, Variables
+from transformer.models.contract import Cache, Model, Precision, Variables
+from transformer.models.interface import TRANSLATION, Input, Interface
 from transformer.training.optimizer import OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.state import TrainState
 from transformer.training.step import init_state, make_step

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from launch import ablate, cli, train
+from launch import ablate, cli, parsing, train
+from launch.command import Command, Flag
 from launch.config_files import load_config
 from launch.reproduce import train_command
 from tests.studies.tiny import BASE, PLAIN
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.trials import Trial, make_trial
-from transformer.training import experiment, sharding
+from transformer.training import assembly, mesh
 from transformer.training.schema import with_overrides
 
 SMALLEST = {
@@ -293,8 +294,8 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     )
     assert words[:4] == ["python", "-m", "launch.train", f"--config={study}"]
     assert words[-2:] == ["--workdir=a b", "--data_dir=d"]
-    config = cli.parse(
-        cli.Command("train", "", "", (cli.Flag("workdir", ""), cli.Flag("data_dir", "")), takes_config=True), words[3:]
+    config = parsing.parse(
+        Command("train", "", "", (Flag("workdir", ""), Flag("data_dir", "")), takes_config=True), words[3:]
     ).config
     assert make_trial(config, {}).name == trial.name
     # Without the study's own words it would be another run.
@@ -339,7 +340,7 @@ def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) ->
 def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(ablate, "run_workers", work_in_this_process)
     monkeypatch.setattr(ablate, "become_worker", lambda path: None)
-    monkeypatch.setattr(experiment, "make_placement", lambda config: sharding.one_device())  # meshes have their tests
+    monkeypatch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
     file = write_study(
         tmp_path / "study.py",
         SMALLEST,

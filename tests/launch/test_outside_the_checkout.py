@@ -13,7 +13,7 @@ from launch import cli, compile, evaluate, generate, maps, sizes, sweep, train
 from tests import documented
 from transformer.maps.store import MapStore
 from transformer.studies.ledger import Ledger, State
-from transformer.training import experiment, sharding
+from transformer.training import assembly, mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert not folder.is_relative_to(ROOT)
     documented.write(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "make_placement", lambda config: sharding.one_device())  # meshes have their tests
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
         yield folder

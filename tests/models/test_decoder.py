@@ -13,9 +13,10 @@ from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.block_config import Positions, Remat
-from transformer.models.contract import Input, Interface, Precision, Variables
+from transformer.models.contract import Precision, Variables
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
+from transformer.models.interface import Input, Interface
 
 # Every token stands in one place only, so that a row of the table's gradient is a place's.
 ROW = np.int32([[3, 9, 5, 7, 11, 4, 8]])

@@ -17,8 +17,9 @@ from transformer.pods import search as searching
 from transformer.pods.prove import Proof, largest_of, prove, said_to_need, topology_of
 from transformer.pods.search import Candidate, Tried, advise, candidates, meshes, search
 from transformer.tasks import registry
-from transformer.training.experiment import Experiment, assemble, resolve
-from transformer.training.sharding import ShardingConfig, make_placement
+from transformer.training.assembly import assemble
+from transformer.training.experiment import Experiment, resolve
+from transformer.training.mesh import ShardingConfig, make_placement
 
 LAYERS, WIDTH, HIDDEN, VOCABULARY, CONTEXT, ROWS = 2, 64, 128, 256, 32, 16
 # Of one layer: four projections and their biases, two of the feed-forward network, two norms. Of the whole: the

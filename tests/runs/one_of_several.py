@@ -23,7 +23,10 @@ from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept, keep, levels_of
 from transformer.tasks.labels import Labels
 from transformer.runs import processes
-from transformer.training import experiment, records
+from transformer.training import assembly, experiment
+from transformer.training import train as training
+from transformer.training.sinks import opened as sinks_opened
+from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.digest import differing, digests
 from transformer.training.initialise_from import initialised
@@ -134,7 +137,7 @@ def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
 def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
     made = experiment.resolve(config | {"initialise_from": {"run": str(folder / "several")}})
-    setting = experiment.assemble(made, folder / "several")
+    setting = assembly.assemble(made, folder / "several")
     state, _ = initialised(made.initialise_from, setting, jax.random.key(1), folder / "begun")
     wanted = Checkpoints.reading(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[0]
     pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
@@ -185,11 +188,11 @@ def main(folder: Path) -> None:
     }
     check_maps(folder)
     config = json.loads((folder / "config.json").read_text())
-    experiment.train(experiment.resolve(config), folder / "several")
+    training.train(experiment.resolve(config), folder / "several")
     found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
-    records.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
-    experiment.train(experiment.resolve(config), folder / "killed")
+    sinks_opened.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+    training.train(experiment.resolve(config), folder / "killed")
 
 
 if __name__ == "__main__":

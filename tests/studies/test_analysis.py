@@ -425,7 +425,7 @@ def test_a_choice_at_the_edge_is_told() -> None:
 
 def test_a_cell_has_one_place() -> None:
     cells = row("pre", PRE)
-    with pytest.raises(ValueError, match=r"seed=1 \{\} is there twice: pre--1 and pre--1"):
+    with pytest.raises(ValueError, match=r"seed=1 \{\} has two runs: pre--1 and pre--1"):
         analyse(spec(), [*cells, cells[0]], {})
     for wrong in ({"arm": "sandwich"}, {"seed": 9}, {"task": "x"}, {"tuned": {RATE: 1}}):
         with pytest.raises(ValueError, match="is of no arm, task, tuned value or seed"):

@@ -11,8 +11,9 @@ from transformer.config import UserError
 from transformer.studies.arms import Planned, plan
 from transformer.studies.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
 from transformer.tasks import translation
-from transformer.training.experiment import assemble, resolve
-from transformer.training.sharding import one_device
+from transformer.training.assembly import assemble
+from transformer.training.experiment import resolve
+from transformer.training.mesh import one_device
 from transformer.training.state import by_path
 
 

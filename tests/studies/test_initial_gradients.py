@@ -14,9 +14,11 @@ from transformer.config import UserError
 from transformer.studies import initial_gradients as module
 from transformer.studies.ablation import Ablation, Stack, build_ablation
 from transformer.studies.initial_gradients import gradient_norms, initial_gradients
-from transformer.training.experiment import assemble, compile_step, resolve
+from transformer.training.assembly import assemble, compile_step
+from transformer.training.experiment import resolve
+from transformer.training.mesh import one_device
 from transformer.training.schema import with_overrides
-from transformer.training.sharding import one_device, shard_batch
+from transformer.training.sharding import shard_batch
 from transformer.training.state import by_path
 
 FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/norm_placement.py"

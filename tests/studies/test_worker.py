@@ -113,7 +113,7 @@ def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
 def test_one_failure_after_another_stops_the_worker(tmp_path):
     trials = [trial(1, ends=ends, seed=seed) for seed, ends in enumerate(["breaks", "", "breaks", "breaks", "breaks"])]
     ledger = sweep(tmp_path, [*trials, trial(1, seed=99)])
-    with pytest.raises(Unfit, match="3 trials in a row failed here, the last with: OSError: disk full"):
+    with pytest.raises(Unfit, match="3 trials in a row failed in this worker, the last with: OSError: disk full"):
         run(ledger)
     assert ledger.state(ledger.trials()[-1]) == State.PENDING
     # Also what is told as a mistake may be of the machine: data that is not there, a disk that is full.
@@ -313,7 +313,7 @@ def test_workers_share_the_trials_of_one_program(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             run(ledger, Interrupted(trainer), vectorise=True, workers=3)
         assert trainer.groups == [[trials[1].name, trials[2].name]]
-    assert [file.name for file in tmp_path.glob("lanes/*/*.json")] == ["gain-2.json"]
+    assert [file.name for file in tmp_path.glob("vmapped/*/*.json")] == ["gain-2.json"]
 
 
 class Interrupted(Together):
@@ -353,7 +353,7 @@ def test_a_measurement_that_kills_its_worker_is_not_made_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(ledger, trainer, vectorise=True)
     assert trainer.noted == {"gain": 0.0, "message": "the measurement did not end"}
-    assert not list(tmp_path.glob("lanes/*/*.json"))  # stopped, it says nothing
+    assert not list(tmp_path.glob("vmapped/*/*.json"))  # stopped, it says nothing
     trainer.error = MemoryError
     run(ledger, trainer, vectorise=True)
     assert (trainer.measured, trainer.groups) == (2, [])

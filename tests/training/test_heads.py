@@ -12,9 +12,12 @@ import pytest
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.axes import Placement
+from transformer.models import registry as models
 from transformer.tasks.contract import Report
-from transformer.training import experiment
-from transformer.training.sharding import ShardingConfig, make_placement, shard_batch
+from transformer.training import assembly, experiment
+from transformer.training import train as training
+from transformer.training.mesh import ShardingConfig, make_placement
+from transformer.training.sharding import shard_batch
 from transformer.training.state import TrainState
 
 RUN: dict[str, Any] = {
@@ -57,22 +60,22 @@ def two() -> Placement:
 
 
 @pytest.fixture(scope="module")
-def setting(two: Placement, tmp_path_factory: pytest.TempPathFactory) -> experiment.Setting:
+def setting(two: Placement, tmp_path_factory: pytest.TempPathFactory) -> assembly.Assembly:
     resolved = experiment.resolve({**RUN, "accumulate": 2})
-    return experiment.assemble(resolved, tmp_path_factory.mktemp("data"), two)
+    return assembly.assemble(resolved, tmp_path_factory.mktemp("data"), two)
 
 
-def observed(setting: experiment.Setting, accumulate: int, observe: bool, steps: Any = None) -> Any:
+def observed(setting: assembly.Assembly, accumulate: int, observe: bool, steps: Any = None) -> Any:
     """What one step from the same start captured, and the state behind it."""
     config = experiment.resolve({**RUN, "accumulate": accumulate, "model": {**RUN["model"], "dropout": 0.0}})
-    step = steps or experiment.compile_step(config, setting)
+    step = steps or assembly.compile_step(config, setting)
     state = setting.initialise(jax.random.key(0))
     batch = shard_batch(setting.task.source(0)[0], setting.placement)
     return step(state, batch, observe)
 
 
-def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(setting: experiment.Setting) -> None:
-    step = experiment.compile_step(experiment.resolve(RUN), setting)
+def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(setting: assembly.Assembly) -> None:
+    step = assembly.compile_step(experiment.resolve(RUN), setting)
     state_off, off = observed(setting, 1, False, step)
     state_on, on = observed(setting, 1, True, step)
     assert step._cache_size() == 1
@@ -86,14 +89,14 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(setting
     jax.tree.map(np.testing.assert_array_equal, state_on.variables.params, state_off.variables.params)
 
 
-def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: experiment.Setting) -> None:
+def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: assembly.Assembly) -> None:
     model = setting.model
     batch = setting.task.source(0)[0]
     capture = Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
     variables = jax.device_get(setting.initialise(jax.random.key(0)).variables)
     inputs = {name: batch[name] for name in ("source", "target")}
     # Without dropout a training pass is the plain one.
-    quiet = experiment.models.build(
+    quiet = models.build(
         dataclasses.replace(experiment.resolve(RUN).model, dropout=0.0),
         setting.task.interface,
         experiment.resolve(RUN).precision,
@@ -111,11 +114,11 @@ def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(
     two: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Evaluations would only be compiled here.
-    monkeypatch.setattr(experiment, "make_placement", lambda config: two)
+    monkeypatch.setattr(assembly, "make_placement", lambda config: two)
     monkeypatch.setattr(
-        experiment, "compile_evaluations", lambda model, evaluations, placement: [_nothing for _ in evaluations]
+        training, "compile_evaluations", lambda model, evaluations, placement: [_nothing for _ in evaluations]
     )
-    experiment.train(experiment.resolve(RUN), tmp_path / "run")
+    training.train(experiment.resolve(RUN), tmp_path / "run")
     records = [json.loads(line) for line in (tmp_path / "run" / "heads.jsonl").read_text().splitlines()]
     assert [(record["step"], record["site"]) for record in records] == [
         (step, site) for step in (2, 4) for site in ("decoder/cross", "decoder/self", "encoder/self")

@@ -20,7 +20,8 @@ from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.directory import RunDirectory
 from transformer.studies import fairness
 from transformer.tasks.contract import Report
-from transformer.training import experiment, initialise_from, lanes, sharding
+from transformer.training import assembly, experiment, initialise_from, mesh, vmapped
+from transformer.training import train as training
 from transformer.training.initialise_from import InitialiseFrom, initialised
 from transformer.training.sinks.contract import NullSink
 from transformer.training.state import TrainState, by_path
@@ -75,12 +76,13 @@ def of_nothing(model: Any, evaluations: Any, *more: Any) -> list[Any]:
 def one_device() -> Iterator[None]:
     """Sharding has a test of its own; maps and evaluations are not looked at here, and compiled for nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (experiment, lanes):
-            patch.setattr(module, "make_placement", lambda config: sharding.one_device())
-            patch.setattr(module, "peak_flops", lambda devices: 1e9)
-            patch.setattr(module, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
-            patch.setattr(module, "open_records", lambda *arguments, **named: NullSink())
-        patch.setattr(experiment, "compile_evaluations", of_nothing)
+        for module in (assembly, vmapped):
+            patch.setattr(module, "make_placement", lambda config: mesh.one_device())
+        for module in (training, vmapped):
+            patch.setattr(module, "open_sinks", lambda *arguments, **named: NullSink())
+        patch.setattr(training, "peak_flops", lambda devices: 1e9)
+        patch.setattr(training, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
+        patch.setattr(training, "compile_evaluations", of_nothing)
         yield
 
 
@@ -88,7 +90,7 @@ def one_device() -> Iterator[None]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run."""
     folder = tmp_path_factory.mktemp("runs") / "source"
-    experiment.train(experiment.resolve(CONFIG), folder)
+    training.train(experiment.resolve(CONFIG), folder)
     return folder
 
 
@@ -101,7 +103,7 @@ def resolved(source: Path, *rules: str, **changes: Any) -> experiment.Experiment
 def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainState, initialise_from.Report]:
     """The state that a run begins with, the one that it would begin with alone, and what is said of it."""
     folder.mkdir(exist_ok=True)
-    setting = experiment.assemble(made, folder)
+    setting = assembly.assemble(made, folder)
     key = jax.random.key(made.run.seed)
     state, report = initialised(made.initialise_from, setting, key, folder)
     assert report is not None
@@ -110,7 +112,7 @@ def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainS
 
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint under a prefix, read with the shapes that its run has."""
-    setting = experiment.assemble(experiment.resolve(CONFIG), source)
+    setting = assembly.assemble(experiment.resolve(CONFIG), source)
     state, _ = Checkpoints.reading(source / "checkpoints").restore(step, setting.abstract)
     found = by_path(state._replace(key=0))
     return {
@@ -216,7 +218,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     origin = shutil.copytree(source, tmp_path / "origin")
     made = resolved(origin, *RESIZE, model=LARGER)
     seen: list[dict[str, np.ndarray]] = []
-    inner = experiment.run
+    inner = training.run
 
     def watched(state: TrainState, *arguments: Any, **named: Any) -> None:
         seen.append(params(state))
@@ -233,9 +235,9 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     def killed(state: TrainState, *arguments: Any, **named: Any) -> None:
         watched(state, *arguments, **named | {"save": stopped(named["save"])})
 
-    monkeypatch.setattr(experiment, "run", killed)
+    monkeypatch.setattr(training, "run", killed)
     with pytest.raises(Killed):
-        experiment.train(made, tmp_path / "run")
+        training.train(made, tmp_path / "run")
     assert f"initialised from {origin} at step {STEPS}" in capsys.readouterr().out
     directory = RunDirectory.open(tmp_path / "run")
     assert directory.facts()["initialised_from"]["resized"]["positions/table"] == [[16, 8], [14, 8]]
@@ -244,10 +246,10 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     assert after.latest() == 1
     # What it began from is read no more: it may be gone, but it is still what the config says.
     shutil.rmtree(origin)
-    monkeypatch.setattr(experiment, "run", watched)
+    monkeypatch.setattr(training, "run", watched)
     with pytest.raises(UserError, match=r"holds a run with config\.initialise_from\.step=null, not 1"):
-        experiment.train(resolved(origin, *RESIZE, model=LARGER, origin={"step": 1}), tmp_path / "run")
-    experiment.train(made, tmp_path / "run")
+        training.train(resolved(origin, *RESIZE, model=LARGER, origin={"step": 1}), tmp_path / "run")
+    training.train(made, tmp_path / "run")
     out = capsys.readouterr().out
     assert "resuming from step 1" in out
     assert "initialised from" not in out
@@ -266,19 +268,19 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
             assert begun(made, tmp_path)[2].notes == ()
         else:
             with pytest.raises(UserError, match=r"config\.task\.tokenizer=given.*config\.initialise_from\.tokenizer"):
-                experiment.assemble(made, tmp_path)
+                assembly.assemble(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
     _, _, report = begun(resolved(source), tmp_path)
     assert report.lines()[-1].startswith(f"  note: {source} has another tokenizer: row n of a table of tokens")
 
 
-def test_lanes_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [
         resolved(
             source,
             *RESIZE,
             model=LARGER,
-            name=f"lane {seed}",
+            name=f"seed {seed}",
             seed=seed,
             steps=1,
             optimizer={"learning_rate": rate, "warmup": 1},
@@ -291,27 +293,27 @@ def test_lanes_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pytest
         states.append(state)
         raise Killed
 
-    monkeypatch.setattr(lanes, "run", stopped)
+    monkeypatch.setattr(vmapped, "run", stopped)
     with pytest.raises(Killed):
-        lanes.train_lanes(runs, [tmp_path / "one", tmp_path / "two"])
+        vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
     stacked = states[0]
     found = {path: np.asarray(leaf) for path, leaf in by_path(stacked.variables.params).items()}
     before = stored(source)
-    for lane in range(2):
-        assert np.array_equal(found["layers/attention/query/kernel"][lane], before["layers/attention/query/kernel"])
-        assert np.array_equal(found["embedding/table"][lane, :260], before["embedding/table"])
-        assert RunDirectory.open(tmp_path / ("one", "two")[lane]).facts()["initialised_from"]["step"] == STEPS
+    for number in range(2):
+        assert np.array_equal(found["layers/attention/query/kernel"][number], before["layers/attention/query/kernel"])
+        assert np.array_equal(found["embedding/table"][number, :260], before["embedding/table"])
+        assert RunDirectory.open(tmp_path / ("one", "two")[number]).facts()["initialised_from"]["step"] == STEPS
     assert not np.array_equal(found["embedding/table"][0, 260:], found["embedding/table"][1, 260:])
     np.testing.assert_allclose(stacked.hyper["language_modelling"]["learning_rate"], [0.01, 0.02])
     # Nothing was saved yet: they begin there again.
     with pytest.raises(Killed):
-        lanes.train_lanes(runs, [tmp_path / "one", tmp_path / "two"])
+        vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
     assert np.array_equal(by_path(states[1].variables.params)["norm/scale"][1], before["norm/scale"])
 
 
 def test_an_ablation_says_with_what_its_arms_begin(source: Path, tmp_path: Path) -> None:
     made = resolved(source)
-    task = experiment.assemble(made, tmp_path).task
+    task = assembly.assemble(made, tmp_path).task
     found = {path: np.asarray(leaf) for path, leaf in by_path(fairness.initial_parameters(made, task)).items()}
     assert_same(found, stored(source))
 
@@ -342,12 +344,12 @@ def test_a_mistake_is_told_in_one_line_before_anything_compiles(
     def compiled(*arguments: Any, **named: Any) -> None:
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(experiment, "compile_once", lambda *arguments: compiled)
+    monkeypatch.setattr(assembly, "compile_once", lambda *arguments: compiled)
     folder = tmp_path / "new"
     with pytest.raises(
         UserError, match=r"config\.initialise_from.*" + says.replace("RUNS", re.escape(str(tmp_path)))
     ) as told:
-        experiment.train(experiment.resolve({**CONFIG, "model": LARGER, "initialise_from": origin}), folder)
+        training.train(experiment.resolve({**CONFIG, "model": LARGER, "initialise_from": origin}), folder)
     assert "\n" not in str(told.value)
     assert not folder.exists() or {entry.name for entry in folder.iterdir()} <= {"lock"}  # a corrected one can start
 

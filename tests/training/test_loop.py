@@ -9,7 +9,8 @@ import pytest
 
 from transformer.attention.capture import Captured
 from transformer.tasks.contract import Report
-from transformer.training.loop import Cadence, Diverged, Measured, run
+from transformer.training.loop import Cadence, Measured, run
+from transformer.training.meter import Diverged, Meter
 from transformer.training.sinks.contract import Sink
 from transformer.training.step import Metrics
 
@@ -157,8 +158,8 @@ def test_the_metrics_of_every_step_count_once() -> None:
 
 def test_utilisation_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
     trial = Trial()
-    flops = {"flops": lambda batch: 1000.0 * float(batch["number"][0] + 1), "peak_flops": 5e6}
-    trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), **flops)
+    meter = Meter(flops=lambda batch: 1000.0 * float(batch["number"][0] + 1), peak_flops=5e6)
+    trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), meter=meter)
     reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
     a_step = [r["utilisation"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
@@ -190,8 +191,7 @@ def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_
         6,
         Cadence(log=2, evaluate=9, maps=0, checkpoint=0),
         start=np.full(2, 2),  # type: ignore[arg-type]
-        check=lambda step, losses: checked.append((step, losses["loss"].tolist())),
-        flops=lambda batch: 10.0,
+        meter=Meter(lambda step, losses: checked.append((step, losses["loss"].tolist())), lambda batch: 10.0),
     )
     reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
     np.testing.assert_array_equal([r["loss"] for r in reports], [[3.5, 7], [5.5, np.nan]])

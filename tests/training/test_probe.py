@@ -11,9 +11,9 @@ import pytest
 from tests.training.test_heads import RUN as CONFIG
 from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
-from transformer.training import experiment
+from transformer.training import assembly, experiment
+from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.probe import compile_probe
-from transformer.training.sharding import ShardingConfig, make_placement
 from transformer.training.state import TrainState
 
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
@@ -49,7 +49,7 @@ def look_on(
     """One look on a mesh, at a first state where none is given."""
     folder.mkdir()
     placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
-    setting = experiment.assemble(resolved, folder, placement)
+    setting = assembly.assemble(resolved, folder, placement)
     plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, config=resolved.maps, times=1)
     if state is None:
         state = setting.initialise(jax.random.key(3))

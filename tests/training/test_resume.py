@@ -17,10 +17,11 @@ import pytest
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.records import read_records
 from transformer.tasks.contract import Report
-from transformer.training import experiment, sharding
+from transformer.training import assembly, experiment, mesh
+from transformer.training import train as training
 from transformer.training.sinks import Console
-from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.state import TrainState, by_path
 
 STEPS, SAVED, STOPPED = 8, 4, 7
@@ -63,10 +64,11 @@ ALONE = """
 import json, sys
 from pathlib import Path
 from transformer.tasks.contract import Report
-from transformer.training import experiment
-from transformer.training.sharding import one_device
-experiment.make_placement = lambda config: one_device()
-experiment.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
+from transformer.training import assembly, experiment
+from transformer.training import train as training
+from transformer.training.mesh import one_device
+assembly.make_placement = lambda config: one_device()
+training.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
 """
 
@@ -93,8 +95,8 @@ def workdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "make_placement", lambda config: sharding.one_device())
-        patch.setattr(experiment, "peak_flops", lambda devices: 1e9)
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
+        patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -118,14 +120,14 @@ def stopped(workdirs: Path) -> Path:
     """A run that was killed behind its checkpoint, and resumed: its metrics went further than its checkpoint."""
     folder = workdirs / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "Console", KilledConsole)
+        patch.setattr(training, "Console", KilledConsole)
         with pytest.raises(Killed):
-            experiment.train(experiment.resolve(CONFIG), folder)
-    assert read_metrics(folder / "metrics.jsonl")[-1]["step"] > SAVED
+            training.train(experiment.resolve(CONFIG), folder)
+    assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
     assert Checkpoints.reading(folder / "checkpoints").latest() == SAVED
     assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
-    experiment.train(experiment.resolve(CONFIG), folder)
+    training.train(experiment.resolve(CONFIG), folder)
     return folder
 
 
@@ -136,7 +138,7 @@ def half(stopped: Path, workdirs: Path) -> Path:
 
 
 def final_state(folder: Path) -> TrainState:
-    setting = experiment.assemble(experiment.resolve(CONFIG), folder)
+    setting = assembly.assemble(experiment.resolve(CONFIG), folder)
     checkpoints = Checkpoints.reading(folder / "checkpoints")
     assert checkpoints.latest() == STEPS
     return checkpoints.restore(STEPS, setting.abstract)[0]
@@ -150,7 +152,7 @@ def leaf_bytes(state: Any) -> dict[str, bytes]:
 def without_clock(folder: Path) -> list[dict[str, Any]]:
     """The records of a run, without what depends on how fast it went."""
     clocked = re.compile(r".*_per_second|utilisation")
-    records = read_metrics(folder / "metrics.jsonl")
+    records = read_records(folder / "metrics.jsonl")
     return [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in records]
 
 
@@ -190,7 +192,7 @@ def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixt
     lasting = ("metrics.jsonl", "maps", "checkpoints", "tensorboard", "config.json", *text)
     before = contents(stopped, *lasting)
     assert len(before) > 10
-    experiment.train(experiment.resolve(CONFIG), stopped)
+    training.train(experiment.resolve(CONFIG), stopped)
     assert contents(stopped, *lasting) == before
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
 
@@ -201,8 +203,8 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     resolved = experiment.resolve(config(**changes))
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
-        experiment.train(resolved, folder)
+        patch.setattr(training, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
+        training.train(resolved, folder)
     (mine,) = [r for r in without_clock(folder) if r["split"] == "train"]
     theirs = without_clock(stopped)[0]
     assert mine["step"] == theirs["step"] == 2
@@ -225,7 +227,7 @@ def _nothing(state: TrainState) -> Report:
 def test_a_changed_config_is_refused_and_loses_nothing(half: Path, changes: Any, says: str) -> None:
     before = contents(half, ".")
     with pytest.raises(UserError, match=says):
-        experiment.train(experiment.resolve(config(**changes)), half)
+        training.train(experiment.resolve(config(**changes)), half)
     assert contents(half, ".") == before
 
 
@@ -235,7 +237,7 @@ def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> No
     fewer = experiment.resolve(config(steps=2, log_every=2, checkpoint_every=2))
     records = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError, match=rf"config\.steps=2 is behind the run's checkpoint of step {SAVED}"):
-        experiment.train(fewer, folder)
+        training.train(fewer, folder)
     assert (folder / "metrics.jsonl").read_bytes() == records
 
 
@@ -252,7 +254,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
         r"shape \(1, 32, 16\) of float32 there and shape \(1, 64, 16\) of float32 here"
     )
     with pytest.raises(UserError, match=says):
-        experiment.train(other, folder)
+        training.train(other, folder)
     assert contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl") == kept
 
 
@@ -278,9 +280,9 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     def stopped_at_once(*arguments: Any, **more: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(experiment, "run", stopped_at_once)
+    monkeypatch.setattr(training, "run", stopped_at_once)
     with pytest.raises(Killed):
-        experiment.train(experiment.resolve(config(maps_every=1)), folder)
+        training.train(experiment.resolve(config(maps_every=1)), folder)
     store = MapStore.existing(folder / "maps")
     assert (store.tiers.rows, store.tiers.top, store.steps) == (3, 0, (0, 2, 4))
 
@@ -295,6 +297,6 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
         sink.maps(6, {})  # which no store takes
         raise FloatingPointError("loss is nan at step 7")
 
-    monkeypatch.setattr(experiment, "run", diverged)
+    monkeypatch.setattr(training, "run", diverged)
     with pytest.raises(FloatingPointError, match="loss is nan"):
-        experiment.train(experiment.resolve(CONFIG), folder)
+        training.train(experiment.resolve(CONFIG), folder)

@@ -13,8 +13,9 @@ from tests.contracts import memory
 from tests.contracts.cases import toy
 from transformer.config import UserError
 from transformer.tasks.contract import View
-from transformer.training.experiment import Experiment, Setting, assemble, numbers_of, resolve
-from transformer.training.sharding import one_device
+from transformer.training.assembly import Assembly, assemble, numbers_of
+from transformer.training.experiment import Experiment, resolve
+from transformer.training.mesh import one_device
 from transformer.training.state import TrainState, by_path
 from transformer.training.step import init_state, make_step
 
@@ -26,7 +27,7 @@ def experiment_of(config: dict[str, Any], **optimizers: dict[str, Any]) -> Exper
     return resolve({"name": "losses", "steps": 2, **config, "optimizer": plain, "optimizers": optimizers})
 
 
-def first_state(experiment: Experiment, setting: Setting) -> TrainState:
+def first_state(experiment: Experiment, setting: Assembly) -> TrainState:
     numbers = numbers_of(experiment, setting.task)
     make = functools.partial(init_state, setting.model, setting.task, setting.optimisers, {}, numbers)
     return jax.jit(make)(jax.random.key(3))

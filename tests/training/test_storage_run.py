@@ -16,12 +16,14 @@ from tests.training.bucket_server import BucketServer, running
 from transformer.config import UserError
 from transformer.maps import report, serve
 from transformer.maps.store import MapStore
-from transformer.storage import Lost, lease, locate, storage_of
+from transformer.runs.records import read_records
+from transformer.storage import Lost, lease, locate
 from transformer.tasks.contract import Report
-from transformer.training import experiment, sharding
+from transformer.training import assembly, experiment, mesh
+from transformer.training import train as training
 from transformer.training.initialise_from import bring_tokenizer, initialised
 from transformer.training.reading import load
-from transformer.training.sinks import Console, read_metrics
+from transformer.training.sinks import Console
 from transformer.training.state import TrainState, by_path
 
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
@@ -89,9 +91,9 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        patch.setattr(experiment, "make_placement", lambda config: sharding.one_device())
-        patch.setattr(experiment, "peak_flops", lambda devices: 1e9)
-        patch.setattr(experiment, "compile_evaluations", evaluated)
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
+        patch.setattr(training, "peak_flops", lambda devices: 1e9)
+        patch.setattr(training, "compile_evaluations", evaluated)
         yield server
 
 
@@ -99,7 +101,7 @@ def server() -> Iterator[BucketServer]:
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run on a disk."""
     folder = tmp_path_factory.mktemp("runs") / "disk"
-    experiment.train(experiment.resolve(CONFIG), folder)
+    training.train(experiment.resolve(CONFIG), folder)
     return folder
 
 
@@ -108,25 +110,25 @@ def run(server: BucketServer) -> Path:
     """A run in the bucket that was stopped behind its checkpoint, and resumed."""
     run = locate("gs://bucket/runs/one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "Console", KilledConsole)
+        patch.setattr(training, "Console", KilledConsole)
         with pytest.raises(Killed):
-            experiment.train(experiment.resolve(CONFIG), run)
-    assert read_metrics(run / "metrics.jsonl")[-1]["step"] > SAVED
+            training.train(experiment.resolve(CONFIG), run)
+    assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
     assert MapStore.existing(run / "maps").steps == (0, 1, 2, 3)
-    experiment.train(experiment.resolve(CONFIG), run)
+    training.train(experiment.resolve(CONFIG), run)
     return run
 
 
 def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Path, run: Path) -> None:
     clocked = re.compile(r".*_per_second|utilisation")
     here, there = (
-        [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in read_metrics(at / "metrics.jsonl")]
+        [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in read_records(at / "metrics.jsonl")]
         for at in (disk, run)
     )
     assert [record["step"] for record in here if record["split"] == "train"] == [1, 2, 3, 4]
     assert here == there
     for name in ("samples.jsonl", "heads.jsonl"):
-        assert (disk / name).read_bytes() == storage_of(run).read(run / name)
+        assert (disk / name).read_bytes() == (run / name).read_bytes()
     for name in ("tokenizer.json", "tokenizer_roles.json", "config.json"):
         assert (disk / name).read_bytes() == (run / name).read_bytes()
     one, other = MapStore.existing(disk / "maps"), MapStore.existing(run / "maps")
@@ -149,9 +151,9 @@ def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
 def test_a_finished_run_trains_nothing_and_holds_no_lease(
     run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lasting = {name for name in server.names() if "/log.txt" not in name and "environment" not in name}
+    lasting = {name for name in server.names() if "log.txt" not in name and "environment" not in name}
     before = {name: server.objects["bucket", name].content for name in lasting}
-    experiment.train(experiment.resolve(CONFIG), run)
+    training.train(experiment.resolve(CONFIG), run)
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
     assert {name: server.objects["bucket", name].content for name in lasting} == before
     assert not [name for name in server.names() if name.endswith("/lock")]
@@ -168,7 +170,8 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     assert (str(page), page.stat().length) == ("gs://bucket/runs/one/report.html", len(page.read_bytes()))
     assert "cross_entropy" in page.read_text()
     assert serve.signature([run]) == seen  # the page is not made from itself
-    server.put("bucket", "runs/one/metrics.jsonl/000009", json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
+    metrics = server.objects["bucket", "runs/one/metrics.jsonl"].content
+    server.put("bucket", "runs/one/metrics.jsonl", metrics + json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
     assert serve.signature([run]) != seen
 
 
@@ -176,7 +179,7 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
     assert str(run).startswith("gs:")
     made = experiment.resolve(CONFIG | {"initialise_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
     bring_tokenizer(made.initialise_from, tmp_path)
-    setting = experiment.assemble(made, tmp_path)
+    setting = assembly.assemble(made, tmp_path)
     state, report = initialised(made.initialise_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
     assert (report.step, report.notes) == (STEPS, ())
@@ -202,7 +205,7 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
                 (held,) = [each for name, each in lease._held.items() if name == "runs/robbed"]
                 held._lost = "was taken over by process 1 on host other"
 
-    monkeypatch.setattr(experiment, "Console", Robbed)
+    monkeypatch.setattr(training, "Console", Robbed)
     with pytest.raises(Lost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"):
-        experiment.train(experiment.resolve(CONFIG), "gs://bucket/runs/robbed")
+        training.train(experiment.resolve(CONFIG), "gs://bucket/runs/robbed")
     assert not [name for name in server.names("runs/robbed/checkpoints") if "commit_success" in name]

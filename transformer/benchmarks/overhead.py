@@ -12,9 +12,12 @@ import jax
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory
 from transformer.tasks.contract import Batch
-from transformer.training.experiment import Experiment, Setting, assemble, compile_step, count_flops
+from transformer.training.assembly import Assembly, assemble, compile_step, count_flops
+from transformer.training.experiment import Experiment
 from transformer.training.loop import Cadence, run
+from transformer.training.meter import Meter
 from transformer.training.probe import Probe, compile_probe
 from transformer.training.sharding import shard_batch
 from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
@@ -144,16 +147,17 @@ def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats
 
 
 def _seconds_of_loop(
-    experiment: Experiment, setting: Setting, step: Step, folder: Path, steps: int, probe: Probe | None = None
+    experiment: Experiment, setting: Assembly, step: Step, folder: Path, steps: int, probe: Probe | None = None
 ) -> float:
     """The time of a run's loop with its sinks in `folder`; with a probe, maps are taken at its start and at its end."""
     folder.mkdir()
-    shown: Sink = TensorBoard(folder / "tensorboard")
+    files = RunDirectory(folder)
+    shown: Sink = TensorBoard(files.tensorboard)
     if probe is not None:
         plan = probe.plan
-        store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+        store = MapStore.open(files.maps, plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         shown = BackgroundMaps(Sinks(Maps(store), shown))
-    numbers = (MetricsFile(folder / "metrics.jsonl"), SamplesFile(folder / "samples.jsonl"), Log(steps))
+    numbers = (MetricsFile(files.metrics_file), SamplesFile(files.samples_file), Log(steps))
     sink = Sinks(*numbers, Console(steps, io.StringIO()), shown)
     state = jax.block_until_ready(setting.initialise(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()
@@ -167,7 +171,7 @@ def _seconds_of_loop(
         probe=(lambda state: {}) if probe is None else probe.run,
         save=lambda state: None,
         sink=sink,
-        flops=count_flops(experiment, setting),
+        meter=Meter(flops=count_flops(experiment, setting)),
     )
     jax.block_until_ready(state)
     seconds = time.perf_counter() - began

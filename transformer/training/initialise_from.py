@@ -53,7 +53,7 @@ class InitialiseFrom:
 
 
 class Beginning(Protocol):
-    """What is asked of a run that begins: experiment.Setting has it."""
+    """What is asked of a run that begins: experiment.Assembly has it."""
 
     @property
     def model(self) -> Model:

@@ -8,8 +8,9 @@ from transformer.config import UserError
 from transformer.named import check_trusted
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training.experiment import Experiment, Setting, assemble, resolve
-from transformer.training.sharding import one_device
+from transformer.training.assembly import Assembly, assemble
+from transformer.training.experiment import Experiment, resolve
+from transformer.training.mesh import one_device
 from transformer.training.state import TrainState
 
 
@@ -53,7 +54,7 @@ def load(
     step: int | None = None,
     task_changes: Mapping[str, Any] | None = None,
     trusted: Collection[str] = (),
-) -> tuple[Experiment, Setting, TrainState]:
+) -> tuple[Experiment, Assembly, TrainState]:
     """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimisers.
 
     Errors: as `open_run`; UserError where there is no checkpoint, or no such step.

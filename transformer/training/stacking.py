@@ -1,4 +1,4 @@
-"""Several states, batches and reports as one, with a leading axis of lanes, and one of them again."""
+"""Several states, batches and reports as one, with a leading axis of runs, and one of them again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,19 +33,19 @@ class StackedBatches:
                 if here != there:
                     raise UserError(
                         f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {here} and {there}, "
-                        "which one program cannot train as lanes; give config.task.lengths a single length, or train "
-                        "without lanes"
+                        "which one program cannot train; give config.task.lengths a single length, or train "
+                        "one by one"
                     )
         return {name: np.stack([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
 
 
 def stacked_on(placement: Placement) -> NamedSharding:
-    """Where what is stacked lies: lanes are of one device."""
+    """Where what is stacked lies: runs are of one device."""
     return NamedSharding(placement.mesh, PartitionSpec())
 
 
 def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainState:
-    """One state of as many lanes."""
+    """One state of as many runs."""
 
     def stack(*states: TrainState) -> TrainState:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
@@ -54,13 +54,13 @@ def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainSta
 
 
 @jax.jit
-def take_lane(state: TrainState, lane: int) -> TrainState:
-    """The state of one lane."""
-    return jax.tree.map(lambda leaf: leaf[lane], state)
+def take_run(state: TrainState, run: int) -> TrainState:
+    """The state of one run."""
+    return jax.tree.map(lambda leaf: leaf[run], state)
 
 
 def stack_reports(reports: Sequence[Report | None]) -> Report:
-    """One report of several, None where a lane has none: each number, and the samples, a sequence over the lanes."""
+    """One report of several, None where a run has none: each number, and the samples, a sequence over the runs."""
     there = [report for report in reports if report is not None]
     names = dict.fromkeys(name for report in there for name in report.scalars)
     scalars: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Runs trained as lanes of one program: their directories are those of single runs, and one that diverges is alone."""
+"""Runs trained by one program: their directories are those of single runs, and one that diverges is alone."""
 
 import dataclasses
 import json
@@ -16,16 +16,19 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training import experiment, lanes, loop, sharding
+from transformer.runs.records import read_records
+from transformer.training import assembly, experiment, mesh, vmapped
+from transformer.training import train as training
+from transformer.training.meter import Diverged
+from transformer.training.opened import OpenRun
 from transformer.training.sinks.contract import NullSink
-from transformer.training.sinks.jsonl import read_metrics
-from transformer.training.sinks.lanes import LaneSinks
+from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches
 from transformer.training.state import by_path
 
 STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
 CONFIG: dict[str, Any] = {
-    "name": "lane",
+    "name": "vmapped",
     "steps": STEPS,
     "log_every": 2,
     "eval_every": 4,
@@ -72,7 +75,7 @@ class Killed(BaseException):
 
 
 class KilledConsole(NullSink):
-    """The console of lanes that do not live to see the end of step STOPPED."""
+    """The console of runs that do not live to see the end of step STOPPED."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -85,9 +88,9 @@ class KilledConsole(NullSink):
 @pytest.fixture(scope="module", autouse=True)
 def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (experiment, lanes):
-            patch.setattr(module, "make_placement", lambda config: sharding.one_device())
-            patch.setattr(module, "peak_flops", lambda devices: 1e9)
+        for module in (assembly, vmapped):
+            patch.setattr(module, "make_placement", lambda config: mesh.one_device())
+        patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -96,40 +99,40 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each run by itself."""
     folder = tmp_path_factory.mktemp("alone")
     for name, run in RUNS.items():
-        experiment.train(run, folder / name)
+        training.train(run, folder / name)
     return folder
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All as lanes, killed behind a checkpoint and resumed."""
+    """All vmapped, killed behind a checkpoint and resumed."""
     folder = tmp_path_factory.mktemp("together")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "Console", KilledConsole)
+        patch.setattr(vmapped, "Console", KilledConsole)
         with pytest.raises(Killed):
             train(RUNS, folder)
     for name in RUNS:
-        assert read_metrics(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
+        assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
         assert Checkpoints.reading(folder / name / "checkpoints").latest() == SAVED
-    assert train(RUNS, folder) == [lanes.Ended(None)] * len(RUNS)
+    assert train(RUNS, folder) == [vmapped.Ended(None)] * len(RUNS)
     return folder
 
 
-def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[lanes.Ended]:
-    return lanes.train_lanes(list(runs.values()), [folder / name for name in runs])
+def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapped.Ended]:
+    return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs])
 
 
 def records(folder: Path, split: str = "") -> list[dict[str, Any]]:
     """The records of a run, without what depends on how fast it went."""
     clocked = re.compile(r".*_per_second|utilisation")
-    found = [r for r in read_metrics(folder / "metrics.jsonl") if split in ("", r["split"])]
+    found = [r for r in read_records(folder / "metrics.jsonl") if split in ("", r["split"])]
     return [{name: value for name, value in r.items() if not clocked.fullmatch(name)} for r in found]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Two run directories hold the same run, but for rounding and the clock."""
-    assert [sorted(r) for r in read_metrics(one / "metrics.jsonl")] == [
-        sorted(r) for r in read_metrics(other / "metrics.jsonl")
+    assert [sorted(r) for r in read_records(one / "metrics.jsonl")] == [
+        sorted(r) for r in read_records(other / "metrics.jsonl")
     ]
     for here, there in zip(records(one), records(other), strict=True):
         assert here.pop("split") == there.pop("split")
@@ -148,7 +151,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 def states_differ(one: Path, other: Path) -> list[str]:
     """The leaves of the last states that are not those of the other, beyond rounding."""
-    abstract = experiment.assemble(RUNS["one"], one).abstract
+    abstract = assembly.assemble(RUNS["one"], one).abstract
     states = [Checkpoints.reading(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
     here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
     scales = {path: 1e-4 * max(np.abs(leaf).max(initial=0), 1e-6) for path, leaf in here.items()}
@@ -156,10 +159,10 @@ def states_differ(one: Path, other: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_lanes_directory_is_that_of_a_run_alone(alone: Path, together: Path, name: str) -> None:
+def test_a_vmapped_runs_directory_is_that_of_a_run_alone(alone: Path, together: Path, name: str) -> None:
     assert_same_run(together / name, alone / name)
     logs = [re.findall(r"(?m)step +(\d+).*?  (\w+)", (at / name / "log.txt").read_text()) for at in (alone, together)]
-    # What was seen behind the checkpoint is there twice; nothing of the other lanes is.
+    # What was seen behind the checkpoint is there twice; nothing of the other runs is.
     assert sorted(set(logs[0])) == sorted(set(logs[1]))
     assert len(logs[0]) <= len(logs[1]) < 2 * len(logs[0])
     assert (together / name / "tensorboard").is_dir()
@@ -167,37 +170,37 @@ def test_a_lanes_directory_is_that_of_a_run_alone(alone: Path, together: Path, n
     assert "parameters" in RunDirectory.open(together / name).facts()
 
 
-def test_lanes_differ_where_their_configs_do(together: Path) -> None:
+def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
     one, two = (records(together / name, "train")[0] for name in RUNS)
     assert one["loss"] != pytest.approx(two["loss"], rel=1e-3)
     assert 3 * one["learning_rate"] == pytest.approx(two["learning_rate"])
     assert one["flops_per_step"] == two["flops_per_step"] > 0
 
 
-def test_a_complete_lane_is_left_alone(together: Path) -> None:
+def test_a_complete_run_is_left_alone(together: Path) -> None:
     before = (together / "one" / "metrics.jsonl").read_bytes()
-    assert train(RUNS, together) == [lanes.Ended(None)] * len(RUNS)
+    assert train(RUNS, together) == [vmapped.Ended(None)] * len(RUNS)
     assert (together / "one" / "metrics.jsonl").read_bytes() == before
 
 
-def test_runs_become_lanes_and_lanes_become_runs(alone: Path, together: Path, tmp_path: Path) -> None:
+def test_single_runs_go_on_vmapped_and_vmapped_runs_alone(alone: Path, together: Path, tmp_path: Path) -> None:
     for name in RUNS:
-        shutil.copytree(alone / name, tmp_path / "lanes" / name)
-        shutil.rmtree(tmp_path / "lanes" / name / "checkpoints" / str(STEPS))
-    train(RUNS, tmp_path / "lanes")
-    assert_same_run(tmp_path / "lanes" / "two", alone / "two")
+        shutil.copytree(alone / name, tmp_path / "resumed" / name)
+        shutil.rmtree(tmp_path / "resumed" / name / "checkpoints" / str(STEPS))
+    train(RUNS, tmp_path / "resumed")
+    assert_same_run(tmp_path / "resumed" / "two", alone / "two")
     shutil.copytree(together / "two", tmp_path / "two")
     shutil.rmtree(tmp_path / "two" / "checkpoints" / str(STEPS))
-    experiment.train(RUNS["two"], tmp_path / "two")
+    training.train(RUNS["two"], tmp_path / "two")
     assert_same_run(tmp_path / "two", alone / "two")
 
 
-def test_a_lane_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path) -> None:
+def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path) -> None:
     huge = resolved(name="huge", optimizer={**CONFIG["optimizer"], "learning_rate": HUGE})
-    with pytest.raises(loop.Diverged) as diverged:
-        experiment.train(huge, tmp_path / "alone")
+    with pytest.raises(Diverged) as diverged:
+        training.train(huge, tmp_path / "alone")
     runs = {"huge": huge, "one": RUNS["one"]}
-    ends = [lanes.Ended(diverged.value.step), lanes.Ended(None)]
+    ends = [vmapped.Ended(diverged.value.step), vmapped.Ended(None)]
     assert train(runs, tmp_path) == ends
     assert_same_run(tmp_path / "one", alone / "one")
     # Its files stop where a run's do that has diverged alone.
@@ -213,33 +216,33 @@ def test_a_lane_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Pat
     assert train({"again": huge, "too": huge}, tmp_path) == 2 * ends[:1]
 
 
-def test_lanes_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
+def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
     made = []
     for name, steps in (("one", (2, 4)), ("two", (2, 4, 6)), ("three", (4, 6))):
         checkpoints = Checkpoints(tmp_path / name, keep=3)
         for step in steps:
             checkpoints.save(step, {"x": np.full(2, step)}, {})
-        made.append(lanes.Lane(RUNS["one"], RunDirectory(tmp_path), checkpoints))
-    assert lanes._common_step(made) == 4
-    assert [lane.checkpoints.steps() for lane in made] == [[2, 4], [2, 4], [4]]
+        made.append(OpenRun(RUNS["one"], RunDirectory(tmp_path), checkpoints))
+    assert vmapped._common_step(made) == 4
+    assert [each.checkpoints.steps() for each in made] == [[2, 4], [2, 4], [4]]
     made[1].checkpoints.save(6, {"x": np.full(2, 6)}, {})
     made[2].checkpoints.drop_after(0)
-    assert lanes._common_step(made) == 0
-    assert [lane.checkpoints.steps() for lane in made] == [[], [], []]
+    assert vmapped._common_step(made) == 0
+    assert [each.checkpoints.steps() for each in made] == [[], [], []]
 
 
 def test_programs_are_equal_but_for_what_a_state_holds() -> None:
-    program = lanes.program_of(RUNS["one"])
-    assert {lanes.program_of(run) for run in RUNS.values()} == {program}
+    program = vmapped.program_of(RUNS["one"])
+    assert {vmapped.program_of(run) for run in RUNS.values()} == {program}
     optimizer = CONFIG["optimizer"]
-    assert lanes.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "final": 0.1, "clip": 2.0})) == program
+    assert vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "final": 0.1, "clip": 2.0})) == program
     for changes in (
         {"optimizer": {**optimizer, "clip": 0.0}},
         {"optimizer": {**optimizer, "algorithm": "adamw"}},
         {"model": {**CONFIG["model"], "dropout": 0.0}},
         {"steps": 9},
     ):
-        assert lanes.program_of(resolved(**changes)) != program
+        assert vmapped.program_of(resolved(**changes)) != program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,29 +255,31 @@ class Lengths:
         return {"tokens": np.zeros((2, self.lengths[step]))}
 
 
-def test_what_cannot_be_lanes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = resolved(model={**CONFIG["model"], "width": 32})
-    with pytest.raises(UserError, match=r"config\.model\.width=32 of .*/b and 16 of .*/a make two programs: lanes "):
+    with pytest.raises(
+        UserError, match=r"config\.model\.width=32 of .*/b and 16 of .*/a make two programs: vmapped runs "
+    ):
         train({"a": RUNS["one"], "b": wide}, tmp_path)
-    with pytest.raises(UserError, match="every lane needs a run directory of its own"):
-        lanes.train_lanes([RUNS["one"], RUNS["two"]], [tmp_path / "a", tmp_path / "." / "a"])
+    with pytest.raises(UserError, match="every run needs a run directory of its own"):
+        vmapped.train_vmapped([RUNS["one"], RUNS["two"]], [tmp_path / "a", tmp_path / "." / "a"])
     batches = StackedBatches([Lengths((3, 4)), Lengths((3, 5))])
     assert batches[0]["tokens"].shape == (2, 2, 3)
     says = r"differ in shape at step 2: 'tokens' is \(2, 5\) and \(2, 4\), .* config\.task\.lengths a single length"
     with pytest.raises(UserError, match=says):
         batches[1]
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "StackedBatches", lambda sources: StackedBatches([Lengths((3,)), Lengths((4,))]))
+        patch.setattr(vmapped, "StackedBatches", lambda sources: StackedBatches([Lengths((3,)), Lengths((4,))]))
         with pytest.raises(UserError, match="differ in shape at step 1"):
             train({"a": RUNS["one"], "b": RUNS["two"]}, tmp_path)
     assert {path.name for name in ("a", "b") for path in (tmp_path / name).iterdir()} <= {"lock"}
-    monkeypatch.setattr(lanes, "make_placement", sharding.make_placement)
-    with pytest.raises(UserError, match=r"on one device, and here are 1 and 8: leave one device visible"):
+    monkeypatch.setattr(vmapped, "make_placement", mesh.make_placement)
+    with pytest.raises(UserError, match=r"on one device, not by 1 on 8: leave one device visible"):
         train(RUNS, tmp_path / "several")
 
 
 def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
-    assert lanes.lanes_gain(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
+    assert vmapped.vmapped_gain(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
 
 
 class Kept(NullSink):
@@ -293,9 +298,9 @@ class Kept(NullSink):
         self.calls.append("closed")
 
 
-def test_every_lane_is_told_its_own_until_it_is_stopped() -> None:
+def test_every_run_is_told_its_own_until_it_is_stopped() -> None:
     one, two, shared = Kept(), Kept(), Kept()
-    sinks = LaneSinks([one, two], shared)
+    sinks = VmappedSinks([one, two], shared)
     sinks.scalars(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0})
     sinks.samples(1, "test", [[], [{"output": "x"}]])
     sinks.scalars(2, "test", {"bleu": (None, 5.0)})

@@ -13,7 +13,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
-from transformer.maps.probe import alignment_error, make_plan, statistic_names
+from transformer.maps.plan import alignment_error, make_plan, statistic_names
 from transformer.maps.tiers import MapsConfig, Tiers, choose_tiers, levels_of
 from transformer.tasks.labels import Labels, Link
 

@@ -9,12 +9,12 @@ import numpy as np
 from transformer.training.sinks.contract import NullSink, Sink
 
 
-class LaneSinks:
-    """The sink of several lanes, which gives each its own.
+class VmappedSinks:
+    """The sink of several runs, which gives each its own.
 
-    Where a single run reports a number, an array or samples, lanes report a sequence of them, one a lane, with None
-    for a lane that has none; a plain number is every lane's. A lane that was stopped is given nothing more. `shared`,
-    for the person who watches, is given the means over the lanes that go on.
+    Where a single run reports a number, an array or samples, runs report a sequence of them, one a run, with None
+    for a run that has none; a plain number is every run's. A run that was stopped is given nothing more. `shared`,
+    for the person who watches, is given the means over the runs that go on.
     """
 
     def __init__(self, sinks: Sequence[Sink], shared: Sink | None = None):
@@ -23,38 +23,38 @@ class LaneSinks:
 
     @property
     def going(self) -> tuple[int, ...]:
-        """The numbers of the lanes that were not stopped."""
+        """The numbers of the runs that were not stopped."""
         return tuple(self._going)
 
-    def stop(self, lane: int) -> None:
-        """Close a lane's sink: nothing follows."""
-        self._going.pop(lane).close()
+    def stop(self, run: int) -> None:
+        """Close a run's sink: nothing follows."""
+        self._going.pop(run).close()
 
     def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """To each lane its numbers."""
-        told = {lane: {name: _of_lane(value, lane) for name, value in values.items()} for lane in self._going}
-        for lane, sink in self._going.items():
-            if there := {name: number for name, number in told[lane].items() if number is not None}:
+        """To each run its numbers."""
+        told = {run: {name: _of_run(value, run) for name, value in values.items()} for run in self._going}
+        for run, sink in self._going.items():
+            if there := {name: number for name, number in told[run].items() if number is not None}:
                 sink.scalars(step, split, there)
         every = {name: [numbers[name] for numbers in told.values()] for name in values}
         if means := {name: float(np.mean(numbers)) for name, numbers in every.items() if None not in numbers}:
             self._shared.scalars(step, split, means)
 
     def samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
-        """To each lane its samples."""
-        for lane, sink in self._going.items():
-            if samples[lane]:
-                sink.samples(step, split, samples[lane])
+        """To each run its samples."""
+        for run, sink in self._going.items():
+            if samples[run]:
+                sink.samples(step, split, samples[run])
 
     def maps(self, step: int, maps: Mapping[str, Any]) -> None:
-        """To each lane its maps."""
-        for lane, sink in self._going.items():
-            sink.maps(step, {site: kept[lane] for site, kept in maps.items()})
+        """To each run its maps."""
+        for run, sink in self._going.items():
+            sink.maps(step, {site: kept[run] for site, kept in maps.items()})
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """To each lane the statistics of its batch."""
-        for lane, sink in self._going.items():
-            sink.heads(step, {site: {name: of[lane] for name, of in found.items()} for site, found in heads.items()})
+        """To each run the statistics of its batch."""
+        for run, sink in self._going.items():
+            sink.heads(step, {site: {name: of[run] for name, of in found.items()} for site, found in heads.items()})
 
     def progress(self, step: int, total: int) -> None:
         """Pass the progress on."""
@@ -77,5 +77,5 @@ class LaneSinks:
         yield self._shared
 
 
-def _of_lane(value: Any, lane: int) -> Any:
-    return value if np.ndim(value) == 0 else value[lane]
+def _of_run(value: Any, run: int) -> Any:
+    return value if np.ndim(value) == 0 else value[run]

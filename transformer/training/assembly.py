@@ -1,0 +1,152 @@
+"""What an experiment is assembled from: task, model, optimisers and placement, and the programs that they make."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer.attention.capture import Capture
+from transformer.attention.statistics import STATISTICS
+from transformer.axes import Placement
+from transformer.config import UserError
+from transformer.costs.flops import training_flops
+from transformer.models import registry as models
+from transformer.models.contract import Model
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import Batch, Task
+from transformer.training.divided_positions import check_divided_positions
+from transformer.training.experiment import Experiment
+from transformer.training.mesh import make_placement, with_axes
+from transformer.training.optimizer import Optimizer, hyper_of, make_optimizer
+from transformer.training.preflight import check_fit
+from transformer.training.sharding import state_shardings, traced_on
+from transformer.training.state import TrainState
+from transformer.training.step import Step, init_state, make_step
+
+
+class Assembly(NamedTuple):
+    """What an experiment is made of, before any array exists but the data's.
+
+    `initialise` makes the first state of a key, and with variables that are given rather than drawn.
+    """
+
+    task: Task
+    model: Model
+    optimisers: Mapping[str, Optimizer]
+    placement: Placement
+    initialise: Callable[..., TrainState]
+    abstract: TrainState
+
+
+def assemble(
+    experiment: Experiment, directory: Path, placement: Placement | None = None, *, rehearse: bool = False
+) -> Assembly:
+    """Open the data, build the model and say where its state will lie: by default as the config's `sharding` says.
+
+    To `rehearse` reads no data: the task is one of the same shapes, which is enough to compile its programs.
+
+    Errors: UserError for data that is missing or does not fit the model, and for a mesh that does not fit either.
+    """
+    placement = make_placement(experiment.sharding) if placement is None else placement
+    placement = with_axes(placement, models.FAMILIES[models.name_of(experiment.model)].logical_axes)
+    parts = placement.parts("batch") * experiment.run.accumulate
+    if rehearse:
+        task = tasks.rehearse(experiment.task, parts)
+    else:
+        task = tasks.build(experiment.task, directory, parts)
+    check_divided_positions(experiment.model, task.interface, placement)
+    model = models.build(experiment.model, task.interface, experiment.precision)
+    optimisers = {
+        objective.name: make_optimizer(experiment.optimizer_of(objective.name), experiment.run.steps)
+        for objective in task.objectives
+    }
+    if unknown := sorted(set(experiment.optimizers) - set(optimisers)):
+        raise UserError(
+            f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimisers)}"
+        )
+    make = functools.partial(init_state, model, task, optimisers, experiment.averages)
+    hyper = numbers_of(experiment, task)
+    abstract = jax.eval_shape(make, hyper, jax.random.key(0))
+    shardings = state_shardings(model, abstract, placement, experiment.sharding.largest_whole)
+    placed = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        shardings,
+    )
+    # The numbers are arguments of this program as well: runs that differ in nothing else share it.
+    initialise = functools.partial(compile_once(make, placement, shardings), hyper)
+    return Assembly(task, model, optimisers, placement, initialise, placed)
+
+
+def preflight(experiment: Experiment, assembly: Assembly) -> None:
+    """Hold task and model against each other on abstract shapes, before anything is computed.
+
+    Errors: as `transformer.training.preflight.check_fit`.
+    """
+    batch = assembly.task.source(experiment.run.seed)[0]
+    traced_on(assembly.placement, check_fit)(
+        assembly.model, assembly.task, assembly.abstract, batch, observation(experiment, assembly.model)
+    )
+
+
+def numbers_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
+    """The numbers of every objective's optimiser, as the training state carries them."""
+    return {objective.name: hyper_of(experiment.optimizer_of(objective.name)) for objective in task.objectives}
+
+
+def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
+    """A jitted function for a program that runs a single time, such as the making of a state.
+
+    On CPUs, optimising the many small random draws of an initialisation takes longer than compiling the training
+    step and saves nothing, so there it is left out.
+    """
+    on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
+    return jax.jit(
+        traced_on(placement, make),
+        out_shardings=shardings,
+        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
+    )
+
+
+def observation(experiment: Experiment, model: Model) -> Capture | None:
+    """What a run asks of the heads of its training batches: all statistics of every head; None where it never looks."""
+    if not experiment.run.heads_every:
+        return None
+    return Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
+
+
+def training_step(experiment: Experiment, assembly: Assembly, capture: Capture | None = None) -> Step:
+    """The training step, not compiled.
+
+    Where the run observes its heads, one program serves the steps that do and those that do not; `capture` observes
+    something else than the statistics of every head.
+    """
+    return make_step(
+        assembly.model,
+        assembly.task,
+        assembly.optimisers,
+        experiment.averages,
+        accumulate=experiment.run.accumulate,
+        capture=capture or observation(experiment, assembly.model),
+    )
+
+
+def compile_step(experiment: Experiment, assembly: Assembly, capture: Capture | None = None) -> Step:
+    """The jitted `training_step`, which takes host batches and consumes its state."""
+    step = training_step(experiment, assembly, capture)
+    # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
+    placed = jax.tree.map(lambda leaf: leaf.sharding, assembly.abstract)
+    whole = NamedSharding(assembly.placement.mesh, PartitionSpec())  # every process reads what was seen
+    return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=(placed, whole))
+
+
+def count_flops(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
+    """The formula for a training step's operations, where the family has one."""
+    vocabularies = assembly.task.interface.vocabularies
+    if models.FAMILIES[models.name_of(experiment.model)].operations is None:
+        return None
+    return lambda batch: training_flops(experiment.model, batch, vocabularies) or 0.0

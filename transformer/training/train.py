@@ -1,0 +1,150 @@
+"""One run, from its config to its last checkpoint."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import jax
+
+from transformer.config import RunConfig
+from transformer.costs.chips import peak_flops
+from transformer.maps.store import MapStore
+from transformer.models.contract import count_parameters
+from transformer.runs.directory import RunDirectory
+from transformer.runs.processes import primary
+from transformer.storage import storage_of
+from transformer.tasks.contract import Batch
+from transformer.training.assembly import Assembly, compile_step, count_flops
+from transformer.training.evaluate import compile_evaluations
+from transformer.training.experiment import Experiment, config_hash
+from transformer.training.initialise_from import begin
+from transformer.training.loop import Cadence, Measured, run
+from transformer.training.meter import Meter
+from transformer.training.opened import OpenRun, opened
+from transformer.training.preflight import left_out
+from transformer.training.probe import Probe, compile_probe
+from transformer.training.profile import Profiled
+from transformer.training.sharding import shard_batch
+from transformer.training.sinks import Console, Sinks
+from transformer.training.sinks.contract import Sink
+from transformer.training.sinks.opened import open_sinks
+from transformer.training.state import TrainState
+from transformer.training.step import Metrics, Step
+
+
+def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink: Sink | None = None) -> RunDirectory:
+    """Train in a run directory, or resume there; return when all steps and evaluations are done.
+
+    `sink` is fed after the run's own; what it raises ends the run, whose metrics are written by then.
+
+    Errors: UserError for whatever the person can put right, before anything compiles.
+    """
+    with opened([experiment], [workdir]) as (assembly, (opened_run,)):
+        directory, latest = opened_run.directory, opened_run.latest
+        if latest is None:
+            state = begin(experiment.initialise_from, assembly, jax.random.key(experiment.run.seed), directory)
+        else:
+            state, _ = opened_run.checkpoints.restore(latest, assembly.abstract)
+        if primary():
+            directory.record(parameters=count_parameters(assembly.abstract.variables.params))
+            _greet(assembly, opened_run, latest)
+        if latest != experiment.run.steps:
+            _train(assembly, opened_run, state, profile, sink)
+    return directory
+
+
+def cadence_of(config: RunConfig) -> Cadence:
+    """How often a run does what."""
+    return Cadence(
+        log=config.log_every,
+        evaluate=config.eval_every,
+        maps=config.maps_every,
+        checkpoint=config.checkpoint_every,
+        heads=config.heads_every,
+    )
+
+
+def measured(assembly: Assembly) -> list[Measured]:
+    """The task's evaluations that apply to the model, compiled."""
+    evaluations = [each for each in assembly.task.evaluations if each.applies(assembly.model.sites)]
+    compiled = compile_evaluations(assembly.model, evaluations, assembly.placement)
+    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(evaluations, compiled, strict=True)]
+
+
+def probe_of(assembly: Assembly, opened_run: OpenRun) -> Probe:
+    """The compiled look at the probe batch: a run goes on as it began, also where it now looks more often or longer."""
+    return compile_probe(
+        assembly.model,
+        assembly.task,
+        assembly.abstract,
+        assembly.placement,
+        config=opened_run.experiment.maps,
+        times=opened_run.experiment.run.looks,
+        tiers=MapStore.tiers_at(opened_run.directory.maps),
+    )
+
+
+def peak_flops_of(assembly: Assembly) -> float:
+    """What the devices of the mesh can do in a second, as their makers say."""
+    return peak_flops(list(assembly.placement.mesh.devices.flat))
+
+
+def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: bool, also: Sink | None) -> None:
+    experiment, directory, checkpoints = opened_run
+    config = experiment.run
+    plan, probe = probe_of(assembly, opened_run)
+    sink = open_sinks(directory, plan, config_hash(experiment), steps=config.steps, start=int(state.step))
+    if primary():
+        sink = Sinks(sink, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
+    compiled = compile_step(experiment, assembly)
+
+    def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        return compiled(state, shard_batch(batch, assembly.placement), observe)
+
+    stack = contextlib.ExitStack()
+    step: Step = sharded
+    if profile:
+        # Traces are written to a disk alone.
+        folder = directory.path / "profile"
+        step = Profiled(sharded, stack.enter_context(storage_of(folder).stage(folder)))
+    try:
+        run(
+            state,
+            step,
+            assembly.task.source(config.seed),
+            steps=config.steps,
+            cadence=cadence_of(config),
+            evaluations=measured(assembly),
+            probe=probe,
+            save=lambda state: checkpoints.save(int(state.step), state, {}),
+            sink=sink,
+            meter=Meter(flops=count_flops(experiment, assembly), peak_flops=peak_flops_of(assembly)),
+        )
+    except BaseException:
+        # What stopped the run is what is told, not what of its maps could then no longer be written.
+        with contextlib.suppress(Exception), stack:
+            sink.close()
+        raise
+    with stack:
+        sink.close()
+
+
+def _greet(assembly: Assembly, opened_run: OpenRun, latest: int | None) -> None:
+    experiment = opened_run.experiment
+    parameters = count_parameters(assembly.abstract.variables.params)
+    mesh = assembly.placement.mesh
+    match latest:
+        case None:
+            what = f"training to step {experiment.run.steps}"
+        case experiment.run.steps:
+            what = f"complete at step {latest}: nothing to train"
+        case _:
+            what = f"resuming from step {latest} to step {experiment.run.steps}"
+    several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    print(
+        f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {mesh.devices.flat[0].device_kind}"
+        f"{several}, {what}; run directory {opened_run.directory.path}",
+        *left_out(assembly.model, assembly.task.evaluations),
+        sep="\n",
+        flush=True,
+    )

@@ -1,0 +1,282 @@
+"""Vmapped runs: several that differ in seed and hyper-parameters alone, trained together by one program.
+
+They go through the loop of every run, whose state, batches and metrics then have a leading axis of runs; each keeps its
+own run directory, as if it had been trained alone. A run's rates are its own: the steps, tokens and operations of this
+run in a second in which all of them are trained. What the device does is their sum.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer.config import UserError, to_config
+from transformer.maps.tiers import Kept
+from transformer.models.contract import count_parameters
+from transformer.runs.directory import as_texts
+from transformer.tasks.contract import Batch, Report
+from transformer.training.assembly import Assembly, assemble, compile_step, count_flops, numbers_of, training_step
+from transformer.training.experiment import Experiment, config_hash
+from transformer.training.initialise_from import begin, bring_tokenizer
+from transformer.training.loop import Measured, run
+from transformer.training.mesh import make_placement
+from transformer.training.meter import Diverged, Meter, refuse_divergence
+from transformer.training.opened import OpenRun, opened
+from transformer.training.optimizer import OptimizerConfig, hyper_of
+from transformer.training.sharding import shard_batch, traced_on
+from transformer.training.sinks import Console
+from transformer.training.sinks.opened import open_sinks
+from transformer.training.sinks.vmapped import VmappedSinks
+from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run
+from transformer.training.state import TrainState
+from transformer.training.step import Metrics, Step, vectorise
+from transformer.training.train import cadence_of, measured, peak_flops_of, probe_of
+
+COMPARED = 8  # batches whose shapes are compared before anything compiles
+
+
+class Ended(NamedTuple):
+    """How a run ended: complete, or with a loss that was not finite, read from step `diverged_at`."""
+
+    diverged_at: int | None
+
+
+def program_of(experiment: Experiment) -> str:
+    """The resolved config without what vmapped runs may differ in: equal for experiments of one program."""
+    config = experiment.to_config()
+    config |= {"seed": None, "name": None, "optimizer": _without_numbers(experiment.optimizer)}
+    config["optimizers"] = {name: _without_numbers(section) for name, section in experiment.optimizers.items()}
+    return json.dumps(config, sort_keys=True)
+
+
+def _without_numbers(optimizer: OptimizerConfig) -> dict[str, Any]:
+    return to_config(optimizer) | dict.fromkeys(hyper_of(optimizer))
+
+
+def train_vmapped(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> list[Ended]:
+    """Train each experiment in its run directory, or resume there, all in one program; return how each has ended.
+
+    They go on from the latest step of which all have a checkpoint, and save those that one has beyond it again. Runs
+    that are complete, or have diverged here before, are left as they are.
+
+    Errors: UserError for experiments that are not of one program, batches whose shapes differ between seeds,
+    several devices or processes, and whatever is refused of a single run.
+    """
+    _check_one_program(experiments, workdirs)
+    # Of two checkpoints that each keeps, all have one of the same step whenever they are killed.
+    check = functools.partial(_check_batches, experiments)
+    with opened(experiments, workdirs, keep=2, check=check) as (assembly, runs):
+        ends = [Ended(each.directory.facts().get("diverged_at")) for each in runs]
+        left = [each.latest != each.experiment.run.steps for each in runs]
+        going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
+        if going:
+            ends_of_going = _train([runs[number] for number in going], assembly)
+            ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
+    return ends
+
+
+def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int = 5, repeats: int = 5) -> float:
+    """How many times as fast these experiments are vmapped than one after the other, by their training steps alone.
+
+    The median ratio of seconds over `repeats` times `steps` steps of each, taken in turn; `folder` is for the data.
+
+    Errors: as `train_vmapped`.
+    """
+    _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
+    bring_tokenizer(experiments[0].initialise_from, folder)
+    assembly = assemble(experiments[0], folder)
+    _check_batches(experiments, assembly)
+    alone, together = compile_step(experiments[0], assembly), _compile(experiments[0], assembly)
+    sources = [assembly.task.source(each.run.seed) for each in experiments]
+    stacked = StackedBatches(sources)
+    batches = [stacked[number] for number in range(steps)]
+
+    def seconds(step: Step, state: TrainState, batches: Sequence[Batch]) -> float:
+        jax.block_until_ready(state)
+        began = time.perf_counter()
+        for batch in batches:
+            state, _ = step(state, shard_batch(batch, assembly.placement), False)
+        jax.block_until_ready(state)
+        return time.perf_counter() - began
+
+    ratios = []
+    for repeat in range(repeats + 1):
+        states = [_first_state(each, assembly) for each in experiments]
+        vectorised = seconds(together, stack_states(states, assembly.placement), batches)
+        single = sum(
+            seconds(alone, state, [source[number] for number in range(steps)])
+            for state, source in zip(states, sources, strict=True)
+        )
+        if repeat:  # the first compiles
+            ratios.append(single / vectorised)
+    return statistics.median(ratios)
+
+
+def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> None:
+    """Errors: UserError where these cannot be vmapped on this machine."""
+    devices = make_placement(experiments[0].sharding).mesh.size
+    if jax.process_count() > 1 or devices > 1:
+        raise UserError(
+            f"vmapped runs are trained by one process on one device, not by {jax.process_count()} on {devices}: "
+            "leave one device visible, or train them one by one"
+        )
+    if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
+        raise UserError("every run needs a run directory of its own, and two have the same")
+    programs = [as_texts(json.loads(program_of(each))) for each in experiments]
+    configs = [as_texts(each.to_config()) for each in experiments]
+    for program, config, workdir in zip(programs, configs, workdirs, strict=True):
+        for key in programs[0] | program:
+            if program.get(key) != programs[0].get(key):
+                here, there = config.get(key, "absent"), configs[0].get(key, "absent")
+                raise UserError(
+                    f"config.{key}={here} of {workdir} and {there} of {workdirs[0]} make two programs: vmapped runs "
+                    "differ in config.seed, config.name and the numbers of config.optimizer alone; a clip, "
+                    "weight_decay or momentum of zero is another program"
+                )
+
+
+def _check_batches(experiments: Sequence[Experiment], assembly: Assembly) -> None:
+    """Errors: UserError where the first batches of two seeds differ in shape; a later one is refused when it comes."""
+    batches = StackedBatches([assembly.task.source(each.run.seed) for each in experiments])
+    for number in range(min(COMPARED, experiments[0].run.steps)):
+        batches[number]
+
+
+def _first_state(experiment: Experiment, assembly: Assembly) -> TrainState:
+    return _with_numbers(assembly.initialise(jax.random.key(experiment.run.seed)), experiment, assembly)
+
+
+def _with_numbers(state: TrainState, experiment: Experiment, assembly: Assembly) -> TrainState:
+    """The state with the run's own numbers of its optimisers: those of the assembly are the first run's."""
+    numbers = jax.device_put(numbers_of(experiment, assembly.task), state.step.sharding)
+    return state._replace(hyper=numbers)
+
+
+def _compile(experiment: Experiment, assembly: Assembly) -> Step:
+    step = vectorise(training_step(experiment, assembly))
+    return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=stacked_on(assembly.placement))
+
+
+def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
+    first = runs[0].experiment
+    steps, start = first.run.steps, _common_step(runs)
+    compiled = _compile(first, assembly)
+    batches = StackedBatches([assembly.task.source(each.experiment.run.seed) for each in runs])
+    plan, probe = probe_of(assembly, runs[0])
+    begun = [_begin(each, assembly, start, aloud=each is runs[0]) for each in runs]
+    state = stack_states(begun, assembly.placement)
+    _greet(runs, assembly, start)
+    records = [
+        open_sinks(each.directory, plan, config_hash(each.experiment), steps=steps, start=start) for each in runs
+    ]
+    sinks = VmappedSinks(records, Console(steps, sys.stdout))
+    ends = [Ended(None)] * len(runs)
+
+    def check(step: int, losses: Mapping[str, np.ndarray]) -> None:
+        for number in sinks.going:
+            try:
+                refuse_divergence(step, {name: of_lanes[number] for name, of_lanes in losses.items()})
+            except Diverged as diverged:
+                ends[number] = Ended(step)
+                _record_divergence(runs[number], diverged)
+                sinks.stop(number)
+                if not sinks.going:
+                    raise
+
+    def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        return compiled(state, shard_batch(batch, assembly.placement), observe)
+
+    try:
+        with contextlib.suppress(Diverged):  # of the last run: each has recorded its own
+            run(
+                state,
+                step,
+                batches,
+                steps=steps,
+                cadence=cadence_of(first.run),
+                evaluations=[_of_each(evaluation, sinks, len(runs)) for evaluation in measured(assembly)],
+                probe=lambda state: _look(state, probe, sinks),
+                save=lambda state: _save(state, {number: runs[number] for number in sinks.going}),
+                sink=sinks,
+                meter=Meter(check, _flops_of_one(first, assembly), peak_flops_of(assembly)),
+            )
+    except BaseException:
+        with contextlib.suppress(Exception):
+            sinks.close()
+        raise
+    sinks.close()
+    return ends
+
+
+def _common_step(runs: Sequence[OpenRun]) -> int:
+    """The latest step of which all have a checkpoint, 0 where there is none; checkpoints beyond it are deleted."""
+    common = max(set.intersection(*(set(each.checkpoints.steps()) for each in runs)), default=0)
+    for each in runs:
+        each.checkpoints.drop_after(common)
+    return common
+
+
+def _begin(each: OpenRun, assembly: Assembly, step: int, *, aloud: bool) -> TrainState:
+    if not step:
+        key, origin = jax.random.key(each.experiment.run.seed), each.experiment.initialise_from
+        return _with_numbers(begin(origin, assembly, key, each.directory, aloud=aloud), each.experiment, assembly)
+    return each.checkpoints.restore(step, assembly.abstract)[0]
+
+
+def _save(state: TrainState, going: Mapping[int, OpenRun]) -> None:
+    for each in going.values():
+        each.checkpoints.latest()  # waits for the save before: none begins the next until all have the last
+    for number, each in going.items():
+        alone = take_run(state, number)
+        each.checkpoints.save(int(alone.step), alone, {})
+
+
+def _record_divergence(each: OpenRun, diverged: Diverged) -> None:
+    # On a restart it would hold the others back at its last checkpoint, only to diverge again.
+    each.directory.record(diverged_at=diverged.step)
+    print(f"{each.directory.path}: {diverged}", flush=True)
+
+
+def _of_each(evaluation: Measured, sinks: VmappedSinks, count: int) -> Measured:
+    """The evaluation of every run that goes on, one after the other in the one compiled program."""
+
+    def evaluate(state: TrainState) -> Report:
+        seen = state.for_looking()
+        going = sinks.going
+        return stack_reports([evaluation.run(take_run(seen, n)) if n in going else None for n in range(count)])
+
+    return dataclasses.replace(evaluation, run=evaluate)
+
+
+def _look(state: TrainState, probe: Callable[[TrainState], Mapping[str, Kept]], sinks: VmappedSinks) -> dict[str, Any]:
+    """The maps of every run that goes on: of a site, by each."""
+    seen = state.for_looking()
+    found = {number: probe(take_run(seen, number)) for number in sinks.going}
+    sites = next(iter(found.values()))
+    return {site: {number: maps[site] for number, maps in found.items()} for site in sites}
+
+
+def _flops_of_one(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
+    """One run's operations in a step; the batches of all have one shape."""
+    flops = count_flops(experiment, assembly)
+    return None if flops is None else lambda batch: flops({name: array[0] for name, array in batch.items()})
+
+
+def _greet(runs: Sequence[OpenRun], assembly: Assembly, start: int) -> None:
+    parameters = count_parameters(assembly.abstract.variables.params)
+    kind = assembly.placement.mesh.devices.flat[0].device_kind
+    steps = runs[0].experiment.run.steps
+    what = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
+    print(f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {what}; run directories", flush=True)
+    for each in runs:
+        each.directory.record(parameters=parameters)
+        print(f"  {each.directory.path}: {each.experiment.run.name}", flush=True)
