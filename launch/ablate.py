@@ -2,11 +2,12 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from launch.config_files import load_function
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from transformer.studies.ledger import Ledger
 
 
-def _environment(arguments: Arguments) -> Mapping[str, str]:
-    """Nothing, but a worker becomes one: the words of its config are read with jax, which must not come before."""
+def _become_worker(arguments: Arguments) -> None:
+    """Only a worker becomes one: the words of its config are read with jax, which must not come before."""
     if not arguments.worker:
-        return {}
+        return
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
 
@@ -34,7 +35,6 @@ def _environment(arguments: Arguments) -> Mapping[str, str]:
     path = locate(arguments.workdir)
     Ledger.existing(path)
     become_worker(path)
-    return {}
 
 
 COMMAND = Command(
@@ -56,7 +56,7 @@ COMMAND = Command(
         Flag("worker", "be one worker of a study that was begun, in this process", default=False, kind=bool),
     ),
     takes_config=True,
-    environment=_environment,
+    before_jax=_become_worker,
 )
 
 

@@ -2,7 +2,8 @@
 
 import sys
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 
 COMMAND = Command(
     name="backends",

@@ -4,7 +4,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 
 COMMAND = Command(
     name="bench",

@@ -1,12 +1,14 @@
 """Prove that a config fits the pod that it is meant for, before the pod is booked."""
 
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 if TYPE_CHECKING:
@@ -15,14 +17,14 @@ if TYPE_CHECKING:
     from transformer.training.experiment import Experiment
 
 
-def _environment(arguments: Arguments) -> Mapping[str, str]:
+def _prepare_compiler(arguments: Arguments) -> None:
     """Compiling for another machine needs another platform than a run on this one."""
     topology = arguments.topology or arguments.overrides.get("pod") or arguments.base.get("pod")
     if not topology:
-        return {}
+        return
     from transformer.costs.compiler import environment
 
-    return environment(topology)
+    os.environ.update(environment(topology))
 
 
 COMMAND = Command(
@@ -41,7 +43,7 @@ COMMAND = Command(
         Flag("json", "print one JSON object", default=False, kind=bool),
     ),
     takes_config=True,
-    environment=_environment,
+    before_jax=_prepare_compiler,
 )
 GB = 1e9
 SHOWN = 6

@@ -3,7 +3,6 @@
 import difflib
 import importlib.util
 import inspect
-import json
 import sys
 import traceback
 from collections.abc import Callable
@@ -70,19 +69,17 @@ def recorded_config(workdir: str | None) -> ConfigDict | None:
     """
     if not workdir:
         return None
+    from transformer.runs.directory import RunDirectory
     from transformer.storage import locate, storage_of
 
-    path = locate(workdir) / "config.json"
+    directory = RunDirectory(locate(workdir))
     try:
-        storage_of(path).reach(path.parent)
+        storage_of(directory.path).reach(directory.path)
     except OSError as error:
         raise UserError(f"--workdir={workdir} cannot be used: {error}") from error
-    if not path.is_file():
+    if not directory.config_file.is_file():
         return None
-    try:
-        return ConfigDict(json.loads(path.read_text(encoding="utf-8"))).lock()
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is not what a run writes ({error}); give the run's --config=FILE") from error
+    return ConfigDict(directory.config()).lock()
 
 
 def _existing_files(missing: str) -> str:

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 COMMAND = Command(

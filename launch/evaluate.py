@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from launch.cli import TRUST, Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import TRUST, Arguments, Command, Flag
 from transformer.config import UserError
 
 COMMAND = Command(

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from launch.cli import TRUST, Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import TRUST, Arguments, Command, Flag
 
 # The flags that say how: fields of transformer.tasks.decoding.Decoding.
 DECODING = (
@@ -45,7 +46,7 @@ def main(arguments: Arguments) -> None:
     import jax
 
     from transformer.attention.capture import Capture
-    from transformer.maps.probe import make_plan
+    from transformer.maps.plan import make_plan
     from transformer.maps.report import write_report
     from transformer.maps.store import MapStore
     from transformer.storage import locate

@@ -4,7 +4,8 @@ import re
 import sys
 from pathlib import Path
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 UNITS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
@@ -64,10 +65,11 @@ def parse_size(text: str) -> int:
 def _other_run(against: str | None, directory: Path) -> Path | None:
     if against is None:
         return None
+    from transformer.runs.directory import RunDirectory
     from transformer.storage import locate
 
     other = locate(against)
-    if not (other / "config.json").is_file():
+    if not RunDirectory(other).config_file.is_file():
         raise UserError(f"--against={against} is not a run directory: it has no config.json")
     if other.resolve() == directory.resolve():
         raise UserError(f"--against={against} is --workdir itself: name another run")

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from launch.compile import mesh_text
 from launch.config_files import CHECKOUT, load_config
 from transformer.config import UserError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import split_override
+from launch.command import split_override
 from launch.config_files import load_config
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def train_command(
 
 
 def _on_as_many_cores(recorded: str) -> list[str]:
-    from transformer.maps.record import read_environment
+    from transformer.runs.directory import RunDirectory
 
-    start = read_environment(Path(recorded))
+    start = RunDirectory(Path(recorded)).facts()
     cores, machine = start.get("cpus"), os.cpu_count()
     if start.get("devices", {}).get("platform") != "cpu" or cores is None or machine is None or cores >= machine:
         return []

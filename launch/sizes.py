@@ -5,7 +5,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import TRUST, Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import TRUST, Arguments, Command, Flag
 from transformer.config import UserError, choice
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
 """Train every trial of a sweep, or go on with one that was stopped."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launch.cli import Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
 from launch.config_files import load_function
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from transformer.studies.trials import Trial
 
 
-def _environment(arguments: Arguments) -> Mapping[str, str]:
-    """Nothing, but a worker becomes one: the words of its config are read with jax, which must not come before."""
+def _become_worker(arguments: Arguments) -> None:
+    """Only a worker becomes one: the words of its config are read with jax, which must not come before."""
     if arguments.worker:
         if arguments.workers is not None:
             raise UserError("--worker is one worker itself: leave --workers away, and start it as often as you like")
         from transformer.storage import locate
 
         become_worker(locate(arguments.workdir))
-    return {}
 
 
 COMMAND = Command(
@@ -53,7 +52,7 @@ COMMAND = Command(
         Flag("worker", "be one worker, in this process", default=False, kind=bool),
     ),
     takes_config=True,
-    environment=_environment,
+    before_jax=_become_worker,
 )
 
 
@@ -62,8 +61,8 @@ def main(arguments: Arguments) -> None:
     workers = 1 if arguments.workers is None else arguments.workers
     if not arguments.worker:
         divide_machine(workers, range(workers))  # what cannot be is told before anything is written
+    from transformer.runs.records import parse_metric
     from transformer.studies.progress import best_done, look, summarise, write_csv
-    from transformer.studies.reports import parse_metric
 
     metric = parse_metric(arguments.metric)
     sweep = _sweep(arguments)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from launch.cli import TRUST, Arguments, Command, Flag, run
+from launch.cli import run
+from launch.command import TRUST, Arguments, Command, Flag
 from launch.platform import leave
 
 COMMAND = Command(

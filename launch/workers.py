@@ -81,9 +81,9 @@ def run_workers(
 
     Errors: UserError where a worker met one, in its words; RuntimeError where all died again and again or are UNFIT.
     """
+    from transformer.runs.records import parse_metric
     from transformer.storage import storage_of
     from transformer.studies.progress import look, open_watch
-    from transformer.studies.reports import parse_metric
 
     places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
     trials = ledger.trials()[:total]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launch.cli import split_override
+from launch.command import split_override
 from launch.config_files import load_config
 from transformer.config import flatten
 from transformer.models.published import PUBLISHED as SIZES

@@ -193,13 +193,13 @@ def place(x: jax.Array, *names: str | None) -> jax.Array:
     unknown name wherever a placement is in context, also one of a single device; for two dimensions that would be
     divided along one mesh axis.
     """
-    here = placement()
+    placed = placement()
     try:
-        if here is None:
+        if placed is None:
             check_count(names, x.shape)
             return x
-        spec = here.even_spec(names, x.shape)
+        spec = placed.even_spec(names, x.shape)
     except ValueError as error:
         said = ", ".join(("x", *map(repr, names)))
         raise ValueError(f"place({said}) of an array of shape {x.shape}: {error}") from None
-    return x if here.mesh.size == 1 else jax.lax.with_sharding_constraint(x, NamedSharding(here.mesh, spec))
+    return x if placed.mesh.size == 1 else jax.lax.with_sharding_constraint(x, NamedSharding(placed.mesh, spec))

@@ -43,7 +43,7 @@ def likeness(name: str, word: str) -> float:
 
 
 def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
-    """The entry of a registry by its name; an unknown name is refused with all that there are, the nearest first.
+    """The entry of a registry by its name; an unknown name is refused with all known names, the nearest first.
 
     Errors: UserError naming `path`, the value and the known names.
     """

@@ -188,17 +188,17 @@ def _takes_none(hint: Any) -> bool:
 def _nearest_key(tree: Group, group: Group, path: str, key: str) -> str:
     """A clause with the key of the whole tree that is nearest to an unknown one, or with all of its group.
 
-    `path` is how far the key is known, as "config.averages.last", and `group` what is there.
+    `path` is how far the key is known, as "config.averages.last", and `group` the config at that path.
     """
     last = key.rpartition(".")[2]
-    here = f"{path}.".removeprefix("config.")
+    prefix = f"{path}.".removeprefix("config.")
 
     def near(other: str) -> tuple[float, float]:
         whole, end = likeness(key, other), likeness(last, other.rpartition(".")[2])
         # What a key shares with all of its group says nothing; of a group that is unknown it does.
-        return (end if key == here + last else max(whole, end)), whole
+        return (end if key == prefix + last else max(whole, end)), whole
 
-    best = max(dict.fromkeys((*leaves(group, here), *leaves(tree))), key=near)
+    best = max(dict.fromkeys((*leaves(group, prefix), *leaves(tree))), key=near)
     return f"did you mean config.{best}?" if near(best)[0] >= 0.6 else f"known: {', '.join(sorted(group.keys))}"
 
 

@@ -5,7 +5,6 @@ import re
 import sys
 from typing import Any
 
-from launch.cli import Arguments, Command, Flag
 from launch.clusters.slices import Slice, read_slice
 from launch.clusters.training import (
     DRY_RUN,
@@ -21,6 +20,7 @@ from launch.clusters.training import (
     start,
     train_command,
 )
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 COMMAND = Command(

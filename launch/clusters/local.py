@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, NamedTuple
 
-from launch.cli import Arguments, Command, Flag
 from launch.clusters.training import DRY_RUN, Training, shown, start, train_command
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 COMMAND = Command(

@@ -5,7 +5,6 @@ import shlex
 import sys
 from typing import NamedTuple
 
-from launch.cli import Arguments, Command, Flag
 from launch.clusters.training import (
     DRY_RUN,
     NAME,
@@ -19,6 +18,7 @@ from launch.clusters.training import (
     start,
     train_command,
 )
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 COMMAND = Command(

@@ -7,7 +7,6 @@ import sys
 import time
 from typing import NamedTuple
 
-from launch.cli import Arguments, Command, Flag
 from launch.clusters.slices import Slice, default_shape, read_slice
 from launch.clusters.training import (
     DRY_RUN,
@@ -24,6 +23,7 @@ from launch.clusters.training import (
     start,
     train_command,
 )
+from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 COMMAND = Command(

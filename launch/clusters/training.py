@@ -13,7 +13,9 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from launch import train
-from launch.cli import Arguments, Command, Flag, parse, run
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
+from launch.parsing import parse
 from transformer.config import UserError
 
 DRY_RUN = Flag("dry-run", "print what would be run, and run nothing", kind=bool, default=False)

@@ -9,16 +9,7 @@ import pytest
 
 from transformer.attention.composition import attend, prepare_keys, score
 from transformer.attention.masks import local_monotonic
-from transformer.attention.positions import (
-    T5,
-    Alibi,
-    Position,
-    Rotary,
-    Shaw,
-    TransformerXL,
-    alibi_slopes,
-    t5_bucket,
-)
+from transformer.attention.positions import T5, Alibi, Position, Rotary, Shaw, TransformerXL, alibi_slopes, t5_bucket
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Parameters
 from transformer.attention.waves import Combination, combine, rotary, sinusoidal

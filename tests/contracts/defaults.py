@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer.data.drawn import Drawn
 from transformer.layers.module import Module
-from transformer.models.contract import Interface
+from transformer.models.interface import Interface
 from transformer.tasks.contract import Kind
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.plain import PlainTask

@@ -15,7 +15,8 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import Initialise, normal, xavier_uniform
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Parameter
-from transformer.models.contract import Aux, Family, Input, Interface, Modality, Model, signature
+from transformer.models.contract import Aux, Family, Model
+from transformer.models.interface import Input, Interface, Modality, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss

@@ -43,7 +43,7 @@ def measure(case: str) -> dict[str, float]:
     from transformer.costs.program import read_program
     from transformer.layers.block_config import Remat
     from transformer.models.decoder import DecoderConfig
-    from transformer.training.sharding import ShardingConfig
+    from transformer.training.mesh import ShardingConfig
 
     chosen = CASES[case]
     config = DecoderConfig(

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 
 from transformer.axes import Placement
 from transformer.costs.flops import training_flops
-from transformer.models.contract import Input, Interface, Precision
+from transformer.models.contract import Precision
 from transformer.models.decoder import DecoderConfig, build
+from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
+from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.sharding import ShardingConfig, batch_sharding, make_placement, state_shardings, traced_on
+from transformer.training.sharding import batch_sharding, state_shardings, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import init_state, make_step
 

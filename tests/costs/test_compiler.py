@@ -59,14 +59,14 @@ def test_names_that_are_none(name: str, says: str) -> None:
 
 def test_cpu_devices_are_those_that_are_there() -> None:
     assert topology_devices("cpu:4") == tuple(jax.devices("cpu")[:4])
-    with pytest.raises(UserError, match=r"needs 64 devices, and here are 8; set XLA_FLAGS=.*count=64"):
+    with pytest.raises(UserError, match=r"needs 64 devices, and this machine has 8; set XLA_FLAGS=.*count=64"):
         topology_devices("cpu:64")
 
 
 def test_a_gpu_that_is_not_there_is_said_so() -> None:
     if any(device.platform == "gpu" for device in jax.devices()):
         pytest.skip("there is a GPU")
-    with pytest.raises(UserError, match="needs a GPU, and jax finds none here"):
+    with pytest.raises(UserError, match="needs a GPU, and jax sees none on this machine"):
         topology_devices("gpu:1")
 
 

@@ -14,10 +14,11 @@ from transformer.layers.block_config import Biases, BlockConfig, Positions, Rema
 from transformer.layers.feed_forward import Activation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Input, Interface, Precision
+from transformer.models.contract import Precision
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.interface import Input, Interface
 from transformer.models.published import PUBLISHED as SIZES
 from transformer.models.registry import build, model_config, operations
 

@@ -62,7 +62,7 @@ def test_wikitext_has_its_articles_and_says_what_is_missing(shared_data: Path, t
     whole = (shared_data / "wikitext-2" / "valid.txt").read_text()
     assert "".join(text.split("validation")) == whole
     assert len(whole.split()) + whole.count("\n") == 217_646
-    with pytest.raises(UserError, match=r"no split 'train'.*put train.txt there"):
+    with pytest.raises(UserError, match=r"no split 'train'.*put train.txt into its folder"):
         text.split("train")
 
 

@@ -12,9 +12,11 @@ from typing import Any
 import jax
 
 from transformer.axes import RULES, Placement
-from transformer.models.contract import Interface, Precision
+from transformer.models.contract import Precision
+from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config
-from transformer.training.sharding import ShardingConfig, is_names, make_placement
+from transformer.training.mesh import ShardingConfig, make_placement
+from transformer.training.sharding import is_names
 from transformer.training.state import by_path
 
 FILE = Path(__file__).with_name("specs.json")

@@ -10,8 +10,9 @@ import pytest
 
 from transformer.layers.block_config import Biases
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Input, Interface, Precision, Variables
+from transformer.models.contract import Precision, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.interface import Input, Interface
 
 RENEW = (
     "the logits recorded from PyTorch are not reached. The weights are PyTorch's own, so a change of the model's "

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli
-from launch.cli import Arguments, Command, Flag
+from launch import cli, parsing
+from launch.command import Arguments, Command, Flag
 from launch.platform import choose_platform
 from transformer.config import UserError, flatten
 from transformer.training.experiment import resolve
@@ -50,7 +50,7 @@ def config_file(tmp_path: Path) -> str:
 
 
 def parsed(config_file: str, *words: str) -> Arguments:
-    return cli.parse(COMMAND, [f"--config={config_file}", "--workdir=runs/x", *words])
+    return parsing.parse(COMMAND, [f"--config={config_file}", "--workdir=runs/x", *words])
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str, command: Command = COMMAND) -> str:
@@ -338,15 +338,16 @@ def test_a_failure_of_the_run_keeps_its_traceback(capsys, config_file):
 def test_nothing_imports_jax_before_it_must(root, config_file):
     program = (
         "import os, sys\n"
-        "from launch.cli import Command, Flag, run\n"
-        "def environment(arguments):\n"
+        "from launch.cli import run\n"
+        "from launch.command import Command, Flag\n"
+        "def prepare(arguments):\n"
         "    heavy = {'jax', 'numpy', 'flax', 'tensorflow_datasets'} & set(sys.modules)\n"
         "    print(arguments.overrides, arguments.workdir, sorted(heavy))\n"
-        "    return {'HEADWISE_TEST': 'set'}\n"
+        "    os.environ['HEADWISE_TEST'] = 'set'\n"
         "def main(arguments):\n"
         "    print(arguments.config.get('seed'), 'jax' in sys.modules, os.environ['HEADWISE_TEST'])\n"
         "flags = (Flag('workdir', 'w', required=True),)\n"
-        "command = Command('x', 'X.', 'x', flags, takes_config=True, environment=environment)\n"
+        "command = Command('x', 'X.', 'x', flags, takes_config=True, before_jax=prepare)\n"
         "sys.exit(run(command, main))\n"
     )
     words = [f"--config={config_file}", "--workdir=y"]

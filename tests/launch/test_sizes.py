@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch import cli, sizes
+from launch import cli, parsing, sizes
+from launch.command import Command
 from tests.contracts import cases
 from transformer.models.published import PUBLISHED as SIZES
 from transformer.models.registry import model_config
@@ -155,7 +156,7 @@ def test_a_run_that_cannot_be_counted_is_told_in_one_line(
 def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "sized.py"
     file.write_text(CONFIG)
-    command = cli.Command("practise", "Practise.", "practise", takes_config=True)
-    arguments = cli.parse(command, [f"--config={file}", "--config.model.size=gpt2-xl"])
+    command = Command("practise", "Practise.", "practise", takes_config=True)
+    arguments = parsing.parse(command, [f"--config={file}", "--config.model.size=gpt2-xl"])
     config = model_config(arguments.config["model"])
     assert (config.layers, config.width, config.heads, config.dropout) == (48, 1600, 25, 0.1)

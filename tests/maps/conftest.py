@@ -10,7 +10,7 @@ import pytest
 from transformer.attention.capture import Top
 from transformer.attention.pooling import evenly, pool
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.probe import statistic_names
+from transformer.maps.plan import statistic_names
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept, Tiers, keep
 from transformer.tasks.labels import Labels, Link

@@ -11,6 +11,7 @@ from transformer.config import UserError
 from transformer.maps.history import COLUMNS, Table, encode_table, history, probe_tables, read_heads, training_table
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import change_points, head_roles
+from transformer.runs.directory import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_a_table_keeps_its_values_and_what_is_not_defined():
 
 
 def test_the_page_is_told_the_statistics_of_the_store(run, store):
-    facts, blocks = history(store, run.directory, 25_000_000)
+    facts, blocks = history(store, RunDirectory(run.directory), 25_000_000)
     texts = {block.name: block.text for block in blocks}
     for number, site in enumerate(store.sites):
         names, values = store.statistics(site.name)
@@ -65,7 +66,7 @@ def test_the_page_is_told_the_statistics_of_the_store(run, store):
 
 
 def test_roles_and_changes_are_those_of_the_analysis(run, store):
-    facts, _ = history(store, run.directory, 25_000_000)
+    facts, _ = history(store, RunDirectory(run.directory), 25_000_000)
     roles = head_roles(store)
     assert len(roles) > 3
     told = [(store.sites[r["site"]].name, r["layer"], r["head"], r["role"], r["onset"]) for r in facts["roles"]]
@@ -80,13 +81,15 @@ def test_roles_and_changes_are_those_of_the_analysis(run, store):
 
 
 def test_single_examples_give_way_to_the_budget(run, store):
-    facts, blocks = history(store, run.directory, 10_000)
+    facts, blocks = history(store, RunDirectory(run.directory), 10_000)
     assert [[table["source"] for table in site["tables"]] for site in facts["sites"]] == [["mean"]] * 3
     assert {block.name for block in blocks} == {f"history-{site}-mean" for site in range(3)}
 
 
 def test_the_other_run_is_told_too(run, store, other_run):
-    facts, blocks = history(store, run.directory, 25_000_000, MapStore.existing(other_run.directory / "maps"))
+    facts, blocks = history(
+        store, RunDirectory(run.directory), 25_000_000, MapStore.existing(other_run.directory / "maps")
+    )
     table = next(table for table in facts["sites"][1]["tables"] if table["source"] == "against")
     text = next(block.text for block in blocks if block.name == "history-1-against")
     names, values = MapStore.existing(other_run.directory / "maps").statistics("decoder/self")
@@ -109,7 +112,7 @@ def test_training_batches_are_read_from_their_file(run, store, tmp_path):
     assert table.values_NxLxHxS[0, 2, 3].tolist() == [1.0, 3.0]
     assert np.isnan(table.values_NxLxHxS[1, 0, 0, 0])
     assert training_table({3: {"entropy": [[1.0]]}}, store.sites[0]) == []
-    facts, blocks = history(store, tmp_path, 25_000_000)
+    facts, blocks = history(store, RunDirectory(tmp_path), 25_000_000)
     assert [table["source"] for table in facts["sites"][0]["tables"]][:2] == ["mean", "training"]
     assert "history-0-training" in {block.name for block in blocks}
     assert "history-1-training" not in {block.name for block in blocks}

@@ -7,8 +7,8 @@ import pytest
 from launch.config_files import load_config
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import Role, describe, head_roles
+from transformer.runs.records import read_records
 from transformer.training.experiment import resolve
-from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.train import train
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> No
     assert f"became an induction head at step {onset}" in describe(found[0], store)
     losses = {
         line["step"]: line["loss"]
-        for line in read_metrics(tmp_path / "run" / "metrics.jsonl")
+        for line in read_records(tmp_path / "run" / "metrics.jsonl")
         if line["split"] == "train"
     }
     # The loss falls where the head rises: more in the 200 steps around the onset than in all the steps before.

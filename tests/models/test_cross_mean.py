@@ -8,8 +8,9 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.block_config import Cross, Positions
-from transformer.models.contract import Input, Interface, Model, Precision
+from transformer.models.contract import Model, Precision
 from transformer.models.encoder_decoder import DECODER_CROSS, EncoderDecoderConfig, build
+from transformer.models.interface import Input, Interface
 
 PAD, LENGTH = 0, 6
 SOURCE = np.array([[5, 6, 7, 2, PAD, PAD], [9, 4, 8, 3, 5, 2]], np.int32)

@@ -10,9 +10,10 @@ import pytest
 from transformer.config import UserError, to_config
 from transformer.layers.residual import NormPlacement
 from transformer.models import registry
-from transformer.models.contract import Input, Interface, Precision, count_parameters
+from transformer.models.contract import Precision, count_parameters
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.interface import Input, Interface
 from transformer.models.published import PUBLISHED as SIZES
 
 

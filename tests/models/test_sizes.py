@@ -8,8 +8,9 @@ import pytest
 
 from transformer.config import UserError
 from transformer.models import registry
-from transformer.models.contract import Interface, Precision, count_parameters
+from transformer.models.contract import Precision, count_parameters
 from transformer.models.encoder import Head
+from transformer.models.interface import Interface
 from transformer.models.published import PUBLISHED as SIZES
 
 POOLED: dict[str, Any] = {"head": Head.NONE, "pooler": True}

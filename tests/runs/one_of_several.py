@@ -23,7 +23,9 @@ from transformer.maps.store import MapStore
 from transformer.maps.tiers import Kept, keep, levels_of
 from transformer.tasks.labels import Labels
 from transformer.runs import processes
-from transformer.training import assembly, experiment, records
+from transformer.training import assembly, experiment
+from transformer.training import train as training
+from transformer.training.sinks import opened as sinks_opened
 from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.digest import differing, digests
@@ -189,7 +191,7 @@ def main(folder: Path) -> None:
     training.train(experiment.resolve(config), folder / "several")
     found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
-    records.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+    sinks_opened.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
     training.train(experiment.resolve(config), folder / "killed")
 
 

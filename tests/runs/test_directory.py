@@ -223,7 +223,7 @@ def test_a_spoilt_record_is_refused_and_kept(run: Path, name: str):
     (run / name).write_text('{"seed"')
     before = tree(run)
     with (
-        pytest.raises(UserError, match=f"{name} is not JSON"),
+        pytest.raises(UserError, match=f"{name} is not what a run writes"),
         RunDirectory.claim(run, {**CONFIG, "steps": 3}, may_change=("steps",)),
     ):
         pass

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from tests.runs import one_of_several as several
-from tests.training.test_digest import digest_by_hand
+from tests.runs.test_digest import digest_by_hand
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs import processes
-from transformer.training import assembly, experiment, sharding
+from transformer.training import assembly, experiment, mesh, sharding
 from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training.sinks.jsonl import read_metrics
+from transformer.runs.records import read_records
 from transformer.training.state import by_path
 
 CONFIG: dict[str, Any] = {
@@ -103,7 +103,7 @@ def together(count: int, devices: int, folder: Path, root: Path) -> list[Ended]:
 def one_device() -> Iterator[None]:
     """Here all is on one device, to compare with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: sharding.one_device())
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
         yield
 
 
@@ -177,7 +177,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
 def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     """The arrays of the last checkpoint, restored onto so many devices."""
     made = experiment.resolve(CONFIG)
-    placement = sharding.make_placement(made.sharding, jax.devices()[:devices])
+    placement = mesh.make_placement(made.sharding, jax.devices()[:devices])
     setting = assembly.assemble(made, run, placement)
     checkpoints = Checkpoints.reading(run / "checkpoints")
     assert checkpoints.latest() == CONFIG["steps"]
@@ -260,7 +260,7 @@ def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Severa
     assert any("Error" in each.said or "heartbeat" in each.said for each in group.ended[:-1])
     killed = group.folder / "killed"
     assert Checkpoints.reading(killed / "checkpoints").latest() == 2
-    assert read_metrics(killed / "metrics.jsonl")[-1]["step"] <= several.DIES
+    assert read_records(killed / "metrics.jsonl")[-1]["step"] <= several.DIES
     training.train(experiment.resolve(CONFIG), killed)  # on another number of processes
     assert_same_run(killed, alone)
 

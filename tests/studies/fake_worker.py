@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
 from transformer.studies.ledger import Ledger
-from transformer.studies.reports import read_reports
 from transformer.studies.trials import Trial, named
 from transformer.studies.worker import Report, work
 
@@ -23,7 +24,7 @@ class Sleeping:
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        for tick in range(len(read_reports(directory)) + 1, trial.config["ticks"] + 1):
+        for tick in range(len(read_records(RunDirectory(directory).metrics_file)) + 1, trial.config["ticks"] + 1):
             time.sleep(self._seconds)
             while tick > trial.config["ticks"] // 2 and (directory.parent / HOLD).exists():
                 time.sleep(0.02)

@@ -13,7 +13,7 @@ from transformer.studies.fairness import beginnings, check_metrics, check_shared
 from transformer.tasks import translation
 from transformer.training.assembly import assemble
 from transformer.training.experiment import resolve
-from transformer.training.sharding import one_device
+from transformer.training.mesh import one_device
 from transformer.training.state import by_path
 
 

@@ -16,8 +16,9 @@ from transformer.studies.ablation import Ablation, Stack, build_ablation
 from transformer.studies.initial_gradients import gradient_norms, initial_gradients
 from transformer.training.assembly import assemble, compile_step
 from transformer.training.experiment import resolve
+from transformer.training.mesh import one_device
 from transformer.training.schema import with_overrides
-from transformer.training.sharding import one_device, shard_batch
+from transformer.training.sharding import shard_batch
 from transformer.training.state import by_path
 
 FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/norm_placement.py"
@@ -137,6 +138,7 @@ def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_towards_th
     assert grows == sorted(grows)
 
 
+@pytest.mark.slow
 def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_depth(base: Mapping[str, Any]) -> None:
     stack = own_stack("decoder alone")
     assert stack.depths == (6, 12, 24)

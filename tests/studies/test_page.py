@@ -56,7 +56,8 @@ def expected_in_row(result: dict, arm: dict) -> list[float | None]:
     pair = next((each for each in result["comparisons"] if each["arm"] == arm["name"] and each["task"] is None), None)
     row = [arm["mean"], *arm["interval"], arm["iqm"]["value"], *arm["iqm"]["interval"]]
     if pair:
-        row += [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"], pair["power"]["detectable"]]
+        row += [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"], pair["p_permutation"]]
+        row.append(pair["power"]["detectable"])
         row += [number for entry in pair["power"]["seeds_for"] for number in (entry["difference"], entry["seeds"])]
     runs, target = arm["runs"], arm["to_target"]
     return [
@@ -86,7 +87,8 @@ def test_the_table_of_arms_is_the_result(result, page):
     page.get_by_text("Each task by itself").first.click()
     pairs = [pair for pair in result["comparisons"] if pair["task"] is not None]
     for row, pair in zip(page.locator("#tasks-table tbody tr").all(), pairs, strict=True):
-        assert_shown(numbers_in(row), [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"]])
+        probabilities = [pair[name] for name in ("p_holm", "p", "p_permutation")]
+        assert_shown(numbers_in(row), [pair["difference"], *pair["interval"], *probabilities])
 
 
 @pytest.mark.browser
@@ -116,7 +118,7 @@ def test_what_differs_is_said_in_full(result, page):
         assert [cells] == [[each["key"], each["reference"], each["arm"]] for each in arm["differences"]]
     assert "All 96 arrays of parameters begin with the reference's values." in blocks.nth(1).inner_text()
     assert "Of 96 arrays of parameters 90 begin" in blocks.nth(2).inner_text()
-    blocks.nth(2).get_by_text("6 arrays with no counterpart there").click()
+    blocks.nth(2).get_by_text("6 arrays with no counterpart in the reference").click()
     paths = blocks.nth(2).locator("li").all_inner_texts()
     assert paths == result["arms"][2]["shared"]["apart"]
     page.get_by_text("The configuration that all arms begin with").click()

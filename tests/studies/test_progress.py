@@ -11,18 +11,18 @@ import pytest
 import rich.console
 
 from tests.studies.fake_worker import sweep, trial
-from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.progress import best_done, best_first, counts, draw, look, open_watch, summarise, write_csv
-from transformer.studies.reports import (
+from transformer.runs.records import (
     Metric,
     Reached,
     last_step,
     metrics_in,
     parse_metric,
     reached,
-    read_last,
-    read_reports,
+    read_last_records,
+    read_records,
 )
+from transformer.studies.ledger import Ledger, Outcome, State
+from transformer.studies.progress import best_done, best_first, counts, draw, look, open_watch, summarise, write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 LOSS = Metric("validation", "loss")
@@ -36,10 +36,11 @@ LINES = (
 
 
 def test_reports_are_read_up_to_a_torn_line(tmp_path):
-    assert read_reports(tmp_path) == read_last(tmp_path) == []
-    (tmp_path / "metrics.jsonl").write_text(LINES)
-    records = read_reports(tmp_path)
-    assert records == read_last(tmp_path)
+    file = tmp_path / "metrics.jsonl"
+    assert read_records(file) == read_last_records(file) == []
+    file.write_text(LINES)
+    records = read_records(file)
+    assert records == read_last_records(file)
     assert len(records) == 4
     assert last_step(records) == 6
     assert last_step([]) == 0
@@ -51,11 +52,12 @@ def test_reports_are_read_up_to_a_torn_line(tmp_path):
 
 def test_the_last_reports_of_a_long_run_are_read_without_the_others(tmp_path):
     line = '{"step": %d, "split": "train", "loss": 1.0}\n'
-    (tmp_path / "metrics.jsonl").write_text("".join(line % step for step in range(5000)))
-    found = read_last(tmp_path)
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(line % step for step in range(5000)))
+    found = read_last_records(file)
     assert found[-1]["step"] == 4999
     assert len(found) < 2000
-    assert found == read_reports(tmp_path)[-len(found) :]
+    assert found == read_records(file)[-len(found) :]
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import statistics
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from transformer.studies.statistics import (
     interquartile_interval,
     interquartile_mean,
     pairs_needed,
+    permutation_p,
     power,
     t_test,
     wilson,
@@ -61,6 +64,27 @@ def test_equal_values_have_no_spread(value: float, p: float) -> None:
 def test_one_value_has_no_interval() -> None:
     with pytest.raises(ValueError, match="two values or more, not 1"):
         t_test([1.0])
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_the_permutation_p_is_the_share_of_all_signs_that_are_as_far_out(n: int) -> None:
+    differences = np.random.default_rng(n).normal(0.6, 1.0, n)
+    sums = [abs(np.dot(signs, differences)) for signs in itertools.product((-1, 1), repeat=n)]
+    share = np.mean([each >= abs(differences.sum()) - 1e-12 for each in sums])
+    assert permutation_p(differences.tolist()) == pytest.approx(share)
+    assert permutation_p([-each for each in differences]) == pytest.approx(share)
+
+
+def test_the_permutation_p_of_what_leaves_no_noise() -> None:
+    assert permutation_p([0.0] * 5) == 1.0
+    assert permutation_p([0.1] * 5) == 2 / 2**5
+    with pytest.raises(ValueError, match="two differences or more, not 1"):
+        permutation_p([0.1])
+
+
+def test_the_permutation_p_of_many_pairs_is_sampled_and_near_that_of_t() -> None:
+    differences = np.random.default_rng(3).normal(0.4, 1.0, 30).tolist()
+    assert permutation_p(differences) == permutation_p(differences) == pytest.approx(t_test(differences).p, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -124,19 +148,50 @@ def test_no_run_has_no_interquartile_mean() -> None:
 
 
 def test_the_bootstrap_is_what_all_resamples_give() -> None:
+    """Efron and Tibshirani (1993), "An introduction to the bootstrap", 14.3, with all resamples for a sample."""
     tasks = [[0.0, 1.0, 5.0], [10.0, 13.0], [100.0, 103.0, 111.0]]
-    found = []
+
+    def middle_mean(parts: Iterable[Sequence[float]]) -> float:
+        values = sorted(itertools.chain(*parts))
+        cut = len(values) // 4
+        return statistics.fmean(values[cut : len(values) - cut])
+
     # Every resample of every task is equally likely; of 8 runs, 2 are cut at each end.
-    for parts in itertools.product(*(itertools.product(task, repeat=len(task)) for task in tasks)):
-        found.append(sum(sorted(itertools.chain(*parts))[2:6]) / 4)
-    found.sort()
+    means = sorted(map(middle_mean, itertools.product(*(itertools.product(task, repeat=len(task)) for task in tasks))))
+    normal = statistics.NormalDist()
+    observed = middle_mean(tasks)
+    below = sum((mean < observed) + (mean <= observed) for mean in means) / 2 / len(means)
+    bias = normal.inv_cdf(below)
+    cubes = squares = 0.0
+    for index, task in enumerate(tasks):
+        left_out = [
+            middle_mean([*tasks[:index], [*task[:i], *task[i + 1 :]], *tasks[index + 1 :]]) for i in range(len(task))
+        ]
+        influence = [(len(task) - 1) * (statistics.fmean(left_out) - mean) for mean in left_out]
+        cubes += sum(each**3 for each in influence) / len(task) ** 3
+        squares += sum(each**2 for each in influence) / len(task) ** 2
+    acceleration = cubes / 6 / squares**1.5
     interval = interquartile_interval(tasks, resamples=20_000)
     for end, part in zip(interval, (0.025, 0.975), strict=True):
-        around = [found[round((part + off) * len(found))] for off in (-0.006, 0.006)]
-        assert around[0] <= end <= around[1]
+        moved = bias + normal.inv_cdf(part)
+        share = normal.cdf(bias + moved / (1 - acceleration * moved))
+        lowest, highest = (
+            means[min(len(means) - 1, max(0, round((share + off) * len(means))))] for off in (-0.006, 0.006)
+        )
+        assert lowest <= end <= highest
     # Runs of one task are never drawn for another: the middle half has two of each outer task's at most.
     assert interval.low > 5
     assert interval.high < 63
+
+
+@pytest.mark.parametrize("tasks", [[[0.1] * 5], [[0.0, 0.0], [0.0, 0.0, 0.0]]])
+def test_equal_runs_have_a_bootstrap_interval_without_width(tasks: list[list[float]]) -> None:
+    assert interquartile_interval(tasks) == pytest.approx((tasks[0][0], tasks[0][0]))
+
+
+def test_a_mean_that_no_single_run_moves_has_plain_quantiles() -> None:
+    # Three or more of five draws are the 1 in 5.8 % of resamples, four or more in 0.7 %: of the middle three it is two.
+    assert interquartile_interval([[0.0, 0.0, 0.0, 0.0, 1.0]]) == pytest.approx((0.0, 2 / 3))
 
 
 def test_one_seed_gives_one_interval() -> None:

@@ -113,7 +113,7 @@ def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
 def test_one_failure_after_another_stops_the_worker(tmp_path):
     trials = [trial(1, ends=ends, seed=seed) for seed, ends in enumerate(["breaks", "", "breaks", "breaks", "breaks"])]
     ledger = sweep(tmp_path, [*trials, trial(1, seed=99)])
-    with pytest.raises(Unfit, match="3 trials in a row failed here, the last with: OSError: disk full"):
+    with pytest.raises(Unfit, match="3 trials in a row failed in this worker, the last with: OSError: disk full"):
         run(ledger)
     assert ledger.state(ledger.trials()[-1]) == State.PENDING
     # Also what is told as a mistake may be of the machine: data that is not there, a disk that is full.

@@ -17,7 +17,7 @@ from transformer.tasks.contract import View
 from transformer.tasks.registry import task_config
 from transformer.tasks.text_data import repeats, stretches
 from transformer.training.evaluate import compile_evaluations
-from transformer.training.sharding import one_device
+from transformer.training.mesh import one_device
 from transformer.training.state import TrainState
 
 

@@ -15,7 +15,8 @@ from transformer.axes import RULES, Placement, place, placed
 from transformer.config import UserError
 from transformer.layers.module import Functional, Keys, Module, Parameter
 from transformer.models.contract import Aux, Model
-from transformer.training.sharding import ShardingConfig, by_examples, shard_batch, state_shardings, with_axes
+from transformer.training.mesh import ShardingConfig, by_examples, with_axes
+from transformer.training.sharding import shard_batch, state_shardings
 from transformer.training.state import by_path
 
 EXPERTS, WIDTH, HIDDEN, SLOTS = 4, 8, 12, 8

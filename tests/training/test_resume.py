@@ -17,11 +17,11 @@ import pytest
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.records import read_records
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, sharding
+from transformer.training import assembly, experiment, mesh
 from transformer.training import train as training
 from transformer.training.sinks import Console
-from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.state import TrainState, by_path
 
 STEPS, SAVED, STOPPED = 8, 4, 7
@@ -35,24 +35,25 @@ CONFIG: dict[str, Any] = {
     "checkpoint_every": SAVED,
     "keep": 2,
     "task": {
-        "name": "translation",
-        "dataset": "phrases/train=64,validation=16,test=16",
-        "vocabulary": 200,
-        "lengths": (48,),
-        "tokens_per_batch": 16 * 48,
-        "beams": 1,
-        "shown": 4,
+        "name": "language_modelling",
+        "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
+        "tokenizer": "characters",
+        "batching": "packed",
+        "context": 32,
+        "rows": 4,
+        "prompts": ("the ", "of "),
+        "continued": 4,
         "probed": 3,
+        "probed_length": 12,
     },
     "model": {
-        "family": "encoder_decoder",
-        "encoder_layers": 1,
-        "decoder_layers": 1,
+        "family": "decoder",
+        "layers": 1,
         "width": 16,
         "heads": 2,
         "feed_forward": 32,
         "dropout": 0.1,  # so that the keys matter
-        "longest": 48,
+        "longest": 36,
     },
     "optimizer": {"learning_rate": 0.01, "warmup": 4},
     "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
@@ -65,7 +66,7 @@ from pathlib import Path
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment
 from transformer.training import train as training
-from transformer.training.sharding import one_device
+from transformer.training.mesh import one_device
 assembly.make_placement = lambda config: one_device()
 training.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
@@ -94,7 +95,7 @@ def workdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: sharding.one_device())
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
         patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
@@ -122,7 +123,7 @@ def stopped(workdirs: Path) -> Path:
         patch.setattr(training, "Console", KilledConsole)
         with pytest.raises(Killed):
             training.train(experiment.resolve(CONFIG), folder)
-    assert read_metrics(folder / "metrics.jsonl")[-1]["step"] > SAVED
+    assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
     assert Checkpoints.reading(folder / "checkpoints").latest() == SAVED
     assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
@@ -151,7 +152,7 @@ def leaf_bytes(state: Any) -> dict[str, bytes]:
 def without_clock(folder: Path) -> list[dict[str, Any]]:
     """The records of a run, without what depends on how fast it went."""
     clocked = re.compile(r".*_per_second|utilisation")
-    records = read_metrics(folder / "metrics.jsonl")
+    records = read_records(folder / "metrics.jsonl")
     return [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in records]
 
 
@@ -249,7 +250,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
     kept = contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl")
     says = (
         r"checkpoint 4 in .* is of another model or version: leaf "
-        r"'variables/params/decoder/feed_forward/contract/kernel' is "
+        r"'variables/params/layers/feed_forward/contract/kernel' is "
         r"shape \(1, 32, 16\) of float32 there and shape \(1, 64, 16\) of float32 here"
     )
     with pytest.raises(UserError, match=says):

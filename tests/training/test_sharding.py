@@ -16,23 +16,16 @@ from tests.golden import make_specs
 from transformer.axes import Placement
 from transformer.config import UserError, from_config
 from transformer.costs.compiler import topology_devices
-from transformer.models.contract import Input, Interface, Model, Precision
+from transformer.models.contract import Model, Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.assembly import compile_once
 from transformer.training.averages import Average, AverageKind
+from transformer.training.mesh import ShardingConfig, by_examples, make_mesh, make_placement
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.sharding import (
-    ShardingConfig,
-    by_examples,
-    is_names,
-    make_mesh,
-    make_placement,
-    shard_batch,
-    state_shardings,
-    traced_on,
-)
+from transformer.training.sharding import is_names, shard_batch, state_shardings, traced_on
 from transformer.training.state import by_path
 from transformer.training.step import Metrics, init_state, make_step
 

@@ -19,7 +19,8 @@ import pytest
 
 from transformer.config import UserError
 from transformer.maps.tiers import keep, levels_of
-from transformer.training.sinks import Console, Log, MetricsFile, Sinks, TensorBoard, read_metrics
+from transformer.runs.records import read_records
+from transformer.training.sinks import Console, Log, MetricsFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.tensorboard import png, wall
 
@@ -59,7 +60,7 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path):
     file = MetricsFile(tmp_path / "m")
     file.scalars(1, "train", {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": 1.0})
     file.close()
-    assert read_metrics(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None, "c": None, "d": 1.0}]
+    assert read_records(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None, "c": None, "d": 1.0}]
 
 
 def test_a_metric_cannot_hide_the_step(tmp_path: Path):
@@ -74,7 +75,7 @@ def test_a_torn_last_line_is_cut_at_every_length(tmp_path: Path):
     first, second = b'{"step": 1, "split": "a"}\n', b'{"step": 2, "split": "b"}\n'
     for length in range(len(second) - 1):
         path.write_bytes(first + second[:length])
-        assert [record["step"] for record in read_metrics(path)] == [1]
+        assert [record["step"] for record in read_records(path)] == [1]
         MetricsFile(path).close()
         assert path.read_bytes() == first
     # Only its newline is missing: nothing is lost.
@@ -114,10 +115,9 @@ def test_a_spoilt_line_inside_is_named_and_nothing_is_lost(tmp_path: Path):
     with pytest.raises(UserError, match=r"m:2 is no JSON object"):
         file.truncate(1)
     with pytest.raises(UserError, match=r"m:2 is no JSON object"):
-        read_metrics(path)
+        read_records(path)
     assert path.read_bytes() == content
-    with pytest.raises(UserError, match="missing"):
-        read_metrics(tmp_path / "none")
+    assert read_records(tmp_path / "none") == []
 
 
 def test_plain_lines_without_a_terminal(tmp_path: Path):

@@ -13,7 +13,7 @@ from transformer.models.contract import Aux, Variables
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.training.averages import Average, AverageKind
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.state import TrainState, by_path, stream
+from transformer.training.state import TrainState, by_path, key_for
 from transformer.training.step import Metrics, init_state, make_step
 
 ROWS, LENGTH, WIDTH = 8, 6, 3
@@ -177,6 +177,22 @@ def test_every_micro_batch_starts_from_the_steps_extra() -> None:
     assert int(state.extra["updates"]) == 2
 
 
+class Drawing(Regression):
+    """The regression with a draw by the loss's key, and its square, so that sums of them tell equal draws."""
+
+    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, totals, key)
+        draw = jax.random.uniform(key)
+        return loss, aux._replace(metrics={**aux.metrics, "draw": draw, "square": jnp.square(draw)})
+
+
+def test_every_micro_batch_draws_by_a_key_of_its_own() -> None:
+    _, _, (metrics,) = steps(Drawing(), [batch_of(0)], accumulate=4)
+    sums = numbers(metrics)
+    # Of four equal draws the two would be one number.
+    assert 4 * sums["square"] > 1.01 * sums["draw"] ** 2
+
+
 def test_a_batch_that_cannot_be_cut_says_so() -> None:
     with pytest.raises(ValueError, match="8 rows cannot be cut into accumulate=3"):
         steps(Regression(), [batch_of(0)], accumulate=3)
@@ -256,14 +272,14 @@ def test_objectives_take_turns_each_on_what_the_one_before_left() -> None:
 def test_each_purpose_and_step_has_its_own_key() -> None:
     key = jax.random.key(3)
     drawn = {
-        (step, name): jax.random.key_data(stream(key, step, name)).tobytes()
+        (step, name): jax.random.key_data(key_for(key, step, name)).tobytes()
         for step in (0, 1, 2)
         for name in ("prepare", "first", "second")
     }
     assert len(set(drawn.values())) == 9
-    again = jax.jit(lambda step: stream(key, step, "first"))(1)  # a traced step gives the same key
+    again = jax.jit(lambda step: key_for(key, step, "first"))(1)  # a traced step gives the same key
     assert jax.random.key_data(again).tobytes() == drawn[1, "first"]
-    assert jax.random.key_data(stream(jax.random.key(4), 1, "first")).tobytes() != drawn[1, "first"]
+    assert jax.random.key_data(key_for(jax.random.key(4), 1, "first")).tobytes() != drawn[1, "first"]
 
 
 def test_a_steps_draws_depend_on_the_step_and_the_purpose_alone() -> None:
@@ -272,5 +288,8 @@ def test_a_steps_draws_depend_on_the_step_and_the_purpose_alone() -> None:
     draws = [float(metrics.values[f"{name}/draw"]) for metrics in found for name in ("first", "second")]
     assert len(set(draws)) == 4
     for step, metrics in enumerate(found):
-        key = stream(start.key, step, "second")
+        key = key_for(start.key, step, "second")
         assert float(metrics.values["second/draw"]) == pytest.approx(float(jax.random.uniform(key)))
+        # What is drawn for the data tells nothing of what a loss draws.
+        prepared = jax.random.uniform(key_for(start.key, step, "prepare"), batch["target"].shape)
+        assert float(metrics.values["first/draw"]) == pytest.approx(float(prepared[0]))

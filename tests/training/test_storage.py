@@ -15,9 +15,11 @@ from tests.training.bucket_server import BucketServer, Object, running
 from transformer import storage
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory
-from transformer.storage import InUse, Lost, bucket, lease, locate, parts, storage_of
+from transformer.runs.records import read_records
+from transformer.storage import InUse, Lost, bucket, lease, locate, storage_of
 from transformer.storage.lease import Lease, leased
-from transformer.training.sinks import MetricsFile, TensorBoard, read_metrics
+from transformer.studies.worker import PROGRESS
+from transformer.training.sinks import MetricsFile, TensorBoard
 
 # Not imported here: what it is depends on an environment variable that is set below.
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
@@ -85,127 +87,116 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.Mon
 # Files that grow
 
 
-def test_lines_are_there_after_a_flush_and_by_themselves_a_little_later(
+def test_lines_arrive_at_a_flush_and_by_themselves_a_little_later(
     run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ):
     file = storage_of(run).append_to(run / "m")
     file.append(b"one\n")
     file.flush()
-    assert storage_of(run).read(run / "m") == b"one\n"
-    monkeypatch.setattr(parts, "PERIOD", 0.05)
+    assert (run / "m").read_bytes() == b"one\n"
+    monkeypatch.setattr(bucket, "PERIOD", 0.05)
     other = storage_of(run).append_to(run / "n")
     other.append(b"two\n")
     _wait(lambda: server.names(f"{_key(run)}/n"))
     file.close()
     other.close()
+    assert _contents(server, run) == {"m": b"one\n", "n": b"two\n"}
 
 
-def test_parts_grow_until_they_are_full_and_are_joined_on_reading(
-    run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(parts, "FULL", 20)
-    lines = [f"line {number}\n".encode() for number in range(25)]
-    for started in range(0, 25, 5):  # five processes, one after the other
-        file = storage_of(run).append_to(run / "m")
-        for number in range(started, started + 5):
-            file.append(lines[number])
-            if number % 2:
-                file.flush()
-        file.close()
-        assert storage_of(run).read(run / "m") == b"".join(lines[: started + 5])
-    found = [server.objects["bucket", name].content for name in server.names(f"{_key(run)}/m/")]
-    assert len(found) > 5
-    assert all(part.endswith(b"\n") for part in found)
-    assert max(map(len, found)) < 40
-
-
-def test_what_is_appended_while_a_part_is_written_is_neither_lost_nor_doubled(
+def test_what_is_appended_while_the_file_is_sent_is_neither_lost_nor_doubled(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(parts, "PERIOD", 0.001)
-    monkeypatch.setattr(parts, "FULL", 100)
-    file = storage_of(run).append_to(run / "m")
+    monkeypatch.setattr(bucket, "PERIOD", 0.001)
     lines = [f"line {number}\n".encode() for number in range(400)]
-    for number, line in enumerate(lines):
-        file.append(line)
-        time.sleep(0.001)
-        if number % 100 == 99:
-            file.flush()
-    file.close()
-    assert storage_of(run).read(run / "m") == b"".join(lines)
+    for started in (0, 200):  # two processes, one after the other
+        file = storage_of(run).append_to(run / "m")
+        for number in range(started, started + 200):
+            file.append(lines[number])
+            time.sleep(0.001)
+            if number % 100 == 99:
+                file.flush()
+                assert (run / "m").read_bytes() == b"".join(lines[: number + 1])
+        file.close()
+    assert (run / "m").read_bytes() == b"".join(lines)
 
 
-@pytest.mark.parametrize("allowed", range(5))
-def test_a_kill_while_dropping_steps_leaves_what_a_second_try_makes_the_same_of(
-    run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch, allowed: int
+def test_a_file_that_does_not_grow_is_not_sent_again(run: Path, server: BucketServer):
+    server.put("bucket", f"{_key(run)}/m", b'{"step": 1, "split": "a"}\n')
+    before = server.objects["bucket", f"{_key(run)}/m"].generation
+    for _ in range(2):
+        file = MetricsFile(run / "m")
+        file.truncate(1)
+        file.close()
+    assert server.objects["bucket", f"{_key(run)}/m"].generation == before
+    MetricsFile(run / "n").close()
+    assert _contents(server, run).keys() == {"m"}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
+    run: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
 ):
-    monkeypatch.setattr(parts, "FULL", 1)  # a part a flush
-    run = run / str(allowed)
+    run = run / str(lost)
     file = MetricsFile(run / "m")
     for step in range(1, 9):
         file.scalars(step, "train", {"loss": 1 / step})
-        if step % 2 == 0:
-            file.flush()
     file.close()
-    before = read_metrics(run / "m")
+    before = read_records(run / "m")
     stopped = MetricsFile(run / "m")
-    real, made = parts.check_lease, iter(range(allowed))
 
     def killed(path: Path) -> None:
-        if next(made, None) is None:
-            raise Lost("killed")
-        real(path)
+        raise Lost("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "check_lease", killed)
-        try:
+        if lost:
+            patch.setattr(bucket, "check_lease", killed)
+            with pytest.raises(Lost):
+                stopped.truncate(after_step=3)
+        else:
             stopped.truncate(after_step=3)
-        except Lost:
-            assert allowed < 3
-    left = read_metrics(run / "m")
-    assert left == before[: len(left)]
-    assert len(left) >= 3
+        stopped._file._mirror._closed.set()  # type: ignore[attr-defined]  # a killed process sends nothing
+    assert read_records(run / "m") == (before if lost else before[:3])
     resumed = MetricsFile(run / "m")
     resumed.truncate(after_step=3)
-    assert read_metrics(run / "m") == before[:3]
+    assert read_records(run / "m") == before[:3]
     resumed.scalars(4, "train", {"loss": 1 / 4})
     resumed.close()
-    assert read_metrics(run / "m") == before[:4]
+    assert read_records(run / "m") == before[:4]
 
 
-def test_a_spoilt_part_is_named_and_nothing_is_lost(run: Path, server: BucketServer):
-    for number, content in enumerate((b'{"step": 1, "split": "a"}\n', b'rubbish\n{"step": 3, "split": "a"}\n'), 1):
-        server.put("bucket", f"{_key(run)}/m/{number:06d}", content)
+def test_a_spoilt_line_is_named_and_nothing_is_lost(run: Path, server: BucketServer):
+    content = b'{"step": 1, "split": "a"}\nrubbish\n{"step": 3, "split": "a"}\n'
+    server.put("bucket", f"{_key(run)}/m", content)
     file = MetricsFile(run / "m")
     with pytest.raises(UserError, match="no JSON object"):
         file.truncate(0)
     with pytest.raises(UserError, match="m:2 is no JSON object"):
-        read_metrics(run / "m")
+        read_records(run / "m")
     file.close()
-    assert len(server.names(f"{_key(run)}/m/")) == 2
+    assert _contents(server, run) == {"m": content}
 
 
-def test_a_file_that_was_copied_here_whole_goes_on(run: Path, server: BucketServer):
+def test_a_file_that_was_copied_from_a_disk_goes_on(run: Path, server: BucketServer):
     server.put("bucket", f"{_key(run)}/m", b'{"step": 1, "split": "a"}\n{"step": 2, "split": "a"}\n')
     file = MetricsFile(run / "m")
     file.truncate(1)
     file.scalars(2, "b", {})
     file.close()
-    assert [(record["step"], record["split"]) for record in read_metrics(run / "m")] == [(1, "a"), (2, "b")]
+    assert [(record["step"], record["split"]) for record in read_records(run / "m")] == [(1, "a"), (2, "b")]
 
 
-def test_a_part_that_is_dropped_while_it_is_read_is_looked_up_again(run: Path, server: BucketServer):
-    server.put("bucket", f"{_key(run)}/m/000001", b"a\n")
-    with server.failing("GET .*/m/000001", 404, times=1):
-        assert storage_of(run).read(run / "m") == b"a\n"
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(run: Path, server: BucketServer):
+    server.put("bucket", f"{_key(run)}/m", b"a\n")
+    with server.failing("GET .*/m", 403), pytest.raises(OSError, match="planted"):
+        storage_of(run).append_to(run / "m")
+    assert _contents(server, run) == {"m": b"a\n"}
     with pytest.raises(FileNotFoundError):
-        storage_of(run).read(run / "none")
-    with pytest.raises(UserError, match="missing"):
-        read_metrics(run / "none")
+        (run / "none").read_bytes()
+    assert read_records(run / "none") == []
 
 
-def test_what_cannot_be_written_for_a_while_is_kept(run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(parts, "PERIOD", 0.02)
+def test_what_cannot_be_sent_for_a_while_is_kept(run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bucket, "PERIOD", 0.02)
     file = storage_of(run).append_to(run / "m")
     with server.failing("POST"):
         file.append(b"a\n")
@@ -214,7 +205,7 @@ def test_what_cannot_be_written_for_a_while_is_kept(run: Path, server: BucketSer
         with pytest.raises(OSError, match="planted"):
             file.flush()
     file.close()
-    assert storage_of(run).read(run / "m") == b"a\nb\n"
+    assert (run / "m").read_bytes() == b"a\nb\n"
 
 
 # The lease
@@ -421,7 +412,7 @@ def test_the_log_and_the_events_arrive(run: Path, server: BucketServer, monkeypa
         board.scalars(2, "train", {"loss": 1.5})
         board.close()
         (late,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]
-    lines = storage_of(run).read(run / "log.txt").decode().splitlines()
+    lines = (run / "log.txt").read_text().splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == ["a note", "again"]
     assert b"train/loss" in late.content
     assert late.content.startswith(early.content)
@@ -431,13 +422,24 @@ def test_the_log_and_the_events_arrive(run: Path, server: BucketServer, monkeypa
 def test_versions_change_with_what_they_are_of(run: Path, server: BucketServer):
     place, patterns = storage_of(run), ("*.json", "*.jsonl", "maps/*.json")
     seen = [place.versions(run, patterns)]
-    for name in ("config.json", "metrics.jsonl/000001", "metrics.jsonl/000001", "maps/zarr.json"):
+    for name in ("config.json", "metrics.jsonl", "metrics.jsonl", "maps/zarr.json"):
         server.put("bucket", f"{_key(run)}/{name}", b"{}")
         seen.append(place.versions(run, patterns))
-    for name in ("maps/site/codes/c/0", "log.txt/000001", "maps/site/zarr.json"):  # no page is made from these
+    for name in ("maps/site/codes/c/0", "log.txt", "lock", "maps/site/zarr.json"):  # no page is made from these
         server.put("bucket", f"{_key(run)}/{name}", b"{}")
         assert place.versions(run, patterns) == seen[-1]
     assert len(set(seen)) == len(seen)
+
+
+def test_what_a_worker_watches_changes_with_a_run_that_gets_on_and_not_with_its_lease(run: Path, server: BucketServer):
+    place = storage_of(run)
+    seen = [place.versions(run, PROGRESS)]
+    for name in ("metrics.jsonl", "metrics.jsonl", "checkpoints/10/state", "maps/zarr.json"):
+        server.put("bucket", f"{_key(run)}/{name}", b"{}")
+        seen.append(place.versions(run, PROGRESS))
+    assert len(set(seen)) == len(seen)
+    server.put("bucket", f"{_key(run)}/lock", b"renewed")
+    assert place.versions(run, PROGRESS) == seen[-1]
 
 
 def _dead(run: Path, seconds: float = SECONDS) -> Lease:

@@ -16,13 +16,14 @@ from tests.training.bucket_server import BucketServer, running
 from transformer.config import UserError
 from transformer.maps import report, serve
 from transformer.maps.store import MapStore
-from transformer.storage import Lost, lease, locate, storage_of
+from transformer.runs.records import read_records
+from transformer.storage import Lost, lease, locate
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, sharding
+from transformer.training import assembly, experiment, mesh
 from transformer.training import train as training
 from transformer.training.initialise_from import bring_tokenizer, initialised
 from transformer.training.reading import load
-from transformer.training.sinks import Console, read_metrics
+from transformer.training.sinks import Console
 from transformer.training.state import TrainState, by_path
 
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
@@ -90,7 +91,7 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        patch.setattr(assembly, "make_placement", lambda config: sharding.one_device())
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
         patch.setattr(training, "peak_flops", lambda devices: 1e9)
         patch.setattr(training, "compile_evaluations", evaluated)
         yield server
@@ -112,7 +113,7 @@ def run(server: BucketServer) -> Path:
         patch.setattr(training, "Console", KilledConsole)
         with pytest.raises(Killed):
             training.train(experiment.resolve(CONFIG), run)
-    assert read_metrics(run / "metrics.jsonl")[-1]["step"] > SAVED
+    assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
     assert MapStore.existing(run / "maps").steps == (0, 1, 2, 3)
     training.train(experiment.resolve(CONFIG), run)
     return run
@@ -121,13 +122,13 @@ def run(server: BucketServer) -> Path:
 def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Path, run: Path) -> None:
     clocked = re.compile(r".*_per_second|utilisation")
     here, there = (
-        [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in read_metrics(at / "metrics.jsonl")]
+        [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in read_records(at / "metrics.jsonl")]
         for at in (disk, run)
     )
     assert [record["step"] for record in here if record["split"] == "train"] == [1, 2, 3, 4]
     assert here == there
     for name in ("samples.jsonl", "heads.jsonl"):
-        assert (disk / name).read_bytes() == storage_of(run).read(run / name)
+        assert (disk / name).read_bytes() == (run / name).read_bytes()
     for name in ("tokenizer.json", "tokenizer_roles.json", "config.json"):
         assert (disk / name).read_bytes() == (run / name).read_bytes()
     one, other = MapStore.existing(disk / "maps"), MapStore.existing(run / "maps")
@@ -150,7 +151,7 @@ def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
 def test_a_finished_run_trains_nothing_and_holds_no_lease(
     run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lasting = {name for name in server.names() if "/log.txt" not in name and "environment" not in name}
+    lasting = {name for name in server.names() if "log.txt" not in name and "environment" not in name}
     before = {name: server.objects["bucket", name].content for name in lasting}
     training.train(experiment.resolve(CONFIG), run)
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
@@ -169,7 +170,8 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     assert (str(page), page.stat().length) == ("gs://bucket/runs/one/report.html", len(page.read_bytes()))
     assert "cross_entropy" in page.read_text()
     assert serve.signature([run]) == seen  # the page is not made from itself
-    server.put("bucket", "runs/one/metrics.jsonl/000009", json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
+    metrics = server.objects["bucket", "runs/one/metrics.jsonl"].content
+    server.put("bucket", "runs/one/metrics.jsonl", metrics + json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
     assert serve.signature([run]) != seen
 
 

@@ -16,12 +16,12 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training import assembly, experiment, sharding, vmapped
+from transformer.runs.records import read_records
+from transformer.training import assembly, experiment, mesh, vmapped
 from transformer.training import train as training
 from transformer.training.meter import Diverged
 from transformer.training.opened import OpenRun
 from transformer.training.sinks.contract import NullSink
-from transformer.training.sinks.jsonl import read_metrics
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches
 from transformer.training.state import by_path
@@ -89,7 +89,7 @@ class KilledConsole(NullSink):
 def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (assembly, vmapped):
-            patch.setattr(module, "make_placement", lambda config: sharding.one_device())
+            patch.setattr(module, "make_placement", lambda config: mesh.one_device())
         patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
@@ -112,7 +112,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pytest.raises(Killed):
             train(RUNS, folder)
     for name in RUNS:
-        assert read_metrics(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
+        assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
         assert Checkpoints.reading(folder / name / "checkpoints").latest() == SAVED
     assert train(RUNS, folder) == [vmapped.Ended(None)] * len(RUNS)
     return folder
@@ -125,14 +125,14 @@ def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapp
 def records(folder: Path, split: str = "") -> list[dict[str, Any]]:
     """The records of a run, without what depends on how fast it went."""
     clocked = re.compile(r".*_per_second|utilisation")
-    found = [r for r in read_metrics(folder / "metrics.jsonl") if split in ("", r["split"])]
+    found = [r for r in read_records(folder / "metrics.jsonl") if split in ("", r["split"])]
     return [{name: value for name, value in r.items() if not clocked.fullmatch(name)} for r in found]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Two run directories hold the same run, but for rounding and the clock."""
-    assert [sorted(r) for r in read_metrics(one / "metrics.jsonl")] == [
-        sorted(r) for r in read_metrics(other / "metrics.jsonl")
+    assert [sorted(r) for r in read_records(one / "metrics.jsonl")] == [
+        sorted(r) for r in read_records(other / "metrics.jsonl")
     ]
     for here, there in zip(records(one), records(other), strict=True):
         assert here.pop("split") == there.pop("split")
@@ -213,7 +213,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     assert train(runs, tmp_path) == ends
     assert (tmp_path / "huge" / "log.txt").read_bytes() == log
     # When none is left, all is over.
-    assert train({"again": huge}, tmp_path) == ends[:1]
+    assert train({"again": huge, "too": huge}, tmp_path) == 2 * ends[:1]
 
 
 def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(UserError, match="differ in shape at step 1"):
             train({"a": RUNS["one"], "b": RUNS["two"]}, tmp_path)
     assert {path.name for name in ("a", "b") for path in (tmp_path / name).iterdir()} <= {"lock"}
-    monkeypatch.setattr(vmapped, "make_placement", sharding.make_placement)
+    monkeypatch.setattr(vmapped, "make_placement", mesh.make_placement)
     with pytest.raises(UserError, match=r"on one device, not by 1 on 8: leave one device visible"):
         train(RUNS, tmp_path / "several")
 

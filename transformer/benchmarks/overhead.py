@@ -12,6 +12,7 @@ import jax
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory
 from transformer.tasks.contract import Batch
 from transformer.training.assembly import Assembly, assemble, compile_step, count_flops
 from transformer.training.experiment import Experiment
@@ -150,12 +151,13 @@ def _seconds_of_loop(
 ) -> float:
     """The time of a run's loop with its sinks in `folder`; with a probe, maps are taken at its start and at its end."""
     folder.mkdir()
-    shown: Sink = TensorBoard(folder / "tensorboard")
+    files = RunDirectory(folder)
+    shown: Sink = TensorBoard(files.tensorboard)
     if probe is not None:
         plan = probe.plan
-        store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+        store = MapStore.open(files.maps, plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         shown = BackgroundMaps(Sinks(Maps(store), shown))
-    numbers = (MetricsFile(folder / "metrics.jsonl"), SamplesFile(folder / "samples.jsonl"), Log(steps))
+    numbers = (MetricsFile(files.metrics_file), SamplesFile(files.samples_file), Log(steps))
     sink = Sinks(*numbers, Console(steps, io.StringIO()), shown)
     state = jax.block_until_ready(setting.initialise(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()

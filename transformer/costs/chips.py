@@ -15,7 +15,7 @@ class Chip(NamedTuple):
     `memory` in bytes and `bandwidth` its bytes a second; `flops` dense bfloat16 operations a second. `link` is what
     one link carries in one direction, in bytes a second, and `links` how many a chip has: two for each dimension of
     a TPU's torus, all of a GPU's together to its switch. `wraps`: the side of a slice from which a torus closes to
-    rings, 0 where there is a switch. `network`: bytes a second of a chip's share of its host's network.
+    rings, 0 where a switch connects the chips. `network`: bytes a second of a chip's share of its host's network.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Chip(NamedTuple):
 # Google's pages "TPU v4", "v5e", "v5p" and "v6e" (Cloud TPU documentation, system architecture). What they give of
 # links is the sum over a chip, both directions: 400 GB/s on v5e, 800 on v6e, 1,200 on v5p. Of v4 they give all-reduce's
 # 1.1 PB/s over 4,096 chips, which on v5e and v6e is links x link x chips: 45 GB/s. The host networks of v4 and v6e are
-# not there. Slices of v4 and v5p are tori where their sides are multiples of 4; a side of v5e or v6e closes at the
+# not given. Slices of v4 and v5p are tori where their sides are multiples of 4; a side of v5e or v6e closes at the
 # pod's own 16. One v5p has 96 GiB, of which programs get 95.
 TOPOLOGIES = {
     "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 45e9, 6, wraps=4, network=None),
@@ -65,7 +65,7 @@ _KINDS = {
 
 
 def chip_of(device: Any) -> Chip | None:
-    """The published figures of a device, by its kind; None for what has none here, such as every CPU."""
+    """The published figures of a device, by its kind; None for other kinds, such as every CPU."""
     return _KINDS.get(device.device_kind)
 
 

@@ -1,4 +1,4 @@
-"""Compiling for devices that are not there: TPU slices by name, fake CPU devices, GPUs where there are some.
+"""Compiling for devices that this machine lacks: TPU slices by name, fake CPU devices, and GPUs that it has.
 
 jax is imported inside the functions, for `environment` says what must be set before jax is imported anywhere.
 """
@@ -26,7 +26,7 @@ _EXAMPLES = "say v5e:4x4, v5p:4x4x8, v4:4x4x4, v6e:8x8, cpu:8 or gpu:1"
 
 
 class OutOfMemoryError(Exception):
-    """The compiler found that a program does not fit into the memory of its devices; the message is the compiler's."""
+    """A program does not fit into the memory of its devices; the message is the compiler's."""
 
 
 def environment(topology: str) -> dict[str, str]:
@@ -82,7 +82,7 @@ def parse_topology(topology: str) -> tuple[str, str]:
 def topology_devices(topology: str) -> Sequence["jax.Device"]:
     """The devices of a topology: those of a TPU slice that need not exist, or this machine's CPU or GPU devices.
 
-    Errors: UserError for a name that is no topology, for more devices than there are, and where libtpu is missing.
+    Errors: UserError for a name that is no topology, for more devices than exist, and where libtpu is missing.
     """
     platform, size = parse_topology(topology)
     if platform in ("cpu", "gpu"):
@@ -111,10 +111,12 @@ def _present(platform: str, count: int) -> Sequence["jax.Device"]:
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:
-        raise UserError(f"topology={platform}:{count} needs a {platform.upper()}, and jax finds none here") from error
+        raise UserError(
+            f"topology={platform}:{count} needs a {platform.upper()}, and jax sees none on this machine"
+        ) from error
     if len(devices) < count:
         more = f"; set XLA_FLAGS=--xla_force_host_platform_device_count={count} for more" if platform == "cpu" else ""
-        raise UserError(f"topology={platform}:{count} needs {count} devices, and here are {len(devices)}{more}")
+        raise UserError(f"topology={platform}:{count} needs {count} devices, and this machine has {len(devices)}{more}")
     return tuple(devices[:count])
 
 

@@ -1,10 +1,10 @@
 """What a compiled program does when it runs: how often each instruction, the bytes it moves, what devices exchange.
 
-Bytes moved through a device's main memory are a model, for no program says them: every instruction that runs reads its
-operands from there and writes its result there, once each time. Within a fusion nothing is written; of what it slices
-only the slice is read, and of what it updates in place only the update is written. What lies in a TPU's fast memory is
-free. A kernel that reads an operand more than once (attention does, keys and values for every block of queries) is
-counted too low.
+Bytes moved through a device's main memory follow a model, as the program does not state them: every instruction that
+runs reads its operands from main memory and writes its result to it, once each time. Within a fusion nothing is
+written; of what it slices only the slice is read, and of what it updates in place only the update is written. What lies
+in a TPU's fast memory is free. A kernel that reads an operand more than once (attention does, keys and values for every
+block of queries) is counted too low.
 """
 
 import re
@@ -23,7 +23,7 @@ KINDS = (
     "collective-broadcast",
 )
 
-# They name or rearrange what is there, or what they call is counted in their stead.
+# They only name existing arrays, or the instructions that they call are counted instead.
 _MOVES_NOTHING = frozenset(
     {
         "add-dependency",
@@ -70,14 +70,14 @@ class Exchange(NamedTuple):
 def executed(module: Module) -> Iterator[Executed]:
     """Every instruction that runs, but those within fusions; loops multiply, and nested loops multiply each other.
 
-    Of a conditional's branches the one that moves the most bytes is taken. A loop that nothing gives a number of turns
-    for counts once: `endless` names it.
+    Of a conditional's branches the one that moves the most bytes is taken. A loop of unknown trip count counts once:
+    `endless` names it.
     """
     return _run(module, module.entry, 1, beside=False)
 
 
 def endless(module: Module) -> tuple[str, ...]:
-    """The loops whose number of turns neither the compiler nor their condition says."""
+    """The loops whose trip count neither the compiler nor their condition gives."""
     loops = [each for each in executed(module) if each.instruction.opcode == "while"]
     return tuple(
         each.instruction.source or each.instruction.name
@@ -159,9 +159,9 @@ def exchanges(module: Module) -> Iterator[Exchange]:
             for each in inner.instructions.values():
                 if not starts and each.number("channel_id") in started:
                     continue
-                for found in _exchange(module, inner, each, times, beside=beside or starts):
-                    scattered = found.kind == "all-reduce" and inner.name.startswith("all-reduce-scatter")
-                    yield found._replace(kind="reduce-scatter") if scattered else found
+                for exchange in _exchange(module, inner, each, times, beside=beside or starts):
+                    scattered = exchange.kind == "all-reduce" and inner.name.startswith("all-reduce-scatter")
+                    yield exchange._replace(kind="reduce-scatter") if scattered else exchange
 
 
 def _within(module: Module, fused: Computation) -> Iterator[Computation]:
@@ -174,11 +174,11 @@ def _within(module: Module, fused: Computation) -> Iterator[Computation]:
 
 def _started(module: Module) -> frozenset[int]:
     """The channels of the collectives that a fusion starts and others end."""
-    found = set()
+    channels = set()
     for computation in module.computations.values():
         if any(each.target == "AsyncCollectiveStart" for each in computation.instructions.values()):
-            found |= {each.number("channel_id") for each in computation.instructions.values() if _kind(each)}
-    return frozenset(channel for channel in found if channel is not None)
+            channels |= {each.number("channel_id") for each in computation.instructions.values() if _kind(each)}
+    return frozenset(channel for channel in channels if channel is not None)
 
 
 def _kind(instruction: Instruction) -> str | None:
@@ -203,7 +203,7 @@ def _exchange(
 
 
 def moved(module: Module, run: Executed) -> int:
-    """The bytes that one execution of an instruction reads from main memory and writes there, by the model above."""
+    """The bytes that one execution of an instruction reads from main memory and writes to it, by the model above."""
     computation, instruction = run.computation, run.instruction
     opcode = instruction.opcode
     if opcode in _MOVES_NOTHING or opcode.endswith(("-start", "-update")) or instruction.target in _NO_KERNELS:

@@ -70,19 +70,19 @@ class Instruction(NamedTuple):
     @property
     def source(self) -> str:
         """The operation of the traced program that it comes from; empty where the compiler made it up."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1].replace("\\'", "'") if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match[1].replace("\\'", "'") if match else ""
 
     def number(self, name: str) -> int | None:
         """The attribute `name`, a number."""
-        found = re.search(rf"\b{name}=(\d+)", self.attributes)
-        return int(found[1]) if found else None
+        match = re.search(rf"\b{name}=(\d+)", self.attributes)
+        return int(match[1]) if match else None
 
     @property
     def target(self) -> str:
         """Of a custom call, what is called."""
-        found = re.search(r'custom_call_target="([^"]*)"', self.attributes) if self.opcode == "custom-call" else None
-        return found[1] if found else ""
+        match = re.search(r'custom_call_target="([^"]*)"', self.attributes) if self.opcode == "custom-call" else None
+        return match[1] if match else ""
 
 
 class Computation(NamedTuple):
@@ -95,8 +95,8 @@ class Computation(NamedTuple):
 
     def parameters(self) -> list[Instruction]:
         """The parameters in their order."""
-        found = [each for each in self.instructions.values() if each.opcode == "parameter"]
-        return sorted(found, key=lambda each: int(each.literal))
+        parameters = [each for each in self.instructions.values() if each.opcode == "parameter"]
+        return sorted(parameters, key=lambda each: int(each.literal))
 
 
 class Module(NamedTuple):
@@ -146,9 +146,9 @@ def _computation(name: str, lines: list[str]) -> Computation:
 
 
 def _instruction(line: str) -> Instruction:
-    found = _INSTRUCTION.match(line)
-    assert found is not None
-    name, arrays, opcode, operands, attributes = found.groups()
+    match = _INSTRUCTION.match(line)
+    assert match is not None
+    name, arrays, opcode, operands, attributes = match.groups()
     called = _CALLED.findall(attributes)
     for branches in _BRANCHES.findall(attributes):
         called += [branch.strip().lstrip("%") for branch in branches.split(",")]
@@ -158,7 +158,7 @@ def _instruction(line: str) -> Instruction:
 
 def read_arrays(text: str) -> tuple[Array, ...]:
     """All arrays that a type names, tuples flattened."""
-    return tuple(_array(*found) for found in _ARRAY.findall(text))
+    return tuple(_array(*parts) for parts in _ARRAY.findall(text))
 
 
 def _array(name: str, sizes: str, layout: str) -> Array:
@@ -187,8 +187,8 @@ def groups(instruction: Instruction, devices: int) -> tuple[tuple[int, ...], ...
 
     Errors: ValueError for a notation that is not known.
     """
-    found = re.search(r"\breplica_groups=(mesh\[.*?\}|\{\{.*?\}\}|\{\}|\[[^ ]*)", instruction.attributes)
-    text = found[1] if found else "{}"
+    match = re.search(r"\breplica_groups=(mesh\[.*?\}|\{\{.*?\}\}|\{\}|\[[^ ]*)", instruction.attributes)
+    text = match[1] if match else "{}"
     if text == "{}":
         return (tuple(range(devices)),)
     if text.startswith("{{"):
@@ -200,8 +200,8 @@ def groups(instruction: Instruction, devices: int) -> tuple[tuple[int, ...], ...
     raise ValueError(f"the groups {text!r} of {instruction.name} are in no notation that is known")
 
 
-def _iota(found: re.Match[str]) -> np.ndarray:
-    shape, sizes, order = ([int(n) for n in (part or "").split(",") if n] for part in found.groups())
+def _iota(match: re.Match[str]) -> np.ndarray:
+    shape, sizes, order = ([int(n) for n in (part or "").split(",") if n] for part in match.groups())
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     return (numbers.transpose(order) if order else numbers).reshape(shape)
 
@@ -232,5 +232,5 @@ def _mesh_groups(axes: str, order: str | None, along: str) -> tuple[tuple[int, .
 
 def pairs(instruction: Instruction) -> tuple[tuple[int, ...], ...]:
     """Of a collective-permute, which device sends to which."""
-    found = re.search(r"\bsource_target_pairs=\{(\{.*?\})\}", instruction.attributes)
-    return tuple(tuple(map(int, pair)) for pair in re.findall(r"\{(\d+),(\d+)\}", found[1])) if found else ()
+    match = re.search(r"\bsource_target_pairs=\{(\{.*?\})\}", instruction.attributes)
+    return tuple(tuple(map(int, pair)) for pair in re.findall(r"\{(\d+),(\d+)\}", match[1])) if match else ()

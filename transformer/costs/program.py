@@ -47,7 +47,7 @@ class Program(NamedTuple):
     """A compiled program, in bytes a device.
 
     `aliased` is what arguments and outputs share. `moved`: through main memory, each time it runs, by the model of
-    `transformer.costs.execution`. `endless`: loops that nothing gives a number of turns for, counted once.
+    `transformer.costs.execution`. `endless`: loops of unknown trip count, counted once.
     """
 
     arguments: int
@@ -124,11 +124,11 @@ def _chain(pairs: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 def totals(collectives: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], Total]:
     """Executions and bytes of a step by kind and axes of the mesh, the most bytes first."""
-    found: dict[tuple[str, tuple[str, ...]], Total] = {}
+    sums: dict[tuple[str, tuple[str, ...]], Total] = {}
     for each in collectives:
-        before = found.get((each.kind, each.axes), Total(0, 0))
-        found[each.kind, each.axes] = Total(before.times + each.times, before.bytes + each.times * each.bytes)
-    return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
+        before = sums.get((each.kind, each.axes), Total(0, 0))
+        sums[each.kind, each.axes] = Total(before.times + each.times, before.bytes + each.times * each.bytes)
+    return dict(sorted(sums.items(), key=lambda item: -item[1].bytes))
 
 
 def split_arguments(kinds: Mapping[str, Any]) -> dict[str, int]:
@@ -181,8 +181,8 @@ def fingerprint(text: str) -> str:
     body = re.sub(r"\bmesh\[([^\]]*)\]", _dividing, body)
     numbers: dict[str, int] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return found[1] + str(numbers.setdefault(found[0], len(numbers)))
+    def number(match: re.Match[str]) -> str:
+        return match[1] + str(numbers.setdefault(match[0], len(numbers)))
 
     body = re.sub(r"(%|\bchannel_id=)[\w.$-]+", number, body)
     return hashlib.sha256(body.encode()).hexdigest()

@@ -170,7 +170,7 @@ def _switched(chip: Chip, group: Sequence[Any]) -> float:
 
 
 def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
-    """For each side of the torus along which a group lies: how many chips it has there, and what each sends a second.
+    """For each side of the torus along which a group lies: its chips on that side, and the bytes each sends a second.
 
     A whole side that closes to a ring, or every k-th chip of it, sends both ways; another part of it or one that does
     not close is a line, whose ends have one neighbour. A group that leaves out chips in between, or lies across as on

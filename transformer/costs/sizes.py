@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.costs.flops import training_flops_a_token
-from transformer.models.contract import Interface, Precision, count_parameters
+from transformer.models.contract import Precision, count_parameters
+from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config, sizes
 
 # Leaves that vectors are multiplied with or taken from; all others are norms and biases.
@@ -13,7 +14,7 @@ _MATRICES = frozenset({"kernel", "table", "weight"})
 
 
 class Counted(NamedTuple):
-    """What a named size has; None where its family is not built here.
+    """What a named size has; None where this library does not build its family.
 
     `matrices`: the parameters but for norms and biases. `flops_a_token`: training's operations a token of its context
     (transformer.costs.flops).

@@ -111,14 +111,14 @@ class Packed:
         for row, number in enumerate(numbers):
             first = 0
             for segment, chunk in enumerate(self._packed[number], start=1):
-                here = slice(first, first + chunk.size)
+                filled = slice(first, first + chunk.size)
                 document = self._documents[chunk.document]
                 labels = list(document[chunk.start + 1 : chunk.stop + 1])
                 if len(labels) < chunk.size and self._end is not None:
                     labels.append(self._end)
                 told = slice(first, first + len(labels))
-                batch["tokens"][row, here] = document[chunk.start : chunk.stop]
+                batch["tokens"][row, filled] = document[chunk.start : chunk.stop]
                 batch["labels"][row, told], batch["counts"][row, told] = labels, True
-                batch["segments"][row, here], batch["positions"][row, here] = segment, np.arange(chunk.size)
+                batch["segments"][row, filled], batch["positions"][row, filled] = segment, np.arange(chunk.size)
                 first += chunk.size
         return batch

@@ -99,7 +99,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers up to the first end token; special tokens are left out."""
         text = self.backend.decode(up_to_end(ids, self.begin, self.end), skip_special_tokens=True)
-        # Here the first piece of every word brings a space, and a text has none in front.
+        # With Metaspace the first piece of every word brings a space; a text has none in front.
         return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -165,7 +165,7 @@ def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int
 
 
 def save_roles(directory: Path, roles: dict) -> None:
-    """Write the roles, the last of a tokenizer's files: where they are, all is there."""
+    """Write the roles, the last of a tokenizer's files: where this file exists, all do."""
     storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
 
 

@@ -148,7 +148,7 @@ class MarianTokenizer:
     @property
     def languages(self) -> list[str]:
         """The target languages that can be asked for; empty where there is only one."""
-        return sorted(found[1] for piece in self.numbers if (found := _TAG.fullmatch(piece)))
+        return sorted(match[1] for piece in self.numbers if (match := _TAG.fullmatch(piece)))
 
     def tags(self, language: str) -> list[int]:
         """What to put before a source to ask for a target language, or nothing where there is only one.

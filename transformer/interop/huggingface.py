@@ -15,7 +15,8 @@ from transformer.interop.parameters import Found, Slot, from_tensors, plan, shap
 from transformer.interop.tensor_files import FLOATS, Tensor
 from transformer.layers.block_config import BlockConfig
 from transformer.models import registry
-from transformer.models.contract import Interface, Model, Precision, PyTree
+from transformer.models.contract import Model, Precision, PyTree
+from transformer.models.interface import Interface
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
 FAMILIES = {family.model_type: family for family in (*_LANGUAGE, bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5)}

@@ -19,8 +19,8 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory, write_json
 from transformer.training.assembly import assemble
 from transformer.training.experiment import Experiment, changeable, resolve
+from transformer.training.mesh import one_device
 from transformer.training.reading import open_run
-from transformer.training.sharding import one_device
 
 TASKS = {
     "decoder": "language_modelling",

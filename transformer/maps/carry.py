@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from transformer.attention.sites import Site
+from transformer.maps.curves import evenly
 from transformer.maps.encode import COARSE_LEVELS, encode_rows, encode_top, recode
 from transformer.maps.quantise import LEVELS, Quantised, quantise
-from transformer.maps.record import evenly
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Level
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.sites import Axis, AxisKind, Site, Values
-from transformer.maps.probe import Sizes
+from transformer.maps.plan import Sizes
 from transformer.maps.tiers import Tiers
 from transformer.tasks.labels import Labels, Link
 

@@ -1,6 +1,5 @@
 """What the page is told of heads over training: their statistics at every step, their roles, and where they change."""
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,13 +9,13 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.attention.sites import Site
-from transformer.config import UserError
 from transformer.maps.carry import Block
+from transformer.maps.curves import evenly
 from transformer.maps.encode import pack
-from transformer.maps.record import evenly
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import change_points, describe, head_roles
-from transformer.storage import storage_of
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
 
 COLUMNS = 400  # steps of a heat map at most: more would be less than a pixel each
 CODES = 65_534  # the code after the last one stands for what is not defined
@@ -48,7 +47,7 @@ class Table(NamedTuple):
 
 
 def history(
-    store: MapStore, run_directory: Path, budget: int, other: MapStore | None = None
+    store: MapStore, run: RunDirectory, budget: int, other: MapStore | None = None
 ) -> tuple[dict[str, Any], list[Block]]:
     """Facts and blocks of the page: for every site its tables, the roles of its heads, and their change points.
 
@@ -56,7 +55,7 @@ def history(
     "against" (the mean of the `other` run). Tables of single examples are left out where they would take more than
     `SHARE` of `budget` bytes.
     """
-    heads = read_heads(run_directory / "heads.jsonl")
+    heads = read_heads(run.heads_file)
     sites: list[dict[str, Any]] = []
     blocks: list[Block] = []
     single: list[tuple[int, Table]] = []
@@ -101,23 +100,12 @@ def probe_tables(store: MapStore, site: str) -> list[Table]:
 def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """The records of a `heads.jsonl` by site and step; a step that was written twice counts with its last record.
 
-    A last line that is still being written is left out. Errors: UserError for another line that is no record.
+    Errors: as `transformer.runs.records.read_records`.
     """
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    try:
-        lines = storage_of(path).read(path).splitlines()
-    except FileNotFoundError:
-        lines = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            found.setdefault(record.pop("site"), {})[int(record.pop("step"))] = record
-        except (ValueError, KeyError, TypeError, AttributeError):
-            if number < len(lines):
-                raise UserError(
-                    f"{path}:{number} is no JSON object with step and site: {line[:40]!r}; remove that line"
-                ) from None
-    return found
+    heads: dict[str, dict[int, dict[str, Any]]] = {}
+    for record in read_records(path, ("step", "site")):
+        heads.setdefault(record.pop("site"), {})[int(record.pop("step"))] = record
+    return heads
 
 
 def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list[Table]:

@@ -9,37 +9,34 @@ import numpy as np
 from transformer.attention.sites import Axis
 from transformer.config import UserError
 from transformer.maps.carry import Block, Carried, carry, least_size
+from transformer.maps.curves import leaves, read_curves, read_samples, thin
 from transformer.maps.encode import grey, pack, shrink
 from transformer.maps.first_view import first_view
 from transformer.maps.history import history
 from transformer.maps.matching import match_heads
-from transformer.maps.record import (
-    leaves,
-    read_config,
-    read_curves,
-    read_environment,
-    read_samples,
-    thin,
-)
 from transformer.maps.store import MapStore
-from transformer.maps.template import digest, embedded, escaped, fill, read
+from transformer.pages.template import Folder, drawn_page, script_of, style_of
+from transformer.runs.directory import RunDirectory
 from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
-STYLES = ("report.css", "figures.css", "timeline.css")
+FOLDER = Folder("transformer.maps", "page")
+STYLES = ("wall.css", "detail.css", "timeline.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
     "data.js",
-    "colour.js",
-    "curves.js",
+    "pixels.js",
+    "tokens.js",
     "wall.js",
     "axes.js",
     "detail.js",
+    "profile.js",
     "beside.js",
     "samples.js",
     "export.js",
     "words.js",
     "compare.js",
+    "curves.js",
     "tables.js",
     "trace.js",
     "timeline.js",
@@ -87,14 +84,14 @@ def render(
     Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
     or if the two runs cannot be compared.
     """
-    run_directory = locate(run_directory)
-    config, curves = read_config(run_directory), read_curves(run_directory)
-    store = _complete_store(run_directory / "maps" if maps is None else maps)
-    other = None if against is None else _complete_store(locate(against) / "maps")
-    facts = _facts(run_directory, config, curves, store)
+    run = RunDirectory.open(run_directory)
+    curves = read_curves(run)
+    store = _complete_store(run.maps if maps is None else maps)
+    other = None if against is None else _complete_store(RunDirectory(locate(against)).maps)
+    facts = _facts(run, curves, store)
     if against is not None and other is not None:
         facts["against"] = _against(against, store, other)
-    facts["history"], shown = history(store, run_directory, budget, other)
+    facts["history"], shown = history(store, run, budget, other)
     shown += _blocks_of_labels(store)
     # The page as it is without any maps: what it takes is not theirs to spend.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
@@ -128,13 +125,11 @@ def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
     return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
 
 
-def _facts(
-    run_directory: Path, config: Mapping[str, Any], curves: Mapping[str, Any], store: MapStore
-) -> dict[str, Any]:
+def _facts(run: RunDirectory, curves: Mapping[str, Any], store: MapStore) -> dict[str, Any]:
     """All that the page shows except the maps themselves, as plain JSON values."""
-    environment = read_environment(run_directory)
+    config, environment = run.config(), run.facts()
     return {
-        "title": str(config.get("name") or run_directory.resolve().name),
+        "title": str(config.get("name") or run.path.resolve().name),
         "parameters": environment.get("parameters"),
         "device": environment.get("devices"),
         "commit": environment.get("commit"),
@@ -142,7 +137,7 @@ def _facts(
         "configHash": store.config_hash,
         "config": leaves(config),
         "curves": {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()},
-        "samples": read_samples(run_directory),
+        "samples": read_samples(run),
         "titles": store.labels.titles,
         "tokens": store.labels.tokens,
         "axes": _axes_facts(store),
@@ -247,7 +242,7 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
                 f"this run in {mine.queries} x {mine.keys} ({mine.name}): compare runs with maps of one size"
             )
     return {
-        "title": str(read_config(directory).get("name") or directory.resolve().name),
+        "title": str(RunDirectory.open(directory).config().get("name") or directory.resolve().name),
         "matches": [
             [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]
             for match in matches
@@ -256,25 +251,18 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
 
 
 def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
-    style = "\n".join(read(name) for name in STYLES)
-    script = "\n".join(read(name) for name in (*SCRIPTS, *([] if version is None else [FOLLOWING])))
-    data = embedded(facts)
-    policy = (
-        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
-        f"{'' if version is None else "connect-src 'self'; "}base-uri 'none'; form-action 'none'"
-    )
+    script = FOLDER.joined((*SCRIPTS, *([] if version is None else [FOLLOWING])))
     first, later = _parted(facts, blocks)
-    parts = {
-        "version": "" if version is None else f' data-version="{escaped(version)}"',
-        "policy": policy,
-        "title": escaped(facts["title"]),
-        "style": style,
-        "data": data,
-        "first": _elements(first),
-        "maps": _elements(later),
-        "script": script,
-    }
-    return fill(read("report.html"), parts)
+    return drawn_page(
+        f"{facts['title']} · attention",
+        FOLDER.read("report.html"),
+        style_of(FOLDER.joined(STYLES)),
+        script_of(script),
+        facts,
+        first=_elements(first),
+        later=_elements(later),
+        version=version,
+    )
 
 
 def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:

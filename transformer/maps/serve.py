@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.maps.template import digest, escaped, fill, read
+from transformer.pages.template import Folder, escaped, fill, still_page, style_of
+from transformer.runs.directory import RunDirectory
 from transformer.storage import Version, locate, storage_of
 
 ADDRESS = "127.0.0.1"  # this machine alone: a page can hold data that is nobody else's
@@ -180,19 +181,20 @@ def awaited(run_directory: Path) -> str | None:
     """What a run has yet to write before it has a page, in words; None where it has one."""
     from transformer.maps.store import MapStore
 
-    if not (run_directory / "maps" / "zarr.json").exists() or not MapStore.existing(run_directory / "maps").steps:
+    run = RunDirectory(run_directory)
+    if not (run.maps / "zarr.json").exists() or not MapStore.existing(run.maps).steps:
         return "its first maps"
-    metrics = run_directory / "metrics.jsonl"
+    metrics = run.metrics_file
     try:
         # A first line without its end is still being written.
-        return None if b"\n" in storage_of(metrics).read(metrics) else "its first metrics"
+        return None if b"\n" in metrics.read_bytes() else "its first metrics"
     except FileNotFoundError:
         return "its first metrics"
 
 
 def _waiting_page(run_directory: Path, awaited: str) -> Shown:
     """A page without a script, which the browser asks for again by itself."""
-    style = read("report.css")
-    title = escaped(run_directory.resolve().name)
-    parts = {"digest": digest(style), "style": style, "title": title, "awaited": escaped(awaited)}
-    return Shown(fill(read("waiting.html"), parts).encode(), "waiting")
+    title = run_directory.resolve().name
+    parts = {"title": escaped(title), "awaited": escaped(awaited)}
+    body = fill(Folder("transformer.maps", "page").read("waiting.html"), parts)
+    return Shown(still_page(f"{title} · attention", body, style_of(), seconds=2).encode(), "waiting")

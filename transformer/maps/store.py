@@ -31,7 +31,7 @@ from transformer.attention.pooling import evenly
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.description import describe, describe_site, labels_of, longest, shown, site_of
-from transformer.maps.probe import Sizes, statistic_names
+from transformer.maps.plan import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
 from transformer.maps.tiers import Kept, Level, Tiers, levels_of
 from transformer.maps.zarr_files import (

@@ -1,7 +1,6 @@
 """What every model family gives to tasks, decoding and training."""
 
 import dataclasses
-import enum
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,8 +11,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
-from transformer.config import UserError
 from transformer.layers.module import Functional
+from transformer.models.interface import Interface, Signature
 from transformer.models.sizes import Size
 
 PyTree = Any
@@ -66,93 +65,6 @@ class Cache(NamedTuple):
     layers: PyTree
     rows: PyTree
     examples: PyTree
-
-
-class Modality(enum.Enum):
-    """What an input is made of."""
-
-    TOKENS = "tokens"
-    PICTURE = "picture"
-    SOUND = "sound"
-    POINTS = "points"
-    ACTIONS = "actions"
-
-
-class Input(NamedTuple):
-    """An input of the largest batch: [examples, ...], its type, and what it is made of."""
-
-    shape: tuple[int, ...]
-    dtype: Any = jnp.int32
-    modality: Modality = Modality.TOKENS
-
-    @property
-    def positions(self) -> int | None:
-        """How many positions an example has; None for a picture, which a model cuts as it likes, and single values."""
-        if self.modality is Modality.PICTURE or len(self.shape) < 2:
-            return None
-        return self.shape[1]
-
-
-class Signature(NamedTuple):
-    """What is predicted from what: names of inputs, and what comes out, in the words that tasks and families share."""
-
-    inputs: frozenset[str]
-    output: str
-
-    def __str__(self) -> str:
-        return f"{' and '.join(sorted(self.inputs))} -> {self.output}"
-
-
-def signature(*inputs: str, output: str) -> Signature:
-    """The signature of these inputs and this output."""
-    return Signature(frozenset(inputs), output)
-
-
-# What the tasks of this library ask for; a task of one's own may say another output.
-TRANSLATION = signature("source", "target", output="target tokens")
-CONTINUATION = signature("tokens", output="next tokens")
-FILLING = signature("tokens", output="hidden tokens")
-
-
-@dataclasses.dataclass(frozen=True)
-class Interface:
-    """What a task asks of a model, known before it is built.
-
-    `inputs`: of the largest batch, by name; `vocabularies`: sizes by name; `pad`, `begin` and `end` are token numbers,
-    None where the task has no such token; `output` is what the task wants of those inputs, as the families that serve
-    it call it (None: any model will do); `decoded` is the greatest length of a prompt with what is generated behind it.
-    """
-
-    inputs: Mapping[str, Input]
-    vocabularies: Mapping[str, int]
-    pad: int | None = None
-    begin: int | None = None
-    end: int | None = None
-    output: str | None = None
-    decoded: int = 0
-
-    @property
-    def signature(self) -> Signature | None:
-        """What a family must serve; None where any will do."""
-        return None if self.output is None else Signature(frozenset(self.inputs), self.output)
-
-
-def check_longest(longest: int, interface: Interface) -> None:
-    """Refuse a task whose sequences do not fit the `longest` positions of a model.
-
-    Errors: UserError naming the input, its length and the two keys that can change it.
-    """
-    for name, given in interface.inputs.items():
-        if given.positions is not None and given.positions > longest:
-            raise UserError(
-                f"the task's longest {name} has {given.positions} positions, more than config.model.longest={longest}; "
-                "shorten it (config.task.lengths or config.task.context) or raise config.model.longest"
-            )
-    if interface.decoded > longest:
-        raise UserError(
-            f"the task's prompts with what follows have up to {interface.decoded} tokens, more than "
-            f"config.model.longest={longest}; lower config.task.continued, shorten config.task.prompts, or raise it"
-        )
 
 
 @dataclasses.dataclass(frozen=True)

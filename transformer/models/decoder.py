@@ -18,18 +18,8 @@ from transformer.layers.initialisation import Initialisation, Initialise, deepno
 from transformer.layers.module import Functional, Keys, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import (
-    CONTINUATION,
-    Aux,
-    Cache,
-    Family,
-    Inputs,
-    Interface,
-    Model,
-    Operations,
-    Precision,
-    check_longest,
-)
+from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
+from transformer.models.interface import CONTINUATION, Interface, check_longest
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key
 

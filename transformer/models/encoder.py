@@ -20,17 +20,8 @@ from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
-from transformer.models.contract import (
-    FILLING,
-    Aux,
-    Family,
-    Inputs,
-    Interface,
-    Model,
-    Operations,
-    Precision,
-    check_longest,
-)
+from transformer.models.contract import Aux, Family, Inputs, Model, Operations, Precision
+from transformer.models.interface import FILLING, Interface, check_longest
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key
 

@@ -24,18 +24,8 @@ from transformer.layers.operations import (
     recomputed_operations,
     score_operations,
 )
-from transformer.models.contract import (
-    TRANSLATION,
-    Aux,
-    Cache,
-    Family,
-    Inputs,
-    Interface,
-    Model,
-    Operations,
-    Precision,
-    check_longest,
-)
+from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
+from transformer.models.interface import TRANSLATION, Interface, check_longest
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key
 

@@ -17,7 +17,8 @@ from transformer.pods.prove import Proof, prove
 from transformer.tasks.rehearsal import abstract_batch
 from transformer.training.assembly import assemble, count_flops
 from transformer.training.experiment import Experiment
-from transformer.training.sharding import ShardingConfig, is_names, make_placement
+from transformer.training.mesh import ShardingConfig, make_placement
+from transformer.training.sharding import is_names
 from transformer.training.state import by_path
 
 # Of the memory, as much is left to what no formula here knows: temporaries of the update, the program itself.

@@ -16,8 +16,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from transformer.config import UserError, flatten
 from transformer.storage import Appended, Lost, locate, storage_of
 
@@ -248,6 +246,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def environment() -> dict[str, Any]:
     """What a run's figures depend on beside its config; a fact that cannot be had is None."""
+    import jax  # what only reads a run does without
+
     devices = jax.devices()
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -296,7 +296,7 @@ def _read_json(path: Path, kind: type) -> Any:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); repair it or choose another --workdir") from error
+        raise UserError(f"{path} is not what a run writes ({error}); repair it or choose another --workdir") from error
     if not isinstance(value, kind):
         raise UserError(f"{path} is not what a run writes; repair it or choose another --workdir")
     return value

@@ -1,4 +1,11 @@
-"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme."""
+"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme.
+
+A bucket is reached by gcsfs and google-cloud-storage, which orbax needs anyway: its paths go through etils and fsspec,
+and it removes checkpoints with Google's own client. obstore (0.12 was tried) would be one dependency more and not one
+fewer. It writes on condition as a lease needs (`mode="create"`, or the generation that is replaced as `version`), but
+it cannot delete on condition, which is how a lease is released; and it speaks the XML interface, where orbax and
+tensorstore speak JSON, so that the loopback server of the tests would have to speak both.
+"""
 
 import re
 from importlib.util import find_spec
@@ -34,7 +41,7 @@ def locate(name: str | PathLike[str]) -> Path:
         raise UserError(f"gs://{rest} lies in a bucket, for which an extra is missing: pip install headwise[gcs]")
     from transformer.storage.bucket import BucketPath
 
-    # Not a pathlib.Path by class, but by everything that is asked of it here.
+    # No pathlib.Path by class, but with every method of it that this library calls.
     return cast(Path, BucketPath(f"gs://{rest}"))
 
 

@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,35 @@ import fsspec
 from etils.epath import gpath
 
 from transformer.storage.contract import Lost, Version
+from transformer.storage.disk import AppendedFile, Disk
 from transformer.storage.lease import check_lease, leased
 from transformer.storage.objects import bucket_name, bucket_of, check_bucket, key_of, object_at, told
-from transformer.storage.parts import Parts, put, read_parts
 
-PERIOD = 60.0  # seconds between two looks at a staged folder
+PERIOD = 10.0  # seconds between two looks for what has changed
 SHARE = 0.05  # of the time that sending it may take
 
 
-# Other processes write there: each listing is asked for anew.
+# Other processes write to the bucket: no listing is kept.
 for _scheme in ("gs", "gcs"):
     fsspec.config.conf.setdefault(_scheme, {})["use_listings_cache"] = False
 
 
 class BucketPath(gpath.PosixGPath):
-    """A path in a bucket with pathlib's methods; the library's own takes it for one relative to this folder."""
+    """A path in a bucket with pathlib's methods; etils would resolve it against the working directory."""
 
     def resolve(self, strict: bool = False) -> "BucketPath":
-        """The path itself, which is absolute."""
         return self
+
+    def read_bytes(self) -> bytes:
+        """The content, of one generation also where another process replaces it.
+
+        Errors: FileNotFoundError; OSError.
+        """
+        with told(self):
+            return object_at(self).download_as_bytes()
+
+    def read_text(self, encoding: str | None = None) -> str:
+        return self.read_bytes().decode(encoding or "utf-8")
 
 
 class Bucket:
@@ -46,23 +56,19 @@ class Bucket:
             next(iter(bucket_of(path).list_blobs(prefix=f"{key_of(path)}/", max_results=1)), None)
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Write the object: it appears when it is whole."""
-        put(path, content)
+        check_lease(path)
+        with told(path):
+            object_at(path).upload_from_string(content, content_type="application/octet-stream")
 
-    def append_to(self, path: Path) -> Parts:
-        """Numbered objects under the file's name."""
-        return Parts(path)
-
-    def read(self, path: Path) -> bytes:
-        """The parts, joined."""
-        return b"".join(content for _, content in read_parts(path))
+    def append_to(self, path: Path) -> "MirroredFile":
+        """A temporary file, sent every few seconds."""
+        return MirroredFile(path)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove every object under the folder."""
         check_lease(path)
         bucket = bucket_of(path)
         with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda found: found.delete(), bucket.list_blobs(prefix=f"{key_of(path)}/")))
+            list(pool.map(lambda blob: blob.delete(), bucket.list_blobs(prefix=f"{key_of(path)}/")))
 
     def claim(self, path: Path, name: str) -> contextlib.AbstractContextManager[None]:
         """Hold a lease, renewed by a thread.
@@ -74,11 +80,11 @@ class Bucket:
 
     @contextlib.contextmanager
     def stage(self, path: Path) -> Iterator[Path]:
-        """A temporary folder, sent every minute."""
+        """A temporary folder, sent every few seconds."""
         with tempfile.TemporaryDirectory(prefix="headwise-staged-") as folder:
             mirror = Mirror(Path(folder), path)
             try:
-                yield mirror.folder
+                yield mirror.source
             finally:
                 mirror.close()
 
@@ -90,37 +96,30 @@ class Bucket:
         return folder
 
     def versions(self, path: Path, patterns: Sequence[str]) -> tuple[Version, ...]:
-        """The generation and the length of each object, and of the parts of each file that grows."""
-        found: list[Version] = []
+        """The generation and the length of each object; of a folder that it exists."""
+        versions: list[Version] = []
         for pattern in patterns:
             within, _, last = pattern.rpartition("/")
             folder = f"{key_of(path)}/{within}/" if within else f"{key_of(path)}/"
-            objects, folders = self._list(path, folder)
-            matching = [each for each in folders if fnmatch.fnmatch(each[len(folder) : -1], last)]
-            objects = [each for each in objects if fnmatch.fnmatch(each.name[len(folder) :], last)]
-            for growing in matching:
-                objects += self._list(path, growing)[0]
-            found += [(each.name, int(each.generation), int(each.size)) for each in objects]
-        return tuple(found)
+            with told(path):
+                listed = bucket_of(path).list_blobs(prefix=folder, delimiter="/")
+                entries = [(blob.name, int(blob.generation), int(blob.size)) for blob in listed]
+            entries += [(name, 0, 0) for name in sorted(listed.prefixes)]
+            versions += [entry for entry in entries if fnmatch.fnmatch(entry[0][len(folder) :].rstrip("/"), last)]
+        return tuple(versions)
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
-        """The driver of buckets."""
         return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{key_of(path)}/"}
-
-    def _list(self, path: Path, folder: str) -> tuple[list[Any], list[str]]:
-        with told(path):
-            listed = bucket_of(path).list_blobs(prefix=folder, delimiter="/")
-            return list(listed), sorted(listed.prefixes)
 
 
 class Mirror:
-    """A folder whose files are sent to a bucket, whole, when they have changed."""
+    """A file or a folder whose files are sent to a bucket, whole, when they have changed since the mirror began."""
 
-    def __init__(self, folder: Path, target: Path):
-        self.folder = folder
+    def __init__(self, source: Path, target: Path):
+        self.source = source
+        self.sending = threading.Lock()
         self._target = target
-        self._sent: dict[Path, tuple[int, int]] = {}
-        self._sending = threading.Lock()
+        self._sent = self._versions()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._send_on, name=f"mirror of {target.name}", daemon=True)
         self._thread.start()
@@ -130,12 +129,12 @@ class Mirror:
 
         Errors: OSError; Lost.
         """
-        with self._sending:
-            for file in sorted(file for file in self.folder.rglob("*") if file.is_file()):
-                about = file.stat()
-                version = about.st_size, about.st_mtime_ns
+        with self.sending:
+            for file, version in sorted(self._versions().items()):
                 if self._sent.get(file) != version:
-                    target = self._target / file.relative_to(self.folder).as_posix()
+                    target = (
+                        self._target / file.relative_to(self.source).as_posix() if file != self.source else self._target
+                    )
                     check_lease(target)
                     with told(target):
                         object_at(target).upload_from_filename(os.fspath(file))
@@ -147,6 +146,10 @@ class Mirror:
         self._thread.join()
         self.flush()
 
+    def _versions(self) -> dict[Path, tuple[int, int]]:
+        files = [self.source] if self.source.is_file() else [file for file in self.source.rglob("*") if file.is_file()]
+        return {file: (about.st_size, about.st_mtime_ns) for file in files for about in (file.stat(),)}
+
     def _send_on(self) -> None:
         pause = PERIOD
         while not self._closed.wait(pause):
@@ -155,3 +158,35 @@ class Mirror:
             with contextlib.suppress(OSError, Lost):
                 self.flush()
             pause = max(PERIOD, (time.monotonic() - began) / SHARE)
+
+
+class MirroredFile(AppendedFile):
+    """A file that grows in a bucket: a temporary file of this machine, begun with the object's content and mirrored."""
+
+    def __init__(self, path: Path):
+        self._target = path
+        self._folder = tempfile.TemporaryDirectory(prefix="headwise-staged-")
+        local = Path(self._folder.name) / path.name
+        with contextlib.suppress(FileNotFoundError):
+            local.write_bytes(path.read_bytes())
+        super().__init__(Disk(), local)
+        self._mirror = Mirror(local, path)
+
+    def append(self, content: bytes) -> None:
+        check_lease(self._target)
+        super().append(content)
+
+    def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
+        with self._mirror.sending:
+            super().rewrite(keep)
+        self.flush()
+
+    def flush(self) -> None:
+        self._mirror.flush()
+
+    def close(self) -> None:
+        super().close()
+        try:
+            self._mirror.close()
+        finally:
+            self._folder.cleanup()

@@ -32,10 +32,7 @@ class Appended(Protocol):
         """
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
-        """Replace the content by what `keep` leaves of it; `keep` may see it in parts, each of whole lines.
-
-        A kill at any moment leaves content that `keep` makes the same of.
-        """
+        """Replace the content by what `keep` leaves of it; a kill at any moment leaves the old content or the new."""
 
     def flush(self) -> None:
         """Return once all that was appended is where a reader finds it.
@@ -44,14 +41,14 @@ class Appended(Protocol):
         """
 
     def close(self) -> None:
-        """Flush, and let go of the file."""
+        """Flush and close the file."""
 
 
 class Storage(Protocol):
     """A disk or a bucket."""
 
     def reach(self, path: Path) -> None:
-        """Return if the place can be asked about `path`; whether something is there does not matter.
+        """Return if the disk or bucket of `path` answers; whether the path exists does not matter.
 
         Errors: OSError that says why it cannot: no such bucket, no credentials, no permission.
         """
@@ -60,13 +57,7 @@ class Storage(Protocol):
         """Write a file so that a reader, or a kill at any moment, finds the old content or the new one, whole."""
 
     def append_to(self, path: Path) -> Appended:
-        """A file that grows, from what is there already."""
-
-    def read(self, path: Path) -> bytes:
-        """The content of a file that grows.
-
-        Errors: FileNotFoundError.
-        """
+        """A file that grows, from the content that it has."""
 
     def remove_tree(self, path: Path) -> None:
         """Remove a folder and all that is in it."""
@@ -82,7 +73,7 @@ class Storage(Protocol):
     def stage(self, path: Path) -> AbstractContextManager[Path]:
         """A folder on a disk, for a library that writes nowhere else: its files arrive under `path`.
 
-        Once a minute while the context lasts, and when it is left.
+        Every few seconds while the context lasts, and when it is left.
 
         Errors: OSError; Lost.
         """

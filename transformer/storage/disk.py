@@ -1,4 +1,4 @@
-"""Run directories on a disk: one file is one file, a rename replaces it, and the kernel keeps the lock."""
+"""Run directories on a disk: a rename replaces a file, and the kernel keeps the lock."""
 
 import contextlib
 import fcntl
@@ -28,7 +28,7 @@ class Disk:
     """Storage on a disk, as `transformer.storage.contract.Storage` says."""
 
     def reach(self, path: Path) -> None:
-        """Nothing: a disk is there."""
+        """Nothing: a disk needs no connection."""
 
     def replace(self, path: Path, content: bytes) -> None:
         """Write beside the file, then rename: a rename within a folder is atomic.
@@ -43,15 +43,9 @@ class Disk:
         temporary.replace(path)
 
     def append_to(self, path: Path) -> "AppendedFile":
-        """The file itself, open at its end."""
         return AppendedFile(self, path)
 
-    def read(self, path: Path) -> bytes:
-        """The file's bytes."""
-        return path.read_bytes()
-
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder and all that is in it."""
         shutil.rmtree(path)
 
     @contextlib.contextmanager
@@ -79,25 +73,21 @@ class Disk:
 
     @contextlib.contextmanager
     def stage(self, path: Path) -> Iterator[Path]:
-        """The folder itself."""
         yield path
 
     def scratch(self, path: Path) -> Path:
-        """The folder itself."""
         return path
 
     def versions(self, path: Path, patterns: Sequence[str]) -> tuple[Version, ...]:
-        """When each file was written last, and how long it is."""
-        found: list[Version] = []
+        versions: list[Version] = []
         for file in (file for pattern in patterns for file in sorted(path.glob(pattern))):
             # One that is gone in the meantime was being replaced.
             with contextlib.suppress(FileNotFoundError):
                 about = file.stat()
-                found.append((str(file), about.st_mtime_ns, about.st_size))
-        return tuple(found)
+                versions.append((str(file), about.st_mtime_ns, about.st_size))
+        return tuple(versions)
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
-        """The driver of files."""
         return {"driver": "file", "path": f"{path}/"}
 
 
@@ -109,11 +99,9 @@ class AppendedFile:
         self._file = path.open("ab", buffering=0)
 
     def append(self, content: bytes) -> None:
-        """Write to the file."""
         self._file.write(content)
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
-        """Replace the whole file, where anything changes."""
         content = self._path.read_bytes()
         kept = keep(content)
         if kept != content:
@@ -127,6 +115,5 @@ class AppendedFile:
         """Nothing: what is appended is in the file."""
 
     def close(self) -> None:
-        """Hand the file to the disk."""
         os.fsync(self._file.fileno())
         self._file.close()

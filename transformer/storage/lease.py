@@ -1,4 +1,4 @@
-"""A lease on a run directory in a bucket: the lock of a place where no kernel knows who is alive.
+"""A lease on a run directory in a bucket: a bucket has no kernel that frees the lock of a dead process.
 
 The lease is an object that says who holds it and for how many seconds. Its holder replaces it again and again, each
 time on the condition that nobody else has. A claimant that sees it renewed goes away; one that watches it for its
@@ -27,14 +27,14 @@ SECONDS = 60.0  # that a holder which died keeps its directory
 _RENEWALS = 4  # in that time
 _OLD = 3  # times its seconds that a lease must be past for its date alone to be believed
 
-# One that goes on while the machine sleeps, where there is such a clock.
+# A clock that goes on while the machine sleeps, on systems that have one.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # The leases of this process by their directory.
 _held: dict[str, "Lease"] = {}
 
 
-class _Found(NamedTuple):
-    """The lease that lies in the bucket."""
+class _Stored(NamedTuple):
+    """The lease that the bucket holds."""
 
     generation: int
     holder: str
@@ -63,21 +63,21 @@ class Lease:
 
         Errors: InUse; OSError where the bucket cannot be reached.
         """
-        seen: _Found | None = None
+        seen: _Stored | None = None
         since = now()
         while True:
-            there = self._read()
-            if there is not None and not self._expired(there):
-                if seen is not None and seen.generation != there.generation:
-                    raise InUse(self._path, there.holder)
+            stored = self._read()
+            if stored is not None and not self._expired(stored):
+                if seen is not None and seen.generation != stored.generation:
+                    raise InUse(self._path, stored.holder)
                 if seen is None:
-                    seen, since = there, now()
-                    about = f"{self._path} is held by {there.holder}; for up to {there.seconds:.0f} seconds"
+                    seen, since = stored, now()
+                    about = f"{self._path} is held by {stored.holder}; for up to {stored.seconds:.0f} seconds"
                     print(f"{about} it is watched whether that process is alive", file=sys.stderr, flush=True)
-                if now() - since < there.seconds:
-                    time.sleep(there.seconds / (4 * _RENEWALS))
+                if now() - since < stored.seconds:
+                    time.sleep(stored.seconds / (4 * _RENEWALS))
                     continue
-            if self._write(ABSENT if there is None else there.generation):
+            if self._write(ABSENT if stored is None else stored.generation):
                 self._thread.start()
                 return
 
@@ -101,7 +101,7 @@ class Lease:
         if self._lost is not None:
             raise Lost(
                 f"--workdir={self._path} is no longer held by this run: its lease {self._lost}; the run has stopped. "
-                "Start it again to resume it, if no other process trains there"
+                "Start it again to resume it, if no other process trains in it"
             )
 
     @property
@@ -113,9 +113,9 @@ class Lease:
     def _patience(self) -> float:
         return self._seconds / _RENEWALS
 
-    def _expired(self, there: _Found) -> bool:
-        age = datetime.datetime.now(datetime.UTC) - there.written
-        return age.total_seconds() > _OLD * there.seconds
+    def _expired(self, stored: _Stored) -> bool:
+        age = datetime.datetime.now(datetime.UTC) - stored.written
+        return age.total_seconds() > _OLD * stored.seconds
 
     def _renew(self) -> None:
         """The thread: renew, and once that is too late interrupt the main thread if that is the claimant."""
@@ -123,8 +123,8 @@ class Lease:
             # Where the bucket cannot be reached for a while, the next attempt may still be in time.
             with contextlib.suppress(OSError):
                 if not self._write(self._generation):
-                    there = self._read()
-                    self._lost = f"was taken over by {there.holder}" if there else "was removed from the bucket"
+                    stored = self._read()
+                    self._lost = f"was taken over by {stored.holder}" if stored else "was removed from the bucket"
             try:
                 self.check()
             except Lost:
@@ -134,7 +134,7 @@ class Lease:
                 return
 
     def _write(self, generation: int) -> bool:
-        """Put the lease in the place of a generation; False where the object has another one by now.
+        """Replace the lease of a known generation; False where the object has another generation by now.
 
         Errors: OSError where the bucket cannot be reached.
         """
@@ -159,12 +159,12 @@ class Lease:
             written = int(lease.generation)
         except _refused():
             # A write whose answer was lost has succeeded nevertheless; but that was earlier, so it is made again.
-            there = self._read()
-            return there is not None and there.token == self._token and self._write(there.generation)
+            stored = self._read()
+            return stored is not None and stored.token == self._token and self._write(stored.generation)
         self._generation, self._renewed = written, began
         return True
 
-    def _read(self) -> _Found | None:
+    def _read(self) -> _Stored | None:
         while True:
             lease = object_at(self._file)
             # Replaced or removed between the two requests: asked again.
@@ -178,10 +178,10 @@ class Lease:
                     return None
                 try:
                     about = json.loads(content)
-                    return _Found(generation, about["holder"], about["token"], float(about["seconds"]), written)
+                    return _Stored(generation, about["holder"], about["token"], float(about["seconds"]), written)
                 except (ValueError, KeyError, TypeError):
-                    # The lock of a disk, copied here with its run: nobody renews it.
-                    return _Found(generation, content.decode(errors="replace").strip(), "", self._seconds, written)
+                    # The lock file of a disk, copied to the bucket with its run: nobody renews it.
+                    return _Stored(generation, content.decode(errors="replace").strip(), "", self._seconds, written)
 
 
 @contextlib.contextmanager
@@ -207,7 +207,7 @@ def leased(path: Path, name: str) -> Iterator[None]:
 
 
 def now() -> float:
-    """Seconds by a clock that nobody sets."""
+    """Seconds of a monotonic clock."""
     return time.clock_gettime(_CLOCK)
 
 

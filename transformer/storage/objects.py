@@ -37,7 +37,7 @@ def object_at(path: Path) -> Any:
 def check_bucket(path: Path) -> None:
     """Ask for the bucket itself, by a client that wants a project, as orbax does before it removes a checkpoint.
 
-    What is lacking for that would else end the run hours from now.
+    Without that permission or project the run would end at the first removal, hours later.
 
     Errors: OSError.
     """
@@ -51,7 +51,7 @@ def check_bucket(path: Path) -> None:
 def told(path: Path) -> Iterator[None]:
     """Errors of the client's libraries as an OSError that says what is wrong with `path`.
 
-    Errors: FileNotFoundError for an object that is not there; OSError.
+    Errors: FileNotFoundError for a missing object; OSError.
     """
     import requests
     from google.api_core.exceptions import GoogleAPIError, NotFound, PreconditionFailed
@@ -62,7 +62,7 @@ def told(path: Path) -> Iterator[None]:
     except PreconditionFailed:
         raise  # no fault, but an answer to whoever stated the condition
     except NotFound as error:
-        raise FileNotFoundError(f"{path} is not there ({_line(error)})") from error
+        raise FileNotFoundError(f"{path} is missing ({_line(error)})") from error
     except (GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
         raise OSError(f"{path} cannot be reached: {_line(error)}") from error
 

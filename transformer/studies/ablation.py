@@ -49,8 +49,8 @@ class Ablation:
 
     Every arm is trained on every task of `tasks` (named sets of overrides) with every seed of `seeds` and every
     combination of the `tuned` values. For each arm and task the values with the best mean `chosen_by` are chosen, and
-    there the arms are compared with the `reference` by `reported`. `better` is the direction of both metrics, which
-    are "split/name" as in metrics.jsonl.
+    at these values each arm is compared with the `reference` by `reported`. `better` is the direction of both metrics,
+    which are "split/name" as in metrics.jsonl.
 
     `target` is a value of `chosen_by` whose first reaching is timed. A finished run whose `chosen_by` is worse than
     `diverged_beyond` counts as diverged. `notable` is the smallest difference that matters, in the units of
@@ -199,10 +199,10 @@ def _check_whole(name: str, numbers: tuple[int, ...], *, least: int = 0) -> None
 
 
 def _mapping(values: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
-    found = values.get(name, {})
-    if not isinstance(found, Mapping):
-        raise UserError(f"ablation.{name}={found!r} must be a dict")
-    return found
+    mapping = values.get(name, {})
+    if not isinstance(mapping, Mapping):
+        raise UserError(f"ablation.{name}={mapping!r} must be a dict")
+    return mapping
 
 
 def _stack(name: Any, values: Any) -> Stack:

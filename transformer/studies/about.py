@@ -35,20 +35,20 @@ def check_seeds(spec: Ablation, ledger: Ledger) -> None:
 
     Errors: UserError naming them all.
     """
-    there = {trial.config["seed"] for trial in ledger.trials()}
-    missing = sorted(there - set(spec.seeds))
+    trained = {trial.config["seed"] for trial in ledger.trials()}
+    missing = sorted(trained - set(spec.seeds))
     if missing:
-        every = ",".join(str(seed) for seed in sorted(there | set(spec.seeds)))
+        every = ",".join(str(seed) for seed in sorted(trained | set(spec.seeds)))
         raise UserError(
             f"--workdir={ledger.path} has runs of seed {', '.join(map(str, missing))} too, and seeds that are left out "
-            f"once they were seen make a study say what one likes: say --seeds={every}, or choose another --workdir"
+            f"once they were seen bias the result: say --seeds={every}, or choose another --workdir"
         )
 
 
 def check_arms(
     spec: Ablation, base: Mapping[str, Any], planned: Sequence[Planned], data_dir: str | None = None
 ) -> dict[str, Any]:
-    """Refuse arms that are not compared on equal terms; what each arm is, beside the reference.
+    """Refuse arms that see other data than the reference; the differences and parameters of each arm.
 
     Errors: UserError for arms whose data differ, data that are missing, and metrics of splits that nothing reports.
     """
@@ -69,7 +69,7 @@ def check_arms(
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
-    """What was noted in the directory of an ablation; None where nothing was.
+    """What `write_about` recorded in the directory of an ablation; None where it has not.
 
     Errors: UserError for a file that is no JSON object.
     """
@@ -77,21 +77,21 @@ def read_about(path: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return {"base": found["base"], "arms": found["arms"], **found}
+        about = json.loads(file.read_text(encoding="utf-8"))
+        return {"base": about["base"], "arms": about["arms"], **about}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is not what an ablation writes ({error!r}): remove it, and it is made anew") from error
 
 
 def write_about(path: Path, about: Mapping[str, Any]) -> None:
-    """Note it."""
+    """Record `about` in the directory of an ablation."""
     write_json(path / _FILE, about)
 
 
 def measure_initial_gradients(
     spec: Ablation, base: Mapping[str, Any], about: Mapping[str, Any], data_dir: str | None = None
 ) -> dict[str, Any]:
-    """`about` with the gradients of the study's stacks at initialisation, measured unless they are there."""
+    """`about` with the gradients of the study's stacks at initialisation, measured unless `about` holds them."""
     stacks = plain(to_config(spec.initial_gradients))
     if not stacks:
         return {**about, "initial_gradients": None, "stacks": {}}

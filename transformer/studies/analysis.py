@@ -1,4 +1,4 @@
-"""What a study found: a pure function of its cells, from which the page, the JSON and the CSV are written."""
+"""The result of a study: a pure function of its cells, from which the page, the JSON and the CSV are written."""
 
 import enum
 import itertools
@@ -11,7 +11,7 @@ from transformer.studies.ablation import Ablation
 from transformer.studies.cells import Cell, Point
 from transformer.studies.choice import DIVERGED, DONE, FAILED, Study, arrange, beats, best, finished, worst
 from transformer.studies.comparisons import Comparison, comparisons
-from transformer.studies.statistics import interquartile_interval, interquartile_mean, t_test, wilson
+from transformer.studies.statistics import interquartile_interval, interquartile_mean, permutation_p, t_test, wilson
 from transformer.studies.wording import reason, summary, warnings
 
 
@@ -19,9 +19,9 @@ def analyse(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> 
     """The result of a study, ready for JSON: None where there is no number, never NaN.
 
     For each arm and task the tuned values are chosen that lost the fewest seeds and, of those, have the best mean of
-    `chosen_by`; all that is said of the arm, but for `sensitivity`, `map` and `runs`, is of its runs there. Values of
-    several tasks are averaged seed by seed before anything else. `about` is what runs do not tell: the differences
-    of each arm's config, its parameters, the machine.
+    `chosen_by`; every figure of the arm but `sensitivity`, `map` and `runs` is of its runs at those values. Values of
+    several tasks are averaged seed by seed before anything else. `about` is what the runs do not record: the
+    differences of each arm's config, its parameters, the machine.
 
     Errors: ValueError for a cell that has no place in the study, or whose place another has.
     """
@@ -155,13 +155,13 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 def _bands(study: Study, arm: str) -> dict[str, Any]:
     """Every curve of the study as a band over seeds; of several tasks their mean, and each by the task's name."""
-    found = {}
+    bands = {}
     for metric in study.spec.curves:
         curve = _metric(metric)
-        found[metric] = _band(study, arm, curve, list(study.spec.tasks))
+        bands[metric] = _band(study, arm, curve, list(study.spec.tasks))
         if len(study.spec.tasks) > 1:
-            found |= {f"{metric} ({task})": _band(study, arm, curve, [task]) for task in study.spec.tasks}
-    return {name: band for name, band in found.items() if band["steps"]}
+            bands |= {f"{metric} ({task})": _band(study, arm, curve, [task]) for task in study.spec.tasks}
+    return {name: band for name, band in bands.items() if band["steps"]}
 
 
 def _metric(name: str) -> Callable[[Cell], Sequence[Point]]:
@@ -174,14 +174,14 @@ def _statistic(name: str, site: str) -> Callable[[Cell], Sequence[Point]]:
 
 def _heads(study: Study, arm: str) -> dict[str, Any]:
     cells = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
-    found: dict[str, dict[str, Any]] = {}
+    bands: dict[str, dict[str, Any]] = {}
     for name, site in dict.fromkeys(
         (name, site) for cell in cells for name, sites in cell.heads.items() for site in sites
     ):
         band = _band(study, arm, _statistic(name, site), list(study.spec.tasks))
         if band["steps"]:
-            found.setdefault(name, {})[site] = band
-    return found
+            bands.setdefault(name, {})[site] = band
+    return bands
 
 
 def _band(
@@ -317,6 +317,7 @@ def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
         "differences": [{"task": task, "seed": seed, "value": value} for seed, value in pair.differences.items()],
         "n": pair.n,
         "p": pair.test and pair.test.p,
+        "p_permutation": permutation_p(list(pair.differences.values())) if pair.test else None,
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
         "why": reason(study, pair),

@@ -55,19 +55,19 @@ def differences(planned: Sequence[Planned], reference: str) -> dict[str, list[di
     first: dict[tuple[str, str], Planned] = {}
     for each in planned:
         first.setdefault((each.arm, each.task), each)
-    found: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
+    differences: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
     for (arm, task), each in first.items():
-        there = flatten(first[reference, task].trial.config)
-        here = flatten(each.trial.config)
-        for key in dict.fromkeys((*there, *here)):
-            if key not in _NAMES and (key not in here or key not in there or not same(here[key], there[key])):
-                entry = {"key": key, "reference": there.get(key), "arm": here.get(key)}
-                found[arm].setdefault(key, entry)
-    return {arm: list(entries.values()) for arm, entries in found.items()}
+        base = flatten(first[reference, task].trial.config)
+        own = flatten(each.trial.config)
+        for key in dict.fromkeys((*base, *own)):
+            if key not in _NAMES and (key not in own or key not in base or not same(own[key], base[key])):
+                entry = {"key": key, "reference": base.get(key), "arm": own.get(key)}
+                differences[arm].setdefault(key, entry)
+    return {arm: list(entries.values()) for arm, entries in differences.items()}
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two plain values are one to JSON, to which 1, 1.0 and true differ."""
+    """Whether two plain values are equal as JSON, in which 1, 1.0 and true differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

@@ -91,10 +91,10 @@ def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
             cell.arm in spec.arms and cell.task in spec.tasks and cell.seed in spec.seeds and words in combinations
         ):
             raise ValueError(f"{_named(cell)} is of no arm, task, tuned value or seed of this study")
-        there = places.setdefault((cell.arm, cell.task, words), {})
-        if cell.seed in there:
-            raise ValueError(f"{_named(cell)} is there twice: {there[cell.seed].directory} and {cell.directory}")
-        there[cell.seed] = _judged(spec, cell)
+        by_seed = places.setdefault((cell.arm, cell.task, words), {})
+        if cell.seed in by_seed:
+            raise ValueError(f"{_named(cell)} has two runs: {by_seed[cell.seed].directory} and {cell.directory}")
+        by_seed[cell.seed] = _judged(spec, cell)
     ordered = {
         (arm, task, words): tuple(place[seed] for seed in spec.seeds if seed in place)
         for arm in spec.arms
@@ -137,7 +137,7 @@ def _choice(study: Study, arm: str, task: str) -> Mapping[str, Any] | None:
 
 
 def _words(tuned: Mapping[str, Any]) -> str:
-    """Tuned values as words that can be compared: to == alone, 1 would be True, and a tuple no list."""
+    """Tuned values as JSON text, in which 1 is not True and a tuple is a list."""
     return json.dumps(dict(tuned), sort_keys=True, default=str)
 
 

@@ -12,10 +12,10 @@ from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned
 from transformer.studies.cells import Cell, Point
-from transformer.training.sinks import read_metrics
 
 # What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token
 # (Xiao et al. 2023).
@@ -61,7 +61,7 @@ def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
     if not (maps / "zarr.json").exists():
         return {}
     store = MapStore.existing(maps)
-    found: dict[str, dict[str, tuple[Point, ...]]] = {}
+    curves: dict[str, dict[str, tuple[Point, ...]]] = {}
     for site in store.sites:
         statistics = store.statistics(site.name)
         for name, stored in HEADS.items():
@@ -76,8 +76,8 @@ def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
                 (step, float(mean)) for step, mean in zip(store.steps, means_S, strict=True) if np.isfinite(mean)
             )
             if points:
-                found.setdefault(name, {})[site.name] = points
-    return found
+                curves.setdefault(name, {})[site.name] = points
+    return curves
 
 
 def provenance(directories: Sequence[Path]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def provenance(directories: Sequence[Path]) -> dict[str, Any]:
 
 def _cell(spec: Ablation, ended: Ended) -> Cell:
     run, planned = RunDirectory(ended.path), ended.planned
-    records = read_metrics(run.metrics_file) if run.metrics_file.exists() else []
+    records = read_records(run.metrics_file)
     if ended.state == "done":
         _check_reported(spec, records, planned)
     of_choice = curve(records, spec.chosen_by)

@@ -93,7 +93,7 @@ def _judge(study: Study, family: Sequence[Comparison]) -> Iterator[Comparison]:
 
 
 def _power(test: MeanTest, level: float, notable: float | None) -> Power:
-    """At Holm's strictest step, 5 % over the family: whatever the other comparisons give, the verdict sees it then."""
+    """The power at Holm's strictest step, 5 % over the family: it holds whatever the other comparisons give."""
     if test.deviation == 0:
         return Power(0.0, level, None, ())
     detectable = test.deviation * detectable_effect(test.n, level)

@@ -12,8 +12,8 @@ _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 def share_compiled(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
     """Keep what jax compiles in `folder` for the next process that needs it; call it before jax is imported.
 
-    A folder that the user named stays. No one else can write there, as what lies there is run. Entries are packed with
-    zlib: with zstandard, a damaged one, such as a kill leaves behind, can crash the process that reads it.
+    A folder that the user named is kept. Only the user can write to it, for its entries are run as programs. Entries
+    are packed with zlib: with zstandard, a damaged one, as a kill leaves it, can crash the process that reads it.
     """
     if not environment.get(_VARIABLE):
         folder.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def share_compiled(folder: Path, environment: MutableMapping[str, str] = os.envi
         raise RuntimeError("jax was imported before it was told where its programs are kept")
     # jax takes the best packer that can be imported while it is, and zlib where none can.
     better = ("zstandard", "compression.zstd")
-    there = {name: sys.modules[name] for name in better if name in sys.modules}
+    imported = {name: sys.modules[name] for name in better if name in sys.modules}
     for name in better:
         sys.modules[name] = None  # type: ignore[assignment]
     try:
@@ -31,4 +31,4 @@ def share_compiled(folder: Path, environment: MutableMapping[str, str] = os.envi
     finally:
         for name in better:
             del sys.modules[name]
-        sys.modules.update(there)
+        sys.modules.update(imported)

@@ -18,14 +18,14 @@ from transformer.tasks.contract import Task
 from transformer.training.assembly import compile_once
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.initialise_from import take
-from transformer.training.sharding import one_device
-from transformer.training.state import by_path, stream
+from transformer.training.mesh import one_device
+from transformer.training.state import by_path, key_for
 
 COMPARED = 4  # batches of each source, from its beginning
 
 
 class Digest(NamedTuple):
-    """An array in short."""
+    """The shape, type and hash of an array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -33,7 +33,7 @@ class Digest(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """How an arm begins, beside the reference.
+    """The parameters of an arm, and how many begin with the reference's values.
 
     Of its `of` arrays of parameters, `same` begin with the reference's very bits, those `differing` have the same
     shape and other values, and those `apart` have no counterpart of their shape.
@@ -52,7 +52,7 @@ def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | 
     For the first seed of every task the first training batches, and the first batches of every evaluation and their
     number, must be equal bit for bit. Which batches come is a pure function of the task's config and the seed, so that
     runs whose `task` sections are equal need not be compared; the others are built in folders under `folder`, from the
-    data in `data_dir` where the config does not say where they lie here.
+    data in `data_dir` where the config names no folder of this machine.
 
     Errors: UserError naming two arms and the keys under config.task in which they differ; and for data that is missing.
     """
@@ -63,14 +63,14 @@ def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | 
         if each.seed != planned[0].seed:
             continue
         config = each.trial.config["task"]
-        found = next(((task, sums) for known, task, sums in built if same(known, config)), None)
-        if found is None:
+        task_and_digests = next(((task, sums) for known, task, sums in built if same(known, config)), None)
+        if task_and_digests is None:
             task = _build(each.trial.config, folder / str(len(built)), data_dir)
-            found = task, _fingerprint(task, each.seed)
-            built.append((config, *found))
-        of_arm.setdefault(each.arm, found[0])
-        other, expected = reference.setdefault(each.task, (each, found[1]))
-        _check_equal(other, expected, each, found[1])
+            task_and_digests = task, _fingerprint(task, each.seed)
+            built.append((config, *task_and_digests))
+        of_arm.setdefault(each.arm, task_and_digests[0])
+        other, expected = reference.setdefault(each.task, (each, task_and_digests[1]))
+        _check_equal(other, expected, each, task_and_digests[1])
     return of_arm
 
 
@@ -100,10 +100,10 @@ def beginnings(planned: Sequence[Planned], reference: str, of_arm: Mapping[str, 
 
 
 def initial_parameters(experiment: Experiment, task: Task) -> Any:
-    """The parameters with which a run of the experiment begins, found without its optimisers."""
+    """The parameters with which a run of the experiment begins, computed without its optimisers."""
     model = models.build(experiment.model, task.interface, experiment.precision)
     key = jax.random.key(experiment.run.seed)
-    make = compile_once(lambda key: model.init(stream(key, 0, "init")), one_device())
+    make = compile_once(lambda key: model.init(key_for(key, 0, "init")), one_device())
     if not experiment.initialise_from.run:
         return make(key).params
     taken, _ = take(experiment.initialise_from, model, jax.eval_shape(model.init, key), lambda: make(key))
@@ -118,17 +118,17 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
 
 
 def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
-    """Digests of what is fed, by what it is fed to."""
-    found: dict[str, Any] = {}
+    """Digests of batches, by the training step or the evaluation that reads them."""
+    digests: dict[str, Any] = {}
     source = task.source(seed)
     for number in range(COMPARED):
-        found |= _digests(f"training batch {number}", source[number])
+        digests |= _digests(f"training batch {number}", source[number])
     for evaluation in task.evaluations:
         what = f"evaluation {evaluation.name!r} of {evaluation.split}"
-        found[f"{what}: number of batches"] = len(evaluation.batches)
+        digests[f"{what}: number of batches"] = len(evaluation.batches)
         for number in range(min(COMPARED, len(evaluation.batches))):
-            found |= _digests(f"{what}, batch {number}", evaluation.batches[number])
-    return found
+            digests |= _digests(f"{what}, batch {number}", evaluation.batches[number])
+    return digests
 
 
 def _digests(what: str, batch: Mapping[str, Any]) -> dict[str, Digest]:
@@ -140,8 +140,8 @@ def _digest(leaf: Any) -> Digest:
     return Digest(array.shape, str(array.dtype), hashlib.sha256(array).hexdigest())
 
 
-def _check_equal(one: Planned, expected: Mapping[str, Any], other: Planned, found: Mapping[str, Any]) -> None:
-    place = next((name for name in (*expected, *found) if expected.get(name) != found.get(name)), None)
+def _check_equal(one: Planned, expected: Mapping[str, Any], other: Planned, digests: Mapping[str, Any]) -> None:
+    place = next((name for name in (*expected, *digests) if expected.get(name) != digests.get(name)), None)
     if place is None:
         return
     # Values of one arm can differ too, where what is tuned touches the data.
@@ -149,15 +149,15 @@ def _check_equal(one: Planned, expected: Mapping[str, Any], other: Planned, foun
     keys = "; ".join(_differing_keys(one.trial.config["task"], other.trial.config["task"]))
     raise UserError(
         f"arms whose data differ: {who[0]} and {who[1]} get another {place.partition(':')[0]} ({keys}): arms are "
-        "compared on the same data; let them agree there, or make each a task of ablation.tasks"
+        "compared on the same data; let these keys agree, or make each a task of ablation.tasks"
     )
 
 
 def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    here, there = flatten(one), flatten(other)
-    for key in dict.fromkeys((*here, *there)):
-        if not same(here.get(key), there.get(key)):
-            yield f"config.task.{key}={here.get(key)!r} against {there.get(key)!r}"
+    ours, theirs = flatten(one), flatten(other)
+    for key in dict.fromkeys((*ours, *theirs)):
+        if not same(ours.get(key), theirs.get(key)):
+            yield f"config.task.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
 
 
 def _beside(own: Mapping[str, Digest], reference: Mapping[str, Digest], parameters: int) -> Beginning:

@@ -1,4 +1,4 @@
-"""How large gradients are before anything is learned, layer by layer, in the arms of a study and at several depths.
+"""The size of gradients at initialisation, layer by layer, in the arms of a study and at several depths.
 
 Xiong et al. 2020 (section 3.3) explain with it why post-norm needs warm-up: the gradient of the last layer's
 feed-forward network is of order d sqrt(log d) with the norm behind the addition, whatever the depth L, and of order
@@ -26,7 +26,7 @@ from transformer.tasks.contract import Batch, Task, View
 from transformer.training.averages import with_average
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.schema import with_overrides
-from transformer.training.state import by_path, stream
+from transformer.training.state import by_path, key_for
 
 # Where a family keeps its first feed-forward matrices, [layer, width, hidden]; of two stacks the decoder's is measured.
 _FIRST_MATRICES = ("decoder/feed_forward/expand/kernel", "layers/feed_forward/expand/kernel")
@@ -131,16 +131,16 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
 
 
 def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float[Array, " L"]:
-    variables = model.init(stream(key, 0, "init"))
+    variables = model.init(key_for(key, 0, "init"))
     view = View(model, variables, {}, {}, jnp.int32(0), train=True)
-    view = view._replace(extra=task.init_extra(view, stream(key, 0, "extra")))
-    prepared, extra = task.prepare(view, batch, stream(key, 0, "prepare"))
+    view = view._replace(extra=task.init_extra(view, key_for(key, 0, "extra")))
+    prepared, extra = task.prepare(view, batch, key_for(key, 0, "prepare"))
     totals = task.totals(prepared)
 
     def loss(matrices_LxExF: Array) -> Array:
         params = with_average(variables.params, {path: matrices_LxExF})
         inner = view._replace(variables=Variables(params, variables.state), extra=extra)
-        losses = [o.loss(inner, prepared, totals, stream(key, 0, o.name))[0] for o in task.objectives]
+        losses = [o.loss(inner, prepared, totals, key_for(key, 0, o.name))[0] for o in task.objectives]
         return jnp.sum(jnp.stack(losses))
 
     gradient_LxExF = jax.grad(loss)(by_path(variables.params)[path])

@@ -1,10 +1,10 @@
-"""The ledger of a sweep: which trials there are, who is at one, and how each ended.
+"""The ledger of a sweep: the trials planned, which process holds one, and how each ended.
 
     WORKDIR/
         sweep.json                what the sweep is: base config, space, engine, seed, metric
         trials.jsonl              the trials in the order planned, a line each
-        ledger/NAME/lock          who is at a trial: held, so nobody else is
-        ledger/NAME/attempts.jsonl   every start of it, and whether it was left in good order
+        ledger/NAME/lock          held by the one process that trains the trial
+        ledger/NAME/attempts.jsonl   every start of it, and whether its worker stopped or died
         ledger/NAME/outcome.json  how it ended; nothing writes it twice
         trials/NAME/              the run directory
 
@@ -13,7 +13,7 @@ disk lets go of when the process dies (in a bucket it is a lease that ends unles
 outcome whose lock is free is pending, whatever became of those that had it before. Its outcome is written while its
 lock is held, so that it is written once.
 
-Nothing here imports jax.
+This module does not import jax.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _CORRECTABLE = ("metric", "better")  # as long as no trial has a value by them
 
 
 class State(enum.Enum):
-    """What a trial is at."""
+    """The state of a trial."""
 
     PENDING = "pending"
     LEASED = "leased"
@@ -79,11 +79,11 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, sweep: Mapping[str, Any]) -> "Ledger":
-        """The sweep at `path`, begun or gone on with; `sweep` holds the plain facts that fix what it is.
+        """The sweep at `path`, made if it is missing; `sweep` holds the plain values that identify it.
 
-        A metric that was misnamed may be put right as long as no trial has a value by it.
+        A misnamed metric may be corrected as long as no trial has a value of it.
 
-        Errors: UserError where another sweep is there (with the first differences) or something else.
+        Errors: UserError where the directory holds another sweep (with the first differences) or something else.
         """
         path, facts = locate(path), plain(sweep)
         ledger = cls(path)
@@ -92,11 +92,11 @@ class Ledger:
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
             with ledger._planning():
                 _check_directory(path)
-                found = ledger.facts() if (path / _FACTS).is_file() else None
-                if found is not None:
+                recorded = ledger.facts() if (path / _FACTS).is_file() else None
+                if recorded is not None:
                     free = () if ledger.any_value() else _CORRECTABLE
-                    _check_facts(path, {**found, **{key: facts[key] for key in free if key in facts}}, facts)
-                if found != facts:
+                    _check_facts(path, {**recorded, **{key: facts[key] for key in free if key in facts}}, facts)
+                if recorded != facts:
                     text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
                     storage_of(path).replace(path / _FACTS, f"{text}\n".encode())
         return ledger
@@ -115,20 +115,20 @@ class Ledger:
         return cls(path)
 
     def facts(self) -> dict[str, Any]:
-        """What the sweep is.
+        """The plain values that identify the sweep.
 
         Errors: UserError when the file is no JSON object.
         """
         return _object(self.path / _FACTS)
 
     def plan(self, trials: Sequence[Trial]) -> None:
-        """Append the trials that are not there yet."""
+        """Append the trials that are not planned yet."""
         if {trial.name for trial in trials} - {trial.name for trial in self.trials()}:
             with self._planning():
                 self._append(trials)
 
     def extend(self, total: int, propose: Callable[[], Trial | None]) -> bool:
-        """Append what `propose` says unless there are `total` trials; whether there is more to do now.
+        """Append the trial that `propose` returns unless `total` are planned; False where it returns None.
 
         One process proposes at a time and sees what all others have planned.
         """
@@ -145,7 +145,7 @@ class Ledger:
         """All trials, in the order planned."""
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
-            content = storage_of(self.path).read(self.path / _TRIALS) if version else b""
+            content = (self.path / _TRIALS).read_bytes() if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
             lines = content.rpartition(b"\n")[0].splitlines()
             self._trials = tuple(Trial(**json.loads(line)) for line in lines)
@@ -153,7 +153,7 @@ class Ledger:
         return self._trials
 
     def state(self, trial: Trial) -> State:
-        """What a trial is at."""
+        """The state of a trial."""
         outcome = self.outcome(trial)
         if outcome is not None:
             return outcome.state
@@ -165,8 +165,10 @@ class Ledger:
             file = self._folder(trial) / "outcome.json"
             if not file.is_file():
                 return None
-            found = _object(file)
-            self._outcomes[trial.name] = Outcome(State(found["state"]), found["value"], found["step"], found["message"])
+            recorded = _object(file)
+            self._outcomes[trial.name] = Outcome(
+                State(recorded["state"]), recorded["value"], recorded["step"], recorded["message"]
+            )
         return self._outcomes[trial.name]
 
     def times(self, trial: Trial) -> tuple[float, float] | None:
@@ -174,8 +176,8 @@ class Ledger:
         file = self._folder(trial) / "outcome.json"
         if not file.is_file():
             return None
-        found = _object(file)
-        return found["began"], found["ended"]
+        recorded = _object(file)
+        return recorded["began"], recorded["ended"]
 
     def directory(self, trial: Trial) -> Path:
         """Where a trial is trained: a run directory as any other."""
@@ -183,16 +185,16 @@ class Ledger:
 
     @contextlib.contextmanager
     def lease(self, trial: Trial) -> Iterator["Lease"]:
-        """Be at a trial, alone, while the context lasts.
+        """Hold a trial, for this process alone, while the context lasts.
 
-        Errors: InUse where another process is at it; in a bucket Lost, when the lease could not be renewed.
+        Errors: InUse where another process holds it; in a bucket Lost, when the lease could not be renewed.
         """
         folder = self._folder(trial)
         with storage_of(folder).claim(folder, _LOCK):
             yield Lease(self, trial, folder, time.time())
 
     def forget_failed(self) -> int:
-        """Make failed trials pending again, as if never begun but for what their directories hold; how many."""
+        """Make failed trials pending again and return their number; their run directories stay."""
         count = 0
         for trial in self.trials():
             outcome = self.outcome(trial)
@@ -211,15 +213,15 @@ class Ledger:
 
     def any_value(self) -> bool:
         """Whether any trial has a value by the metric."""
-        found = (self.outcome(trial) for trial in self.trials())
-        return any(outcome is not None and outcome.value is not None for outcome in found)
+        outcomes = (self.outcome(trial) for trial in self.trials())
+        return any(outcome is not None and outcome.value is not None for outcome in outcomes)
 
     def _folder(self, trial: Trial) -> Path:
         return self.path / _LEDGER / trial.name
 
     @contextlib.contextmanager
     def _planning(self) -> Iterator[None]:
-        """Plan alone; who else plans waits."""
+        """Hold the lock on planning; another process that plans waits."""
         folder = self.path / _LEDGER / _PLANNING
         with contextlib.ExitStack() as stack:
             while True:
@@ -231,8 +233,8 @@ class Ledger:
             yield
 
     def _append(self, trials: Sequence[Trial]) -> None:
-        there = {trial.name for trial in self.trials()}
-        new = {trial.name: trial for trial in trials if trial.name not in there}
+        planned = {trial.name for trial in self.trials()}
+        new = {trial.name: trial for trial in trials if trial.name not in planned}
         if not new:
             return
         file = storage_of(self.path).append_to(self.path / _TRIALS)
@@ -243,7 +245,7 @@ class Ledger:
 
 @dataclasses.dataclass(frozen=True)
 class Lease:
-    """A trial that this process is at."""
+    """A trial that this process holds."""
 
     ledger: Ledger
     trial: Trial
@@ -253,19 +255,19 @@ class Lease:
     def attempts(self) -> list[Attempt]:
         """The starts so far that are not forgotten."""
         try:
-            content = storage_of(self.folder).read(self.folder / "attempts.jsonl")
+            content = (self.folder / "attempts.jsonl").read_bytes()
         except FileNotFoundError:
             return []
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         for line in content.rpartition(b"\n")[0].splitlines():
             entry = json.loads(line)
             if "step" in entry:
-                found.append(Attempt(entry["step"], left=False))
+                attempts.append(Attempt(entry["step"], left=False))
             elif "forgotten" in entry:
-                found.clear()
+                attempts.clear()
             else:
-                found[-1] = found[-1]._replace(left=True)
-        return found
+                attempts[-1] = attempts[-1]._replace(left=True)
+        return attempts
 
     def begin(self, step: int) -> None:
         """Note this start, after `step` steps of earlier ones."""
@@ -282,7 +284,7 @@ class Lease:
     def record(self, outcome: Outcome) -> None:
         """Write how the trial ended.
 
-        Errors: RuntimeError where that is known already.
+        Errors: RuntimeError where it has an outcome already.
         """
         if self.ledger.outcome(self.trial) is not None:
             raise RuntimeError(f"trial {self.trial.name} has an outcome already")
@@ -304,7 +306,7 @@ def _whole_lines(content: bytes) -> bytes:
 
 
 def _held(lock: Path) -> bool:
-    """Whether a live process holds a lock, without waiting. In a bucket: whether the lease is there."""
+    """Whether a live process holds a lock, without waiting. In a bucket: whether the lease exists."""
     if not lock.is_file():
         return False
     if not isinstance(lock, Path):
@@ -343,15 +345,15 @@ def _check_directory(path: Path) -> None:
             )
 
 
-def _check_facts(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    here, there = _flatten(wanted), _flatten(found)
-    different = [key for key in here | there if here.get(key) != there.get(key)]
+def _check_facts(path: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    new, old = _flatten(wanted), _flatten(recorded)
+    different = [key for key in new | old if new.get(key) != old.get(key)]
     if different:
-        said = [f"{key}={there.get(key, 'absent')}, not {here.get(key, 'absent')}" for key in different[:_SHOWN]]
+        said = [f"{key}={old.get(key, 'absent')}, not {new.get(key, 'absent')}" for key in different[:_SHOWN]]
         more = f" (and {len(different) - _SHOWN} more)" if len(different) > _SHOWN else ""
         raise UserError(
             f"--workdir={path} holds another sweep: {'; '.join(said)}{more}; choose another --workdir, or go back to "
-            "what is there to complete it"
+            "the recorded values to complete it"
         )
 
 
@@ -372,7 +374,7 @@ def _flatten(value: Any, key: str = "") -> dict[str, str]:
 
 @contextlib.contextmanager
 def _usable(path: Path) -> Iterator[None]:
-    """A place that cannot be asked or written to is a mistake of whoever named it."""
+    """An OSError of the directory as a UserError that names --workdir."""
     try:
         yield
     except OSError as error:

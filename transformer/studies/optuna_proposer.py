@@ -107,7 +107,7 @@ class OptunaProposer:
         Errors: UserError where no config that it proposed can be.
         """
         self._tell(ledger)
-        there = {trial.name: trial for trial in ledger.trials()}
+        planned = {trial.name: trial for trial in ledger.trials()}
         mistakes: list[UserError] = []
         for _ in range(_DOUBLES):
             number = len(self._study.get_trials(deepcopy=False))
@@ -121,16 +121,15 @@ class OptunaProposer:
                 mistakes.append(error)
                 continue
             asked.set_user_attr(_NAME, trial.name)
-            if trial.name not in there:
+            if trial.name not in planned:
                 return trial
-            self._end(asked.number, ledger.outcome(there[trial.name]), ())
-        other = None if self._space.size is None else self._untried(there)
-        if other is None and len(mistakes) == _DOUBLES and (self._space.size is None or not there):
+            self._end(asked.number, ledger.outcome(planned[trial.name]), ())
+        other = None if self._space.size is None else self._untried(planned)
+        if other is None and len(mistakes) == _DOUBLES and (self._space.size is None or not planned):
             raise mistakes[-1]
         return other
 
     def prune(self, trial: Trial, step: int, value: float) -> bool:
-        """Whether Hyperband stops the trial here."""
         if self._engine != "hyperband":
             return False
         running = self._running().get(trial.name)
@@ -142,31 +141,31 @@ class OptunaProposer:
         if step not in running.intermediate_values:
             self._storage.set_trial_intermediate_value(identity, step, value)
         if step >= trial.config["steps"]:
-            return False  # there is nothing left to save
+            return False  # stopping at the last step saves nothing
         return bool(self._study.pruner.prune(self._study, self._storage.get_trial(identity)))
 
-    def _untried(self, there: Mapping[str, Trial]) -> Trial | None:
+    def _untried(self, planned: Mapping[str, Trial]) -> Trial | None:
         for overrides in drawn(self._space, self._seed):
             with contextlib.suppress(UserError):
                 trial = make_trial(self._base, overrides)
-                if trial.name not in there:
+                if trial.name not in planned:
                     return trial
         return None
 
     def _running(self) -> dict[str, Any]:
         state = self._optuna.trial.TrialState.RUNNING
-        found = self._study.get_trials(deepcopy=False, states=(state,))
-        return {trial.user_attrs.get(_NAME, ""): trial for trial in found}
+        running = self._study.get_trials(deepcopy=False, states=(state,))
+        return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
 
     def _tell(self, ledger: Ledger) -> None:
-        """Tell how trials ended; one whose worker died before it was planned never was."""
-        there = {trial.name: trial for trial in ledger.trials()}
-        outcomes = {name: ledger.outcome(trial) for name, trial in there.items()}
+        """Tell Optuna how trials ended; a proposal whose worker died before it was planned has failed."""
+        planned = {trial.name: trial for trial in ledger.trials()}
+        outcomes = {name: ledger.outcome(trial) for name, trial in planned.items()}
         values = tuple(each.value for each in outcomes.values() if each is not None and each.value is not None)
         state = self._optuna.trial.TrialState.RUNNING
         for asked in self._study.get_trials(deepcopy=False, states=(state,)):
             name = asked.user_attrs.get(_NAME)
-            if name not in there or outcomes[name] is not None:
+            if name not in planned or outcomes[name] is not None:
                 self._end(asked.number, outcomes.get(name), values)
 
     def _end(self, number: int, outcome: Outcome | None, values: tuple[float, ...]) -> None:
@@ -192,21 +191,18 @@ class OptunaProposer:
 
 
 class _Suggested:
-    """What decides as an Optuna trial suggests."""
+    """Draws what an Optuna trial suggests."""
 
     def __init__(self, trial: Any):
         self._trial = trial
 
     def index(self, name: str, labels: tuple[str, ...]) -> int:
-        """Which label is suggested."""
         return labels.index(self._trial.suggest_categorical(name, labels))
 
     def number(self, name: str, low: float, high: float, log: bool) -> float:
-        """A number."""
         return float(self._trial.suggest_float(name, low, high, log=log))
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """A whole number."""
         return int(self._trial.suggest_int(name, low, high))
 
 
@@ -228,7 +224,7 @@ def _journal(optuna: Any, path: Path) -> Any:
 
 
 class _KernelLock:
-    """A lock that a worker which dies lets go of at once; the library's own would be waited for."""
+    """A lock that the kernel frees when its worker dies; with Optuna's own, the others would wait for it."""
 
     def __init__(self, path: Path):
         self._path, self._descriptor = path, -1
@@ -241,7 +237,6 @@ class _KernelLock:
         return True
 
     def release(self) -> None:
-        """Let go."""
         os.close(self._descriptor)
 
 

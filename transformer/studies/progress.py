@@ -1,4 +1,4 @@
-"""How far a sweep is, for the person who watches: a table on a terminal, lines elsewhere, a file and a summary."""
+"""The progress of a sweep: a table on a terminal, lines elsewhere, a file and a summary."""
 
 import csv
 import io
@@ -13,9 +13,10 @@ import rich.table
 import rich.text
 
 from transformer.overrides import describe
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import Metric, last_step, reached, read_last_records
 from transformer.storage import storage_of
 from transformer.studies.ledger import Ledger, State
-from transformer.studies.reports import Metric, last_step, reached, read_last
 from transformer.studies.trials import Trial
 
 _RANK = {state: rank for rank, state in enumerate(("done", "leased", "pruned", "diverged", "failed", "pending"))}
@@ -42,9 +43,9 @@ def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
         if outcome is not None:
             rows.append(Row(trial, outcome.state, outcome.step, outcome.value, outcome.message))
         elif state == State.LEASED:
-            records = read_last(ledger.directory(trial))
-            found = reached(records, metric)
-            rows.append(Row(trial, state, last_step(records), found.value if found else None, ""))
+            records = read_last_records(RunDirectory(ledger.directory(trial)).metrics_file)
+            last = reached(records, metric)
+            rows.append(Row(trial, state, last_step(records), last.value if last else None, ""))
         else:
             rows.append(Row(trial, state, 0, None, ""))
     return rows
@@ -67,17 +68,19 @@ def best_done(rows: Sequence[Row], maximise: bool) -> Row | None:
 
 def counts(rows: Sequence[Row], total: int) -> str:
     """How many trials are at what: "3 of 12 finished: 2 done, 1 diverged; 4 leased, 5 pending"."""
-    found = Counter(row.state for row in rows)
-    found[State.PENDING] += total - len(rows)  # those that are not proposed yet
+    by_state = Counter(row.state for row in rows)
+    by_state[State.PENDING] += total - len(rows)  # those that are not proposed yet
     open_states = (State.LEASED, State.PENDING)
-    ended = ", ".join(f"{found[state]} {state.value}" for state in State if state not in open_states and found[state])
-    still = ", ".join(f"{found[state]} {state.value}" for state in open_states if found[state])
-    finished = total - sum(found[state] for state in open_states)
+    ended = ", ".join(
+        f"{by_state[state]} {state.value}" for state in State if state not in open_states and by_state[state]
+    )
+    still = ", ".join(f"{by_state[state]} {state.value}" for state in open_states if by_state[state])
+    finished = total - sum(by_state[state] for state in open_states)
     return f"{finished} of {total} finished" + (f": {ended}" if ended else "") + (f"; {still}" if still else "")
 
 
 class Watch(Protocol):
-    """What shows how far a sweep is."""
+    """Shows the progress of a sweep."""
 
     def show(self, rows: Sequence[Row], total: int) -> None:
         """Show the trials as they are now."""
@@ -99,7 +102,6 @@ class _Lines:
         self._seen: dict[str, State] = {}
 
     def show(self, rows: Sequence[Row], total: int) -> None:
-        """Print what has changed."""
         changed = [row for row in rows if self._seen.get(row.trial.name, State.PENDING) != row.state]
         for row in changed:
             value = "" if row.value is None else f"  {self._metric} {row.value:.4g}"
@@ -123,11 +125,9 @@ class _Table:
         self._live.start()
 
     def show(self, rows: Sequence[Row], total: int) -> None:
-        """Draw the table."""
         self._live.update(draw(rows, total, self._metric, self._maximise, self._console.height - _ABOVE), refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
         self._live.stop()
 
 
@@ -167,7 +167,7 @@ def write_csv(ledger: Ledger, rows: Sequence[Row], metric: Metric) -> Path:
 
 
 def summarise(ledger: Ledger, rows: Sequence[Row], metric: Metric, best: Row | None, command: str) -> str:
-    """What came out: the best trial, its directory and the command that trains it again, and what went wrong."""
+    """The result of a sweep: the best trial, its directory, the command that trains it again, and what failed."""
     lines = [counts(rows, len(rows))]
     if best is not None:
         lines += [

@@ -1,4 +1,4 @@
-"""Who says what the next trials are: all points of a space, or chance; Optuna's samplers are in `optuna_proposer`."""
+"""Grid and random search: proposers of a sweep's next trials; Optuna's samplers are in `optuna_proposer`."""
 
 import itertools
 import random
@@ -22,7 +22,7 @@ class Proposer(Protocol):
     def propose(self, ledger: Ledger) -> Trial | None:
         """The next trial; None where there is none. Called by one process at a time.
 
-        Errors: UserError for a config that cannot be.
+        Errors: UserError for an invalid config.
         """
 
     def prune(self, trial: Trial, step: int, value: float) -> bool:
@@ -58,28 +58,28 @@ def check_total(total: int | None, space: Space) -> int:
 
 
 def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed: int) -> list[Trial]:
-    """The first `total` trials of a grid, or of chance; fewer where there are no more. No two are the same.
+    """The first `total` trials of a grid or of random search, or all of a smaller space; no two are the same.
 
-    More of them begin with the same ones.
+    A larger `total` begins with the same trials.
 
-    Errors: UserError for a config that cannot be.
+    Errors: UserError for an invalid config.
     """
     points = _grid(space) if engine == "grid" else drawn(space, seed)
-    found: dict[str, Trial] = {}
+    trials: dict[str, Trial] = {}
     doubles = 0
     for overrides in points:
         trial = make_trial(base, overrides)
-        doubles = doubles + 1 if trial.name in found else 0
-        found.setdefault(trial.name, trial)
-        if len(found) == total or (space.size is None and doubles == _DOUBLES):
+        doubles = doubles + 1 if trial.name in trials else 0
+        trials.setdefault(trial.name, trial)
+        if len(trials) == total or (space.size is None and doubles == _DOUBLES):
             break
-    return list(found.values())
+    return list(trials.values())
 
 
 def any_drawn(base: Mapping[str, Any], space: Space, seed: int) -> Trial:
-    """The first trial by chance whose config can be.
+    """The first random trial whose config is valid.
 
-    Errors: UserError where of `_DRAWS` none can.
+    Errors: UserError where none of `_DRAWS` draws is.
     """
     mistakes = []
     for overrides in itertools.islice(drawn(space, seed), _DRAWS):
@@ -91,7 +91,7 @@ def any_drawn(base: Mapping[str, Any], space: Space, seed: int) -> Trial:
 
 
 def drawn(space: Space, seed: int) -> Iterator[Overrides]:
-    """Points by chance: of a finite space each once, of another without end."""
+    """Random points: of a finite space each once, of any other without end."""
     if space.size is not None:
         return (space.point(number) for number in permutation(space.size, seed))
     chance = Chance(random.Random(seed))

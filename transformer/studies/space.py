@@ -23,7 +23,7 @@ Overrides = dict[str, Any]
 
 
 class Ask(Protocol):
-    """Who decides where a space leaves something open: chance, or a sampler that learns from earlier trials.
+    """What draws a value of a space: a random generator, or a sampler that learns from earlier trials.
 
     `name` is one place of the space; the same place is always asked by the same name.
     """
@@ -68,24 +68,19 @@ class Choice:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key."""
         return (self.key,)
 
     @property
     def size(self) -> int:
-        """One point a value."""
         return len(self.values)
 
     def point(self, number: int) -> Overrides:
-        """The value with that number."""
         return {self.key: self.values[number]}
 
     def draw(self, ask: Ask, place: str = "") -> Overrides:
-        """A value."""
         return self.point(ask.index(place + self.key, tuple(map(_plain, self.values))))
 
     def describe(self) -> Any:
-        """{"choice": {key: values}}."""
         return {"choice": {self.key: json.loads(_plain(self.values))}}
 
 
@@ -100,24 +95,19 @@ class Uniform:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key."""
         return (self.key,)
 
     @property
     def size(self) -> None:
-        """Without end."""
         return None
 
     def point(self, number: int) -> Overrides:
-        """Errors: ValueError, as its points cannot be counted."""
         raise ValueError(f"the points of {self.key} cannot be counted")
 
     def draw(self, ask: Ask, place: str = "") -> Overrides:
-        """A number."""
         return {self.key: ask.number(place + self.key, self.low, self.high, self.log)}
 
     def describe(self) -> Any:
-        """{"log_uniform": {key: [low, high]}}."""
         return {"log_uniform" if self.log else "uniform": {self.key: [self.low, self.high]}}
 
 
@@ -131,24 +121,19 @@ class Integers:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key."""
         return (self.key,)
 
     @property
     def size(self) -> int:
-        """One point a number."""
         return self.high - self.low + 1
 
     def point(self, number: int) -> Overrides:
-        """The number that far above the lowest."""
         return {self.key: self.low + number}
 
     def draw(self, ask: Ask, place: str = "") -> Overrides:
-        """A number."""
         return {self.key: ask.integer(place + self.key, self.low, self.high)}
 
     def describe(self) -> Any:
-        """{"integers": {key: [low, high]}}."""
         return {"integers": {self.key: [self.low, self.high]}}
 
 
@@ -160,17 +145,14 @@ class Product:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Those of all members."""
         return tuple(key for space in self.spaces for key in space.keys)
 
     @property
     def size(self) -> int | None:
-        """The product of the sizes."""
         sizes = [space.size for space in self.spaces]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
     def point(self, number: int) -> Overrides:
-        """A point of each member, the last of which changes fastest."""
         parts = []
         for space in reversed(self.spaces):
             assert space.size is not None
@@ -183,7 +165,6 @@ class Product:
         return {key: value for space in self.spaces for key, value in space.draw(ask, place).items()}
 
     def describe(self) -> Any:
-        """{"product": members}."""
         return {"product": [space.describe() for space in self.spaces]}
 
 
@@ -195,27 +176,22 @@ class Zip:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Those of all members."""
         return tuple(key for space in self.spaces for key in space.keys)
 
     @property
     def size(self) -> int:
-        """That of each."""
         size = self.spaces[0].size
         assert size is not None
         return size
 
     def point(self, number: int) -> Overrides:
-        """The points with that number."""
         return {key: value for space in self.spaces for key, value in space.point(number).items()}
 
     def draw(self, ask: Ask, place: str = "") -> Overrides:
-        """One decision for all the keys."""
         labels = tuple(_plain(self.point(number)) for number in range(self.size))
         return self.point(ask.index(place + "+".join(self.keys), labels))
 
     def describe(self) -> Any:
-        """{"zip": members}."""
         return {"zip": [space.describe() for space in self.spaces]}
 
 
@@ -227,17 +203,14 @@ class Chain:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Those of any member, each once."""
         return tuple(dict.fromkeys(key for space in self.spaces for key in space.keys))
 
     @property
     def size(self) -> int | None:
-        """The sum of the sizes."""
         sizes = [space.size for space in self.spaces]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def point(self, number: int) -> Overrides:
-        """The point with that number, counted through all members."""
         for space in self.spaces:
             assert space.size is not None
             if number < space.size:
@@ -248,19 +221,18 @@ class Chain:
     def draw(self, ask: Ask, place: str = "") -> Overrides:
         """Which member, then a draw of it; each is another place, also where they share keys."""
         names = tuple(f"{number}: {','.join(space.keys)}" for number, space in enumerate(self.spaces))
-        here = f"{place}chain({'+'.join(self.keys)})"
-        member = ask.index(here, names)
-        return self.spaces[member].draw(ask, f"{here}[{member}]/")
+        where = f"{place}chain({'+'.join(self.keys)})"
+        member = ask.index(where, names)
+        return self.spaces[member].draw(ask, f"{where}[{member}]/")
 
     def describe(self) -> Any:
-        """{"chain": members}."""
         return {"chain": [space.describe() for space in self.spaces]}
 
 
 class Sweep:
     """What a config file's `get_sweep(sweep)` is given: each method makes a space.
 
-    Errors: each UserError is one line that names the key or the sizes that cannot be.
+    Errors: each UserError is one line that names the key or the sizes at fault.
     """
 
     def choice(self, key: str, values: Iterable[Any]) -> Space:
@@ -269,14 +241,14 @@ class Sweep:
             raise UserError(f"choice({key!r}, {values!r}): a set has no order; give a list, as sorted(...)")
         if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
             raise UserError(f"choice({key!r}, {values!r}): give a list of values, as [{values!r}]")
-        found = tuple(values)
-        if not found:
+        tried = tuple(values)
+        if not tried:
             raise UserError(f"choice({key!r}) is empty: give it at least one value")
-        plain = [_plain(value, key) for value in found]
+        plain = [_plain(value, key) for value in tried]
         for value in plain:
             if plain.count(value) > 1:
                 raise UserError(f"choice({key!r}) has {value} twice: name each value once")
-        return Choice(_key(key), found)
+        return Choice(_key(key), tried)
 
     def log_uniform(self, key: str, low: float, high: float) -> Space:
         """One key with the numbers from low to high, each order of magnitude as likely as another."""
@@ -332,12 +304,11 @@ def permutation(size: int, seed: int) -> Iterator[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Chance:
-    """What decides at random."""
+    """Draws at random."""
 
     source: random.Random
 
     def index(self, name: str, labels: tuple[str, ...]) -> int:
-        """Each as likely."""
         return self.source.randrange(len(labels))
 
     def number(self, name: str, low: float, high: float, log: bool) -> float:
@@ -347,7 +318,6 @@ class Chance:
         return self.source.uniform(low, high)
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """Each as likely."""
         return self.source.randint(low, high)
 
 

@@ -6,16 +6,18 @@ what is tested is their difference, seed by seed.
 
 import functools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+from scipy import optimize, stats
 
 CONFIDENCE = 0.95  # of every interval
 SIGNIFICANCE = 0.05  # two-sided, of every test
-POWER = 0.8  # the share of studies that are to see a difference which is there
-RESAMPLES = 2000
+POWER = 0.8  # the share of studies that are to see a true difference
+RESAMPLES = 2000  # of a bootstrap
+FLIPS = 9999  # of the signs, where there are too many to try each: beyond 13 pairs
 _NODES = 1024  # of the integral over the estimated deviation: power is then good to 1e-4
 
 
@@ -49,14 +51,31 @@ def t_test(values: Sequence[float]) -> MeanTest:
     if len(values) < 2:
         raise ValueError(f"a t interval takes two values or more, not {len(values)}")
     sample = np.asarray(values, np.float64)
-    n, mean, deviation = sample.size, float(sample.mean()), float(sample.std(ddof=1))
     if np.ptp(sample) == 0:
         mean = float(sample[0])  # the mean of equal numbers can be off by a rounding
-        return MeanTest(n, mean, 0.0, Interval(mean, mean), 0.0 if mean else 1.0)
-    error = deviation / math.sqrt(n)
-    half = _t_quantile(n - 1, (1 + CONFIDENCE) / 2) * error
-    p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
-    return MeanTest(n, mean, deviation, Interval(mean - half, mean + half), p)
+        return MeanTest(sample.size, mean, 0.0, Interval(mean, mean), 0.0 if mean else 1.0)
+    test = stats.ttest_1samp(sample, 0.0)
+    low, high = test.confidence_interval(CONFIDENCE)
+    deviation = float(sample.std(ddof=1))
+    return MeanTest(sample.size, float(sample.mean()), deviation, Interval(float(low), float(high)), float(test.pvalue))
+
+
+def permutation_p(differences: Sequence[float]) -> float:
+    """The two-sided p of paired differences by flipping their signs (Fisher 1935, "The design of experiments", 21).
+
+    The share of all 2^n choices of signs whose mean is as far from zero as the observed one, on either side: it takes
+    no distribution for granted, and is never below 2 / 2^n, 0.0625 for five pairs. Beyond 13 pairs a fixed random
+    sample of the choices stands for all.
+
+    Errors: ValueError for fewer than two differences.
+    """
+    if len(differences) < 2:
+        raise ValueError(f"a permutation test takes two differences or more, not {len(differences)}")
+    sample = np.asarray(differences, np.float64)
+    test = stats.permutation_test(
+        (sample,), np.mean, permutation_type="samples", vectorized=True, n_resamples=FLIPS, rng=0
+    )
+    return float(test.pvalue)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -77,23 +96,14 @@ def holm(ps: Sequence[float]) -> list[float]:
 def wilson(count: int, n: int) -> Interval:
     """The score interval of a proportion (Wilson 1927, Journal of the American Statistical Association 22).
 
-        (f + z^2 / 2n +- z sqrt(f (1 - f) / n + z^2 / 4n^2)) / (1 + z^2 / n),    f = count / n, z = 1.96
-
     It holds at small n, and says something of rates that were never or always seen.
 
     Errors: ValueError unless 0 <= count <= n and n >= 1.
     """
     if not 0 <= count <= n or n < 1:
         raise ValueError(f"{count} of {n} is no proportion")
-    z = float(special.ndtri((1 + CONFIDENCE) / 2))
-    f = count / n
-    centre = f + z**2 / (2 * n)
-    half = z * math.sqrt(f * (1 - f) / n + z**2 / (4 * n**2))
-    scale = 1 + z**2 / n
-    # At the ends the two terms are equal but for their rounding.
-    low = 0.0 if count == 0 else (centre - half) / scale
-    high = 1.0 if count == n else (centre + half) / scale
-    return Interval(low, high)
+    low, high = stats.binomtest(count, n).proportion_ci(CONFIDENCE, method="wilson")
+    return Interval(float(low), float(high))
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -105,31 +115,35 @@ def interquartile_mean(values: Sequence[float]) -> float:
     """
     if not len(values):
         raise ValueError("no value has no mean")
-    return float(_interquartile_means(np.asarray(values, np.float64)[None])[0])
+    return float(stats.trim_mean(values, 0.25))
 
 
 def interquartile_interval(tasks: Sequence[Sequence[float]], *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """The stratified percentile bootstrap of the interquartile mean over tasks x seeds (Agarwal et al. 2021).
+    """The stratified bootstrap interval of the interquartile mean over tasks x seeds (Agarwal et al. 2021).
 
-    Each resample draws from every task as many of its own runs as it has, with replacement; the interval holds the
-    middle 95 % of the resamples' interquartile means. One `seed` always gives one interval. With few runs it is too
-    narrow, as every percentile bootstrap: the t interval is what a verdict rests on.
+    Each resample draws from every task as many of its own runs as it has, with replacement. The ends are quantiles of
+    the resamples' means, corrected for bias and acceleration (BCa: Efron 1987, Journal of the American Statistical
+    Association 82); where these are undefined, as of runs that are all equal, the plain 2.5 and 97.5 % quantiles. One
+    `seed` always gives one interval. With five runs it holds the truth in about 90 % of studies, not 95: a verdict
+    rests on the t interval.
 
     Errors: ValueError for no task, or for a task with fewer than two runs, which has nothing to resample.
     """
     if not tasks or min(map(len, tasks)) < 2:
         raise ValueError("a bootstrap takes two runs or more of every task")
-    generator = np.random.default_rng(seed)
-    drawn = [np.asarray(runs, np.float64)[generator.integers(len(runs), size=(resamples, len(runs)))] for runs in tasks]
-    means = _interquartile_means(np.concatenate(drawn, axis=1))
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(float(low), float(high))
 
+    def mean(*samples: np.ndarray, axis: int) -> np.ndarray:
+        return stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis)
 
-def _interquartile_means(samples: np.ndarray) -> np.ndarray:
-    """The interquartile mean of every row."""
-    cut = samples.shape[1] // 4
-    return np.sort(samples, axis=1)[:, cut : samples.shape[1] - cut].mean(axis=1)
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        drawn = stats.bootstrap(
+            tasks, mean, n_resamples=resamples, confidence_level=CONFIDENCE, method="BCa", vectorized=True, rng=seed
+        )
+    ends = np.asarray(drawn.confidence_interval)
+    if not np.isfinite(ends).all():
+        ends = np.quantile(drawn.bootstrap_distribution, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(float(ends[0]), float(ends[1]))
 
 
 def power(n: int, effect: float, significance: float = SIGNIFICANCE) -> float:
@@ -144,17 +158,17 @@ def power(n: int, effect: float, significance: float = SIGNIFICANCE) -> float:
     """
     if n < 2:
         raise ValueError(f"a paired t test takes two pairs or more, not {n}")
-    critical = _t_quantile(n - 1, 1 - significance / 2) * _deviations(n - 1)
+    critical = stats.t.ppf(1 - significance / 2, n - 1) * _deviations(n - 1)
     centre = abs(effect) * math.sqrt(n)
-    # SciPy's own noncentral t is NaN in its far tail, where a solver walks.
-    return float(np.mean(special.ndtr(centre - critical) + special.ndtr(-centre - critical)))
+    # scipy.stats.nct is NaN in its far tail, where a solver walks (SciPy 1.18).
+    return float(np.mean(stats.norm.cdf(centre - critical) + stats.norm.cdf(-centre - critical)))
 
 
 @functools.lru_cache
 def _deviations(degrees: int) -> np.ndarray:
     """Estimated deviations, in units of the true one, at equally likely places of their distribution."""
     places = (np.arange(_NODES) + 0.5) / _NODES
-    return np.sqrt(special.gammaincinv(degrees / 2, places) * 2 / degrees)
+    return np.sqrt(stats.chi2.ppf(places, degrees) / degrees)
 
 
 def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
@@ -176,12 +190,8 @@ def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
     if not effect:
         raise ValueError("no number of pairs sees a difference of zero")
     # With the deviation known, (z + z)^2 / effect^2 would do: t takes a few more, and never fewer.
-    z = float(special.ndtri(1 - significance / 2) + special.ndtri(POWER))
+    z = float(stats.norm.ppf(1 - significance / 2) + stats.norm.ppf(POWER))
     pairs = max(2, math.floor((z / effect) ** 2))
     while power(pairs, effect, significance) < POWER:
         pairs += 1
     return pairs
-
-
-def _t_quantile(degrees: int, probability: float) -> float:
-    return float(special.stdtrit(degrees, probability))

@@ -1,4 +1,4 @@
-"""What trains the trials of a sweep: the loop that trains any run, fed by trials."""
+"""Training the trials of a sweep with the loop that trains any run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,14 +19,9 @@ class ModelTrainer:
         self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
-        """Train a trial, or go on with it.
-
-        Errors: as `transformer.training.experiment.train`; FloatingPointError where it diverges; what `report` raises.
-        """
         train(self._experiment(trial), directory, sink=_Reports(report))
 
     def program(self, trial: Trial) -> str:
-        """What is compiled for a trial, whatever its seed and its scalars."""
         from transformer.training.vmapped import program_of
 
         if trial.name not in self._programs:
@@ -34,13 +29,11 @@ class ModelTrainer:
         return self._programs[trial.name]
 
     def gain(self, trials: Sequence[Trial], folder: Path) -> float:
-        """How many times faster the trials' steps go as one program, measured here."""
         from transformer.training.vmapped import vmapped_gain
 
         return vmapped_gain([self._experiment(trial) for trial in trials], folder)
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
-        """Train the trials as one program; for each the step at which it diverged, if it did."""
         from transformer.training.vmapped import train_vmapped
 
         ended = train_vmapped([self._experiment(trial) for trial in trials], directories)
@@ -54,11 +47,10 @@ class ModelTrainer:
 
 
 class _Reports(NullSink):
-    """The sink that tells a function the numbers."""
+    """The sink that passes metrics to a function."""
 
     def __init__(self, report: Report):
         self._report = report
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        """Tell them."""
         self._report(step, split, values)

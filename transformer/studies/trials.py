@@ -1,4 +1,4 @@
-"""A trial: one resolved config of a sweep, named by what it is."""
+"""A trial: one resolved config of a sweep, named by the hash of that config."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Trial(NamedTuple):
 def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
     """The trial that the overrides make of a base config.
 
-    Errors: UserError, naming the overrides, for a config that cannot be.
+    Errors: UserError, naming the overrides, for an invalid config.
     """
     # jax comes with it; what only reads or runs trials does without.
     from transformer.training.experiment import resolve

@@ -1,4 +1,4 @@
-"""What a study says in words: why each verdict, what to beware of, and the summary that stands above its page."""
+"""A study in words: the reason of each verdict, warnings, and the summary at the top of its page."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def _signed(mean: float, interval: Interval) -> str:
 
 
 def _survivors(study: Study, pair: Comparison) -> str:
-    """What a comparison of the runs that are left does not show."""
+    """The seeds of a comparison that diverged, and so do not count in it."""
     lost = [
         f"{arm} diverged with {_seeds(seeds)}"
         for arm in (pair.arm, study.spec.reference)
@@ -134,7 +134,7 @@ def _trouble(study: Study, cell: Cell | None) -> str:
 
 
 def warnings(study: Study) -> list[str]:
-    """What a reader is to beware of, one line each."""
+    """Warnings for the reader, one line each."""
     return [
         *_unfinished(study),
         *_failed(study),
@@ -265,8 +265,8 @@ def _winner(study: Study, verdicts: Mapping[str, str], arms: Sequence[Mapping[st
     if len(means) < 2:
         return
     first = min(means, key=lambda name: means[name] if spec.better.value == "lower" else -means[name])
-    found = next(arm for arm in arms if arm["name"] == first)
-    told = f"{first} has the best mean {spec.reported}, {_value(found)}"
+    winner = next(arm for arm in arms if arm["name"] == first)
+    told = f"{first} has the best mean {spec.reported}, {_value(winner)}"
     others = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
     if first != spec.reference:
         if verdicts[first] == "better":
@@ -296,9 +296,9 @@ def _sentence(study: Study, pair: Comparison) -> str:
         return f"Nothing is said of {pair.arm} against {against}{where}: {reason(study, pair)}"
     low, high = test.interval
     if pair.verdict == "no difference seen":
-        found = f"{_signed(test.mean, test.interval)} ({_between(test.interval)}, {_corrected(pair)})"
+        difference = f"{_signed(test.mean, test.interval)} ({_between(test.interval)}, {_corrected(pair)})"
         return (
-            f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: {found}"
+            f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: {difference}"
             f"{_could_see(pair.power, study.spec.notable, pair.n)}."
         )
     interval = Interval(low, high) if test.mean > 0 else Interval(-high, -low)
@@ -348,13 +348,13 @@ def _to_target(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]
 
 def _sensitivity(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for key in study.spec.tuned:
-        found = {
+        sensitivities = {
             arm["name"]: entry["sensitivity"]
             for arm in arms
             for entry in arm["sensitivity"]
             if entry["key"] == key and entry["sensitivity"] is not None
         }
-        if len(found) > 1:
-            order = sorted(found, key=lambda name: found[name])
-            told = "; ".join(f"{name} {found[name]:.3g}" for name in order)
+        if len(sensitivities) > 1:
+            order = sorted(sensitivities, key=lambda name: sensitivities[name])
+            told = "; ".join(f"{name} {sensitivities[name]:.3g}" for name in order)
             yield f"Sensitivity to {key}, in {study.spec.chosen_by} off the best, mean over the values tried: {told}."

@@ -4,10 +4,10 @@ Any number of workers share a ledger. One that is killed holds its trial no long
 its last checkpoint. One that hangs while it lives would hold its trial for ever, and nobody else can tell a hung worker
 from a slow one: so each watches itself, and when nothing in its trial's directory has changed for `PATIENCE` seconds it
 writes where it hangs to stderr and ends. A trial that `ATTEMPTS` workers in a row died of, none getting further than
-those before, is failed. A machine that is not right fails whatever it is given: so a worker ends when one trial after
-another has failed in it.
+those before, is failed. A broken machine fails every trial: so a worker ends when several trials in a row have
+failed in it.
 
-Nothing here imports jax: what trains is given.
+This module does not import jax: the function that trains is given to it.
 """
 
 import contextlib
@@ -26,18 +26,19 @@ from typing import Any, Protocol
 
 from transformer.config import UserError
 from transformer.overrides import describe
-from transformer.storage import InUse, Lost, storage_of
-from transformer.studies.ledger import Lease, Ledger, Outcome, State
-from transformer.studies.proposers import Proposer
-from transformer.studies.reports import (
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import (
     Metric,
     last_step,
     metrics_in,
     parse_metric,
     reached,
-    read_last,
-    read_reports,
+    read_last_records,
+    read_records,
 )
+from transformer.storage import InUse, Lost, storage_of
+from transformer.studies.ledger import Lease, Ledger, Outcome, State
+from transformer.studies.proposers import Proposer
 from transformer.studies.trials import Trial
 
 PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
@@ -45,6 +46,8 @@ ATTEMPTS = 5
 TOGETHER = 16  # trials that are trained as one program, at most
 _FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
 _DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
+# What changes in a trial's directory while it gets on. A lease is renewed by a thread also of a run that hangs.
+PROGRESS = ("*.*", "data", "checkpoints/*", "maps/*")
 _LOOKS = 10.0  # seconds between two looks at a trial's directory
 _WAITS = (0.1, 5.0)  # seconds between two looks at the ledger where others are at all that is left: from, to
 
@@ -60,7 +63,7 @@ class Pruned(Exception):
 
 
 class Unfit(RuntimeError):
-    """One trial after another failed in this process: others should not be spent on it."""
+    """Several trials in a row failed in this process, which should not try more."""
 
 
 class _Unknown(UserError):
@@ -88,7 +91,7 @@ class Trainer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """What a worker works with."""
+    """The arguments of a worker."""
 
     ledger: Ledger
     proposer: Proposer | None
@@ -109,7 +112,7 @@ def work(
     patience: float = PATIENCE,
     workers: int = 1,
 ) -> None:
-    """Be one worker of a sweep: return when its first `total` trials are finished, by whomever.
+    """Work on a sweep until its first `total` trials are finished, by this worker or others.
 
     Without a `proposer` the trials are those planned. With `vectorise`, trials of one program are trained together
     where that was measured to be faster; no more of them than leave as many for each of `workers`.
@@ -129,7 +132,7 @@ def work(
         if ended is not None:
             failures = failures + 1 if ended.state == State.FAILED else 0
             if failures == _FAILURES:
-                raise Unfit(f"{failures} trials in a row failed here, the last with: {ended.message}")
+                raise Unfit(f"{failures} trials in a row failed in this worker, the last with: {ended.message}")
             pause = _WAITS[0]
         elif proposer is not None and not exhausted:
             dry = not ledger.extend(total, lambda: proposer.propose(ledger))
@@ -140,9 +143,9 @@ def work(
 
 
 def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outcome | None:
-    """Train the first trial that nobody is at; None where there is none."""
+    """Train the first trial that no process holds; None where there is none."""
     for trial in unfinished:
-        # Somebody else is at the trial, trains in its directory by hand, or has taken it over from here.
+        # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
         with contextlib.suppress(InUse, Lost), setting.ledger.lease(trial) as lease:
             if setting.ledger.outcome(trial) is None:
                 if vectorise:
@@ -156,7 +159,7 @@ def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outco
 def _train(setting: _Work, lease: Lease) -> Outcome:
     """Train a leased trial and record how it ended."""
     trial, directory = lease.trial, setting.ledger.directory(lease.trial)
-    step = last_step(read_last(directory))
+    step = _step(directory)
     if _stuck(lease, step):
         outcome = Outcome(
             State.FAILED,
@@ -186,15 +189,15 @@ def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
     except Pruned as pruned:
         return Outcome(State.PRUNED, pruned.value, pruned.step, "")
     except FloatingPointError as error:
-        step = getattr(error, "step", last_step(read_last(directory)))
+        step = getattr(error, "step", _step(directory))
         return Outcome(State.DIVERGED, None, step, _one_line(error))
     except (InUse, Lost):
         raise
     except UserError as error:
-        return Outcome(State.FAILED, None, last_step(read_last(directory)), _one_line(error))
+        return Outcome(State.FAILED, None, _step(directory), _one_line(error))
     except Exception as error:
         traceback.print_exc()
-        step = last_step(read_last(directory))
+        step = _step(directory)
         return Outcome(State.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
     return _result(setting, directory)
 
@@ -204,17 +207,17 @@ def _result(setting: _Work, directory: Path) -> Outcome:
 
     Errors: UserError for a metric that neither it nor any before it has.
     """
-    records = read_reports(directory)
-    found = reached(records, setting.metric)
-    if found is None:
+    records = read_records(RunDirectory(directory).metrics_file)
+    last = reached(records, setting.metric)
+    if last is None:
         known = ", ".join(metrics_in(records)) or "nothing"
         if setting.ledger.any_value():
             said = f"it does not report {setting.metric}; it reports {known}"
             return Outcome(State.FAILED, None, last_step(records), said)
         raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
-    if found.value is None:
-        return Outcome(State.DIVERGED, None, found.step, f"{setting.metric} is not finite")
-    return Outcome(State.DONE, found.value, found.step, "")
+    if last.value is None:
+        return Outcome(State.DIVERGED, None, last.step, f"{setting.metric} is not finite")
+    return Outcome(State.DONE, last.value, last.step, "")
 
 
 def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -> Outcome | None:
@@ -235,7 +238,7 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
                     stack.enter_context(one.pop_all())
         trials = [lease.trial for lease in leases]
         directories = [ledger.directory(trial) for trial in trials]
-        steps = [last_step(read_last(directory)) for directory in directories]
+        steps = [_step(directory) for directory in directories]
         if len(leases) == 1:
             return None
         _say(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
@@ -262,18 +265,18 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
 
 
 def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
-    """Those that are worth training with a trial: of its program, as far as it is, and faster with it."""
+    """The trials to train with one as vmapped runs: of its program, at its step, and measured to be faster."""
     program = setting.trainer.program(trial)
-    step = last_step(read_last(setting.ledger.directory(trial)))
+    step = _step(setting.ledger.directory(trial))
     of_program = [other for other in unfinished if setting.trainer.program(other) == program]
-    # Also those in other hands count, as a share is of them all: the last worker takes as many as the first.
+    # Trials that other workers hold count too, so that the last worker takes as many as the first.
     count = min(TOGETHER, math.ceil(len(of_program) / setting.workers))
     alike = [
         other
         for other in of_program
         if other.name != trial.name
         and setting.ledger.state(other) == State.PENDING
-        and last_step(read_last(setting.ledger.directory(other))) == step
+        and _step(setting.ledger.directory(other)) == step
     ][: count - 1]
     return alike if alike and _gain(setting, trial, alike) > 1 else []
 
@@ -327,7 +330,7 @@ def _deaths(lease: Lease) -> int:
 
 
 def _stuck(lease: Lease, step: int) -> bool:
-    """Whether the last attempts all ended in death, and none of them got further than the first of them began."""
+    """Whether the workers of the last attempts all died, none further than where the first of them began."""
     died = [attempt for attempt in lease.attempts() if not attempt.left][-ATTEMPTS:]
     return len(died) == ATTEMPTS and step <= died[0].step
 
@@ -355,7 +358,7 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
         seen: Any = None
         while True:
             try:
-                now: Any = [storage_of(path).versions(path, ("*", "checkpoints/*", "maps/*")) for path in directories]
+                now: Any = [storage_of(path).versions(path, PROGRESS) for path in directories]
             except OSError:
                 now = object()  # of what cannot be seen nobody can say that it stands still
             if now != seen:
@@ -373,6 +376,11 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
         ended.set()
         thread.join()
         faulthandler.cancel_dump_traceback_later()
+
+
+def _step(directory: Path) -> int:
+    """The last step that a trial's run has reported."""
+    return last_step(read_last_records(RunDirectory(directory).metrics_file))
 
 
 def _one_line(error: BaseException) -> str:

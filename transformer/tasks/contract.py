@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
 from transformer.data.batches import Source
-from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Interface, Model, Variables
+from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables
+from transformer.models.interface import Interface
 from transformer.tasks.labels import Labels
 
 PyTree = Any

@@ -15,7 +15,7 @@ from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.windows import Windows, join
-from transformer.models.contract import CONTINUATION
+from transformer.models.interface import CONTINUATION
 from transformer.tasks.continuation import continue_texts, encode_prompts, roll_out
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.decoding import Decoding

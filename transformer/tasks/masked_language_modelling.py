@@ -13,7 +13,7 @@ from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.windows import Frame, Windows, join
-from transformer.models.contract import FILLING
+from transformer.models.interface import FILLING
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.filling import fill_in
 from transformer.tasks.masking import mask_tokens, words_of_row

@@ -14,7 +14,8 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.models.contract import Aux, Input, Interface, Signature
+from transformer.models.contract import Aux
+from transformer.models.interface import Input, Interface, Signature
 from transformer.tasks.contract import Batch, Look, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss

@@ -11,7 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
-from transformer.models.contract import TRANSLATION, Input, Interface
+from transformer.models.interface import TRANSLATION, Input, Interface
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Request, View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels

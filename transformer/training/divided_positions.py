@@ -7,7 +7,7 @@ from transformer.attention.spec import Backend
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
 from transformer.layers.block_config import BlockConfig
-from transformer.models.contract import Interface
+from transformer.models.interface import Interface
 
 
 def check_divided_positions(model: Any, interface: Interface, placement: Placement) -> None:

@@ -12,7 +12,7 @@ from transformer.models.contract import Model
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.training.averages import with_average
 from transformer.training.sharding import shard_batch, traced_on
-from transformer.training.state import TrainState, stream
+from transformer.training.state import TrainState, key_for
 
 Evaluate = Callable[[TrainState], Report]
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
@@ -62,7 +62,7 @@ def _evaluate(evaluation: Evaluation, step: CompiledStep, placement: Placement) 
     def evaluate(state: TrainState) -> Report:
         # Optimisers stay out of the compiled program's arguments.
         state = state.for_looking()
-        key = stream(state.key, state.step, evaluation.name)
+        key = key_for(state.key, state.step, evaluation.name)
         results = [
             jax.device_get(
                 step(state, shard_batch(evaluation.batches[number], placement), jax.random.fold_in(key, number))

@@ -11,8 +11,8 @@ from transformer.models.contract import Precision
 from transformer.tasks import registry as tasks
 from transformer.training.averages import Average
 from transformer.training.initialise_from import InitialiseFrom
+from transformer.training.mesh import ShardingConfig
 from transformer.training.optimizer import OptimizerConfig, Schedule
-from transformer.training.sharding import ShardingConfig
 
 
 @dataclasses.dataclass(frozen=True)

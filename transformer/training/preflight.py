@@ -16,11 +16,12 @@ import numpy as np
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.models.contract import Aux, Interface, Model
+from transformer.models.contract import Aux, Model
+from transformer.models.interface import Interface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task
 from transformer.tasks.labels import Labels
 from transformer.training.evaluate import view_of
-from transformer.training.state import TrainState, by_path, stream
+from transformer.training.state import TrainState, by_path, key_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels)
     watched = _watch(model)
 
     def look(state: TrainState) -> Mapping[str, Captured]:
-        return task.probe(view_of(watched, state), everything, stream(state.key, state.step, "probe")).maps
+        return task.probe(view_of(watched, state), everything, key_for(state.key, state.step, "probe")).maps
 
     with _told("Task.probe"):
         maps = jax.eval_shape(look, abstract.for_looking())
@@ -169,9 +170,9 @@ def _traced(
 
     def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
         view = view_of(model, state)._replace(train=True, capture=capture)
-        prepared, extra = task.prepare(view, batch, stream(state.key, state.step, "prepare"))
+        prepared, extra = task.prepare(view, batch, key_for(state.key, state.step, "prepare"))
         view = view._replace(extra=extra)
-        key = stream(state.key, state.step, objective.name)
+        key = key_for(state.key, state.step, objective.name)
         value, aux = objective.loss(view, prepared, task.totals(prepared), key)
         if not isinstance(aux, LossAux):
             raise UserError(
@@ -241,7 +242,7 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
 
         def measure(state: TrainState, batch: Batch, evaluation: Evaluation = evaluation) -> Any:
             view = view_of(model, state, evaluation.parameters)
-            return evaluation.step(view, batch, stream(state.key, state.step, evaluation.name))
+            return evaluation.step(view, batch, key_for(state.key, state.step, evaluation.name))
 
         with _told(f"the evaluation {evaluation.split}/{evaluation.name}"):
             jax.eval_shape(measure, abstract.for_looking(), _shapes(evaluation.batches[0]))

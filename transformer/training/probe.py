@@ -8,13 +8,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture, Captured
 from transformer.axes import Placement
-from transformer.maps.probe import Plan, make_plan
+from transformer.maps.plan import Plan, make_plan
 from transformer.maps.tiers import Kept, MapsConfig, Tiers
 from transformer.models.contract import Model
 from transformer.tasks.contract import Task
 from transformer.training.evaluate import view_of
-from transformer.training.sharding import by_examples, traced_on
-from transformer.training.state import TrainState, stream
+from transformer.training.mesh import by_examples
+from transformer.training.sharding import traced_on
+from transformer.training.state import TrainState, key_for
 
 
 class Probe(NamedTuple):
@@ -43,7 +44,7 @@ def compile_probe(
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
-        return task.probe(view_of(model, state), capture, stream(state.key, state.step, "probe")).maps
+        return task.probe(view_of(model, state), capture, key_for(state.key, state.step, "probe")).maps
 
     abstract = abstract.for_looking()
     labels = task.labels(model.sites).completed(model.sites)

@@ -10,7 +10,7 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.training.assembly import Assembly, assemble
 from transformer.training.experiment import Experiment, resolve
-from transformer.training.sharding import one_device
+from transformer.training.mesh import one_device
 from transformer.training.state import TrainState
 
 

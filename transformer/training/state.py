@@ -35,7 +35,7 @@ class TrainState(NamedTuple):
         return self._replace(optimisers={}, hyper={})
 
 
-def stream(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
+def key_for(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
     """The key of one named purpose at one step: a pure function, so that no other key need be saved."""
     return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))
 

@@ -15,7 +15,7 @@ from transformer.models.contract import Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.averages import Average, init_average, update_average, with_average
 from transformer.training.optimizer import Hyper, Optimizer
-from transformer.training.state import TrainState, by_path, stream
+from transformer.training.state import TrainState, by_path, key_for
 
 # Of the losses that a model adds: over how many examples, tokens or the like each is a mean.
 Counts = Mapping[str, Array]
@@ -49,7 +49,7 @@ def init_state(
 
     The variables are drawn by the key where none are given.
     """
-    variables = model.init(stream(key, 0, "init")) if variables is None else variables
+    variables = model.init(key_for(key, 0, "init")) if variables is None else variables
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
     view = View(model, variables, kept, {}, jnp.int32(0), train=True)
     return TrainState(
@@ -61,7 +61,7 @@ def init_state(
             for objective in task.objectives
         },
         averages=kept,
-        extra=task.init_extra(view, stream(key, 0, "extra")),
+        extra=task.init_extra(view, key_for(key, 0, "extra")),
         hyper=jax.tree.map(jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}),
     )
 
@@ -86,7 +86,7 @@ def make_step(
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
         def key(name: str) -> Key[Array, ""]:
-            return stream(state.key, state.step, name)
+            return key_for(state.key, state.step, name)
 
         asked = None if capture is None else dataclasses.replace(capture, observe=jnp.asarray(observe))
         view = View(model, state.variables, state.averages, state.extra, state.step, train=True, capture=asked)

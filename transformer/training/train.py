@@ -24,10 +24,10 @@ from transformer.training.opened import OpenRun, opened
 from transformer.training.preflight import left_out
 from transformer.training.probe import Probe, compile_probe
 from transformer.training.profile import Profiled
-from transformer.training.records import open_records
 from transformer.training.sharding import shard_batch
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
+from transformer.training.sinks.opened import open_sinks
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
 
@@ -93,7 +93,7 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
     experiment, directory, checkpoints = opened_run
     config = experiment.run
     plan, probe = probe_of(assembly, opened_run)
-    sink = open_records(directory, plan, config_hash(experiment), steps=config.steps, start=int(state.step))
+    sink = open_sinks(directory, plan, config_hash(experiment), steps=config.steps, start=int(state.step))
     if primary():
         sink = Sinks(sink, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
     compiled = compile_step(experiment, assembly)

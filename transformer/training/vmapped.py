@@ -28,12 +28,13 @@ from transformer.training.assembly import Assembly, assemble, compile_step, coun
 from transformer.training.experiment import Experiment, config_hash
 from transformer.training.initialise_from import begin, bring_tokenizer
 from transformer.training.loop import Measured, run
+from transformer.training.mesh import make_placement
 from transformer.training.meter import Diverged, Meter, refuse_divergence
 from transformer.training.opened import OpenRun, opened
 from transformer.training.optimizer import OptimizerConfig, hyper_of
-from transformer.training.records import open_records
-from transformer.training.sharding import make_placement, shard_batch, traced_on
+from transformer.training.sharding import shard_batch, traced_on
 from transformer.training.sinks import Console
+from transformer.training.sinks.opened import open_sinks
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run
 from transformer.training.state import TrainState
@@ -175,7 +176,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
     state = stack_states(begun, assembly.placement)
     _greet(runs, assembly, start)
     records = [
-        open_records(each.directory, plan, config_hash(each.experiment), steps=steps, start=start) for each in runs
+        open_sinks(each.directory, plan, config_hash(each.experiment), steps=steps, start=start) for each in runs
     ]
     sinks = VmappedSinks(records, Console(steps, sys.stdout))
     ends = [Ended(None)] * len(runs)

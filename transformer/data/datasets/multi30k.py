@@ -35,7 +35,7 @@ def file_of(folder: pathlib.Path, text: str, split: str, language: str) -> pathl
 
 
 def require_files(data_dir: str | None, text: str, languages: tuple[str, str]) -> pathlib.Path:
-    """The folder of the data, once every file that a config needs is there.
+    """The folder of the data, once every file that a config needs exists.
 
     Errors: UserError saying which files are expected, and where to put them.
     """

@@ -1,6 +1,6 @@
 """Whole numbers and years in English, German and French words, split into aligned slots.
 
-The words below one hundred (German: one thousand) are num2words'; the rules that join them are here, because
+The words below one hundred (German: one thousand) are num2words'; the rules that join them are this module's, because
 the slots need the parts. English is written with "and" and no comma, German with "ein" before "hundert" and
 "tausend", French in the traditional spelling (hyphens below one hundred, spaces around "et").
 """

@@ -114,13 +114,13 @@ def _french_hour(hour: int) -> tuple[list[Span], list[Span]]:
 
 
 def _french_clock(hour: int, minute: int) -> Fields:
-    here, hours = _french_hour(hour)
-    there, next_hours = _french_hour(hour + 1)
+    this_hour, hours = _french_hour(hour)
+    next_hour, next_hours = _french_hour(hour + 1)
     named = not (hours if minute <= 30 else next_hours)
     return {
-        "hour": here,
+        "hour": this_hour,
         "hours": hours,
-        "next": there,
+        "next": next_hour,
         "next_hours": next_hours,
         "minute": [(small(minute, "fr"), "minute")],
         "half": [("demi" if named else "demie", "half")],

@@ -83,7 +83,7 @@ def prepare_multi30k(
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of data set, as messages call it, the names that it has here, and TFDS's modules that hold more."""
+    """A kind of data set, as messages call it, the names that this library gives, and TFDS's modules that hold more."""
 
     what: str
     names: str
@@ -100,17 +100,17 @@ TRANSLATION = Kind(
 def prepare_named(
     name: str, kind: Kind, *, data_dir: str | None, prepared_dir: str, check: Callable[[Any], object]
 ) -> pathlib.Path:
-    """The folder of any TFDS set, found under either folder or downloaded to `prepared_dir`.
+    """The folder of any TFDS set: prepared under either folder, or downloaded to `prepared_dir`.
 
     `check` raises for a builder that is not fit, before a download that may take hours.
 
-    Errors: UserError for an unknown name, and where the set can be neither found nor downloaded.
+    Errors: UserError for an unknown name, and where the set is neither prepared nor can be downloaded.
     """
     import tensorflow_datasets as tfds
 
     for root in filter(None, (data_dir, prepared_dir)):
-        if found := prepared_under(pathlib.Path(root).expanduser() / name):
-            return found
+        if folder := prepared_under(pathlib.Path(root).expanduser() / name):
+            return folder
     with quiet():
         for module in kind.modules:
             _import_builders(module)
@@ -132,7 +132,7 @@ def prepare_named(
     except Exception as error:
         raise UserError(
             f"{name} is not prepared under {prepared_dir} and could not be downloaded ({one_line(error)}): "
-            f"run `tfds build {name} --file_format=array_record` where there is a network, and give the "
+            f"run `tfds build {name} --file_format=array_record` on a machine with a network, and give the "
             "folder that it wrote to by --data_dir"
         ) from error
 
@@ -144,14 +144,14 @@ def open_prepared(folder: pathlib.Path) -> Any:
     """
     import tensorflow_datasets as tfds
 
-    found = prepared_under(folder)
-    if found is None:
+    prepared = prepared_under(folder)
+    if prepared is None:
         raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
     with quiet():
         try:
-            return tfds.builder_from_directory(found)
+            return tfds.builder_from_directory(prepared)
         except Exception as error:
-            raise UserError(f"{found} cannot be opened ({one_line(error)}): prepare it again") from error
+            raise UserError(f"{prepared} cannot be opened ({one_line(error)}): prepare it again") from error
 
 
 def records_of(name: str, builder: Any, split: str) -> Any:

@@ -56,7 +56,7 @@ class Repeated:
 def repeated(options: str) -> tuple[dict[str, list[str]], str]:
     """The documents by split, and what they were drawn from; `options` are fields, as in "symbols=32,longest=16".
 
-    Errors: UserError for an unknown option, a value that is no whole number, and sizes that cannot be.
+    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
     """
     values = {}
     for item in options.split(",") if options else ():

@@ -62,7 +62,7 @@ class Reversal:
 def reversal(options: str) -> dict[str, list[Phrase]]:
     """The pairs by split; `options` are fields, as in "length=12,symbols=16".
 
-    Errors: UserError for an unknown option, a value that is no whole number, and sizes that cannot be.
+    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
     """
     values = {}
     for item in options.split(",") if options else ():

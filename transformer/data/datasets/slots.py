@@ -96,9 +96,9 @@ def align(source: Sequence[Span], target: Sequence[Span]) -> Phrase:
     source_words, source_places = _words(source)
     target_words, target_places = _words(target)
     sure, possible = [], []
-    for slot, here in source_places.items():
-        there = target_places.get(slot, ())
-        links = [(i, j) for i in here for j in there]
+    for slot, source_indices in source_places.items():
+        target_indices = target_places.get(slot, ())
+        links = [(i, j) for i in source_indices for j in target_indices]
         possible += links
         if len(links) == 1:
             sure += links

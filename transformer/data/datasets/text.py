@@ -44,7 +44,7 @@ class TextSet:
         Errors: UserError for a split that the set does not have.
         """
         if name not in self.splits:
-            advice = f"; put {name}.txt there" if self.name == WIKITEXT and name in ("train", "test") else ""
+            advice = f"; put {name}.txt into its folder" if self.name == WIKITEXT and name in ("train", "test") else ""
             raise UserError(
                 f"{self.name} from {self.made_from} has no split {name!r}: {nearest(name, self.splits)}{advice}"
             )
@@ -86,7 +86,7 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str) -> T
     `name` is one of: "python_docs", the documentation inside Python; "repeated" or "repeated/symbols=32,longest=16",
     random symbols that repeat (transformer.data.datasets.repeated); "tinyshakespeare" or "wikitext-2", whose files
     lie in `data_dir`; a text file, or a folder of them; the folder of a prepared TFDS set; or a TFDS name such as
-    "lm1b", found under `data_dir` if it is prepared there. A TFDS set gives the input that it calls supervised, else
+    "lm1b", read from `data_dir` if that holds it prepared. A TFDS set gives the input that it calls supervised, else
     its feature "text", else its first text; without a validation split, the last twentieth of training is held out.
 
     Errors: UserError, of one line saying what to do, for an unknown name, missing or unfit files, and a set that is

@@ -25,7 +25,7 @@ def read_text(path: pathlib.Path) -> str:
 def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
     """Tiny Shakespeare (Karpathy 2015): the first 90 % of its characters train, the others validate.
 
-    Errors: UserError where its file, input.txt, is not there.
+    Errors: UserError where its file, input.txt, is missing.
     """
     path = folder / "input.txt"
     if not path.is_file():
@@ -39,11 +39,11 @@ def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
 
 
 def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
-    """WikiText (Merity et al. 2017), an article a document, from the splits whose files are there.
+    """WikiText (Merity et al. 2017), an article a document, from the splits whose files exist.
 
     A split is <split>.txt, or wiki.<split>.tokens or .raw as it is published; validation is called valid.
 
-    Errors: UserError where no split is there.
+    Errors: UserError where no split has a file.
     """
     splits: dict[str, list[str]] = {}
     for split, names in _NAMES.items():
@@ -61,7 +61,7 @@ def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
 
 def _articles(text: str) -> Iterator[str]:
     """The text cut before every heading of an article; nothing is lost."""
-    starts = [found.start() for found in _HEADING.finditer(text)] or [0]
+    starts = [heading.start() for heading in _HEADING.finditer(text)] or [0]
     for start, stop in zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True):
         yield text[start:stop]
 
@@ -79,14 +79,14 @@ def read_files(path: pathlib.Path) -> dict[str, list[str]]:
         raise UserError(f"{path} holds no .txt file")
     by_split = {split: [file for file in files if file.stem in names] for split, names in _NAMES.items()}
     if path.is_dir() and by_split["train"]:
-        return {split: [read_text(file) for file in found] for split, found in by_split.items() if found}
+        return {split: [read_text(file) for file in named] for split, named in by_split.items() if named}
     documents = [read_text(file) for file in files]
     total = sum(map(len, documents))
     train, rest = _cut(documents, total * 18 // 20)
     validation, test = _cut(rest, total // 20)
     splits = {"train": train, "validation": validation, "test": test}
-    for split, found in splits.items():
-        if not found:
+    for split, texts in splits.items():
+        if not texts:
             raise UserError(f"{path} has too little text: nothing is left for {split}; give more lines")
     return splits
 

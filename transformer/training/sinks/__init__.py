@@ -3,7 +3,7 @@
 from transformer.training.sinks.console import Console
 from transformer.training.sinks.contract import Sink, Sinks
 from transformer.training.sinks.heads import HeadsFile
-from transformer.training.sinks.jsonl import MetricsFile, read_metrics
+from transformer.training.sinks.jsonl import MetricsFile
 from transformer.training.sinks.log import Log
 from transformer.training.sinks.samples import SamplesFile
 from transformer.training.sinks.tensorboard import TensorBoard
@@ -17,5 +17,4 @@ __all__ = [
     "Sink",
     "Sinks",
     "TensorBoard",
-    "read_metrics",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import UserError
+from transformer.runs.records import parse_records, whole_lines
 from transformer.storage import locate, storage_of
 from transformer.training.sinks.contract import NullSink, Number
 
@@ -17,43 +17,6 @@ def _plain(value: Number) -> int | float | None:
     """The Python number of a scalar; JSON has no NaN and no infinity, so these become null."""
     number = value.item() if isinstance(value, np.number) else value
     return number if math.isfinite(number) else None
-
-
-def _is_record(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:  # also what is not UTF-8
-        return False
-
-
-def _whole_lines(content: bytes) -> bytes:
-    """The content without a last line that a kill tore; a last line that only lacks its newline is kept."""
-    complete, newline, last = content.rpartition(b"\n")
-    return content + b"\n" if _is_record(last) else complete + newline
-
-
-def _parse(content: bytes, path: Path) -> list[dict[str, Any]]:
-    records = []
-    for number, line in enumerate(content.splitlines(), start=1):
-        if not _is_record(line):
-            raise UserError(f"{path}:{number} is no JSON object: {line[:40]!r}; repair or remove that line")
-        records.append(json.loads(line))
-    return records
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a metrics file in order; a number that was not finite is None.
-
-    A last line that is being written, or was torn by a kill, is left out.
-
-    Errors: UserError when the file is missing or when another line is no JSON object.
-    """
-    path = locate(path)
-    try:
-        content = storage_of(path).read(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: this run has reported no metrics yet") from None
-    return _parse(_whole_lines(content), path)
 
 
 class JsonLines:
@@ -65,7 +28,7 @@ class JsonLines:
     def __init__(self, path: str | Path):
         self._path = locate(path)
         self._file = storage_of(self._path).append_to(self._path)
-        self._file.rewrite(_whole_lines)
+        self._file.rewrite(whole_lines)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
@@ -79,7 +42,7 @@ class JsonLines:
 
         def kept(content: bytes) -> bytes:
             lines = content.splitlines(keepends=True)
-            records = _parse(content, self._path)
+            records = parse_records(content, self._path, ("step",))
             return b"".join(line for line, record in zip(lines, records, strict=True) if record["step"] <= after_step)
 
         self._file.rewrite(kept)

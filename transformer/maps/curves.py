@@ -1,16 +1,16 @@
-"""What a run wrote down beside its maps, read for the page: config, environment, curves and samples."""
+"""What a run wrote down beside its maps, as the page shows it: config, curves and samples."""
 
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transformer.attention import pooling
 from transformer.config import UserError, flatten
-from transformer.storage import storage_of
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import read_records
 
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
@@ -19,51 +19,25 @@ SAMPLES_PER_STEP = 24
 Curve = list[tuple[int, float]]
 
 
-def read_config(run_directory: Path) -> dict[str, Any]:
-    """The resolved config of a run.
-
-    Errors: UserError if the directory holds no readable `config.json`.
-    """
-    path = run_directory / "config.json"
-    if not path.is_file():
-        raise UserError(f"{run_directory} is not a run directory: it has no config.json")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        config = None
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is not a JSON object: restore the file, or start the run again")
-    return config
-
-
-def read_environment(run_directory: Path) -> dict[str, Any]:
-    """The facts of the run's latest start, empty where none were recorded."""
-    path = run_directory / "environment.json"
-    starts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return starts[-1] if starts else {}
-
-
-def read_curves(run_directory: Path) -> dict[str, dict[str, Curve]]:
+def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
     """The points (step, value) of every metric and split, in the order of their steps.
 
     A step that was logged twice, as after a resume, counts with its last value; what is not finite is
     left out.
 
-    Errors: UserError if `metrics.jsonl` is missing or holds no number.
+    Errors: UserError where it has reported no number yet.
     """
-    path = run_directory / "metrics.jsonl"
-    records = _records(path)
-    if records is None:
-        raise UserError(f"{path} is missing: train the run first, it writes its metrics there")
     curves: dict[str, dict[str, dict[int, float]]] = {}
-    for record in records:
+    for record in read_records(directory.metrics_file):
         step, split = int(record["step"]), str(record["split"])
         for name, value in record.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if name != "step" and number and math.isfinite(value):
                 curves.setdefault(name, {}).setdefault(split, {})[step] = float(value)
     if not curves:
-        raise UserError(f"{path} holds no metrics yet: let the run log its first step, then ask again")
+        raise UserError(
+            f"{directory.metrics_file} holds no metrics yet: let the run log its first step, then ask again"
+        )
     return {
         name: {split: sorted(points.items()) for split, points in splits.items()} for name, splits in curves.items()
     }
@@ -80,14 +54,13 @@ def thin(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
     return [curve[index] for index in sorted(kept)]
 
 
-def read_samples(run_directory: Path) -> list[dict[str, Any]]:
+def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
     """Sample outputs by split and step: {"split", "step", "rows", "total"}, evenly thinned over the steps.
 
     Each row maps field names ("source", "target", "output", ...) to strings.
     """
-    path = run_directory / "samples.jsonl"
     groups: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for record in _records(path) or ():
+    for record in read_records(directory.samples_file):
         row = {name: value for name, value in record.items() if isinstance(value, str) and name != "split"}
         groups.setdefault((str(record["split"]), int(record["step"])), []).append(row)
     samples: list[dict[str, Any]] = []
@@ -110,25 +83,3 @@ def evenly(total: int, kept: int) -> list[int]:
 def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The leaves of a nested config as (dotted key, text)."""
     return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
-
-
-def _records(path: Path) -> list[dict[str, Any]] | None:
-    """The JSON objects of a file, a line each, without a last line that is still being written; None without a file."""
-    try:
-        lines = storage_of(path).read(path).splitlines()
-    except FileNotFoundError:
-        return None
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            if not {"step", "split"} <= record.keys():
-                raise ValueError
-        except (ValueError, AttributeError):
-            if number == len(lines):
-                break
-            raise UserError(
-                f"{path}:{number} is no JSON object with step and split: {line[:40]!r}; remove that line"
-            ) from None
-        records.append(record)
-    return records

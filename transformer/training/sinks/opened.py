@@ -2,7 +2,7 @@
 
 import jax
 
-from transformer.maps.probe import Plan
+from transformer.maps.plan import Plan
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.runs.processes import in_turn, primary
@@ -12,7 +12,7 @@ from transformer.training.sinks.contract import Sink
 from transformer.training.sinks.maps import Maps
 
 
-def open_records(directory: RunDirectory, plan: Plan, config_hash: str, *, steps: int, start: int) -> Sink:
+def open_sinks(directory: RunDirectory, plan: Plan, config_hash: str, *, steps: int, start: int) -> Sink:
     """All that a run of `steps` writes, cut to the step that it goes on from: what it saw after that it will see again.
 
     Every process writes the maps that it holds; all else the first writes alone.

@@ -1,0 +1,103 @@
+"""What a command says of itself, and the arguments of one call."""
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformer.config import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One flag of a command: --name=VALUE, or --name and --no-name where the kind is bool."""
+
+    name: str
+    help: str
+    default: str | int | float | bool | None = None
+    kind: type[str] | type[int] | type[float] | type[bool] = str
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    waives: tuple[str, ...] = ()
+    """The required flags that are not needed beside this one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What `python -m launch.NAME` says of itself: one paragraph, one example, its flags."""
+
+    name: str
+    description: str
+    example: str
+    flags: tuple[Flag, ...] = ()
+    takes_config: bool = False
+    resumes: bool = False
+    """Whether a run in --workdir stands for --config, with the config that it recorded."""
+    before_jax: "Callable[[Arguments], None] | None" = None
+    """What must be done to this process before jax is imported, such as setting variables of its environment."""
+
+
+# Of commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
+TRUST = Flag("trust", "your own modules that the run's config.json may name as family or task, commas between them")
+
+
+class Arguments(types.SimpleNamespace):
+    """The flags of one call by name (dashes become underscores).
+
+    `words` are those of the call, each flag with its value in one; `config_file` is what --config names, `base` the
+    values of that file, and `config_words` are the --config.KEY=VALUE among the words.
+    """
+
+    base: Mapping[str, Any]
+    config_file: str
+    config_words: tuple[str, ...]
+    words: tuple[str, ...]
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The text that the words give for each key; of two for one key the last."""
+        return dict(split_override(word) for word in self.config_words)
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """The values of the config file with those of the words set.
+
+        Errors: UserError for a key that no such config has, and for a value that the key cannot have.
+        """
+        values = dict(self.base)
+        if self.config_words:
+            # jax comes with it.
+            from transformer.training.schema import with_words
+
+            values = with_words(values, self.overrides.items())
+        return values
+
+    def with_data(self) -> dict[str, Any]:
+        """The config, whose data lie where --data_dir says."""
+        if self.data_dir is None:
+            return self.config
+        return {**self.config, "task": {**self.config.get("task", {}), "data_dir": self.data_dir}}
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """The dotted paths of code that the person vouches for (--trust)."""
+        return tuple(filter(None, (self.trust or "").split(",")))
+
+    def without(self, *names: str) -> list[str]:
+        """The words without these flags."""
+        return [word for word in self.words if word.partition("=")[0] not in {f"--{name}" for name in names}]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the command declares no flag {name!r}")
+
+
+def split_override(word: str) -> tuple[str, str]:
+    """The dotted key and the text of a word --config.KEY=VALUE.
+
+    Errors: UserError for a word that is none.
+    """
+    key, equals, value = word.split(".", 1)[1].partition("=")
+    if not equals or not all(key.split(".")):
+        raise UserError(f"malformed override {word!r}: write --config.KEY=VALUE, as --config.seed=1")
+    return key, value

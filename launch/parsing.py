@@ -1,0 +1,151 @@
+"""From the words of a call to its arguments; every mistake is a UserError of one line."""
+
+import argparse
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from launch.command import Arguments, Command, Flag, split_override
+from launch.config_files import load_config, recorded_config
+from transformer.config import UserError, closest, nearest
+
+
+def parse(command: Command, words: Sequence[str]) -> Arguments:
+    """The arguments that `words` give to `command`; its config is looked at when it is read.
+
+    Errors: UserError for an unknown, missing or malformed flag, config file or override.
+    """
+    words_of_config = [word for word in words if command.takes_config and re.match(r"--?config\.", word)]
+    for word in words_of_config:
+        split_override(word)
+    values, rest = _parser(command).parse_known_args([word for word in words if word not in words_of_config])
+    if rest:
+        raise UserError(_unknown(command, rest, values))
+    given = vars(values)
+    config_file = given.pop("config", None) or ""
+    arguments = Arguments(**given, words=_joined(command, words), config_words=tuple(words_of_config))
+    arguments.config_file = config_file
+    recorded = recorded_config(arguments.workdir) if command.resumes and not config_file else None
+    waived = {name for flag in command.flags if getattr(arguments, _attribute(flag)) is True for name in flag.waives}
+    for flag in _all_flags(command):
+        if flag is _CONFIG:
+            missing = not config_file and recorded is None
+        else:
+            missing = getattr(arguments, _attribute(flag)) in (None, "")
+        if flag.required and missing and flag.name not in waived:
+            raise UserError(f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example}")
+    if command.takes_config:
+        arguments.base = (load_config(config_file) if recorded is None else recorded).to_dict()
+    if recorded is not None:
+        from transformer.named import check_trusted
+
+        # What the person's own words set is theirs.
+        check_trusted(arguments.base, (*arguments.trusted, *arguments.overrides.values()))
+    return arguments
+
+
+def help_text(command: Command) -> str:
+    """The page that --help prints: usage, the paragraph, the flags, an example."""
+    return _parser(command).format_help()
+
+
+def _joined(command: Command, words: Sequence[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    values = {f"--{flag.name}" for flag in _all_flags(command) if flag.kind is not bool}
+    for word in words:
+        if found and found[-1] in values:
+            found[-1] = f"{found[-1]}={word}"
+        else:
+            found.append(word)
+    return tuple(found)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are UserErrors instead of a usage page and an exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+
+
+_CONFIG = Flag(
+    "config",
+    "a file with get_config(), or FILE.py:ARGUMENT; --config.KEY=VALUE sets one of its keys",
+    required=True,
+)
+
+
+def _all_flags(command: Command) -> tuple[Flag, ...]:
+    return ((_CONFIG,) if command.takes_config else ()) + command.flags
+
+
+def _attribute(flag: Flag) -> str:
+    return flag.name.replace("-", "_")
+
+
+def _parser(command: Command) -> _Parser:
+    parser = _Parser(
+        prog=f"python -m launch.{command.name}",
+        usage=f"python -m launch.{command.name} " + " ".join(_usage(flag) for flag in _all_flags(command)),
+        description=textwrap.fill(" ".join(command.description.split()), 100),
+        epilog=f"example:\n  {command.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    group = parser.add_argument_group("flags")
+    for flag in _all_flags(command):
+        note = "" if flag.default is None else f" (default: {flag.default})"
+        settings: dict[str, Any] = {
+            "dest": _attribute(flag),
+            "default": flag.default,
+            "help": (flag.help + note).replace("%", "%%"),
+        }
+        if flag.kind is bool:
+            settings |= {"action": argparse.BooleanOptionalAction}
+        else:
+            settings |= {"type": flag.kind, "metavar": _metavar(flag), "choices": flag.choices or None}
+        group.add_argument(f"--{flag.name}", **settings)
+    group.add_argument("--help", "-h", action="store_true", default=argparse.SUPPRESS, help="print this page")
+    return parser
+
+
+def _metavar(flag: Flag) -> str:
+    if flag.choices:
+        return "{" + ",".join(flag.choices) + "}"
+    return {str: "VALUE", int: "INTEGER", float: "NUMBER"}[flag.kind]
+
+
+def _usage(flag: Flag) -> str:
+    word = f"--{flag.name}" if flag.kind is bool else f"--{flag.name}={_metavar(flag)}"
+    return word if flag.required else f"[{word}]"
+
+
+def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -> str:
+    """The message for the first word that the parser did not know."""
+    flags = [f"--{flag.name}" for flag in _all_flags(command)] + ["--help"]
+    word = rest[0]
+    name = word.split("=", 1)[0]
+    if not word.startswith("-"):
+        return f"unexpected argument {word!r}: values belong to flags, as {flags[0]}={word}"
+    if re.match(r"--?config\b", word):
+        return f"unknown flag {name}: {command.name} takes no config, the run directory holds the run's own"
+    if command.takes_config and not closest(name, flags, cutoff=0.8):
+        for key in _keys(given.config, given.workdir if command.resumes else None):
+            if name.lstrip("-") in (key, key.rpartition(".")[2]):
+                # A value that stands apart is the next word.
+                value = word.partition("=")[2] or next((word for word in rest[1:] if word[0] != "-"), "VALUE")
+                return f"unknown flag {name}: a key of the config is set as --config.{key}={value}"
+    return f"unknown flag {name}: {nearest(name, flags)}"
+
+
+def _keys(config_file: str | None, workdir: str | None) -> list[str]:
+    """The keys of the config that a file gives, or a run recorded; none where neither can be read."""
+    from transformer.overrides import leaves
+    from transformer.training.schema import schema_of
+
+    try:
+        base = load_config(config_file) if config_file else recorded_config(workdir)
+        return [] if base is None else list(leaves(schema_of(base.to_dict())))
+    except UserError:
+        return []
