@@ -52,9 +52,9 @@ def main(arguments: Arguments) -> None:
     with tempfile.TemporaryDirectory() as folder:
         maps = measure_maps(experiment, Path(folder), **counts)
     print(
-        f"maps: {maps.look * 1e3:.0f} ms a look at the probe batch, beside {maps.step * 1e3:.0f} ms a step; "
-        f"{maps.looks} looks are {100 * maps.share:.2f} % of a whole run, without the {maps.compiling:.1f} s of their "
-        "one compilation"
+        f"maps: {maps.look * 1e3:.0f} ms for the probe batch, beside {maps.step * 1e3:.0f} ms a step; "
+        f"{maps.probe_count} times are {100 * maps.share:.2f} % of a whole run, without the {maps.compiling:.1f} s of "
+        "compiling once"
     )
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.attention.sites import Site
-from transformer.maps.carry import Block
 from transformer.maps.curves import evenly
 from transformer.maps.encode import pack
+from transformer.maps.page_payload import Block
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import change_points, describe, head_roles
 from transformer.runs.directory import RunDirectory

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
-from transformer.maps.tiers import Kept, Level, MapsConfig, Tiers, choose_tiers, keep, levels_of
+from transformer.maps.tiers import Level, MapsConfig, StoredMaps, Tiers, choose_tiers, keep, levels_of
 from transformer.tasks.labels import Labels
 
 ALIGNMENT_ERROR = "alignment_error"
@@ -62,7 +62,7 @@ class Plan:
             by_example=True,
         )
 
-    def keep(self, maps: Mapping[str, Captured]) -> dict[str, Kept]:
+    def keep(self, maps: Mapping[str, Captured]) -> dict[str, StoredMaps]:
         """What is kept of each site of a pass that captured what `request` asks for."""
         found = {}
         for site in self.sites:
@@ -95,7 +95,7 @@ def make_plan(
     return Plan(tuple(sites), labels, tiers, sizes)
 
 
-def _keep(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> Kept:
+def _keep(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> StoredMaps:
     means, counts = captured.means(), captured.counts
     found = {
         name: jnp.where(counts[statistic.name] > 0, means[statistic.name], jnp.nan)

@@ -8,12 +8,12 @@ import numpy as np
 
 from transformer.attention.sites import Axis
 from transformer.config import UserError
-from transformer.maps.carry import Block, Carried, carry, least_size
 from transformer.maps.curves import leaves, read_curves, read_samples, thin
 from transformer.maps.encode import grey, pack, shrink
 from transformer.maps.first_view import first_view
 from transformer.maps.history import history
 from transformer.maps.matching import match_heads
+from transformer.maps.page_payload import Block, PagePayload, least_size, page_payload
 from transformer.maps.store import MapStore
 from transformer.maps.template import digest, embedded, escaped, fill, read
 from transformer.runs.directory import RunDirectory
@@ -94,11 +94,11 @@ def render(
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
     fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
     room = budget - fixed
-    carried = carry(store, room if other is None else room // 2)
+    carried = page_payload(store, room if other is None else room // 2)
     blocks = [*shown, *carried.blocks]
     enough = bool(carried.steps)
     if other is not None:
-        theirs = carry(other, room - carried.size, "against", _nearest(carried.steps, other.steps))
+        theirs = page_payload(other, room - carried.size, "against", _nearest(carried.steps, other.steps))
         facts["against"] |= {"steps": theirs.steps, "codes": theirs.codes, "sites": theirs.sites}
         blocks += theirs.blocks
         enough = enough and bool(theirs.steps)
@@ -145,7 +145,7 @@ def _facts(run: RunDirectory, curves: Mapping[str, Any], store: MapStore) -> dic
     }
 
 
-def _carried_facts(store: MapStore, carried: Carried) -> dict[str, Any]:
+def _carried_facts(store: MapStore, carried: PagePayload) -> dict[str, Any]:
     return {
         "steps": carried.steps,
         "codes": carried.codes,

@@ -33,7 +33,7 @@ from transformer.config import UserError
 from transformer.maps.description import describe, describe_site, labels_of, longest, shown, site_of
 from transformer.maps.plan import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
-from transformer.maps.tiers import Kept, Level, Tiers, levels_of
+from transformer.maps.tiers import Level, StoredMaps, Tiers, levels_of
 from transformer.maps.zarr_files import (
     Piece,
     array_metadata,
@@ -166,7 +166,7 @@ class MapStore:
         """The levels that are kept of `site`, coarse to fine. Errors: UserError for an unknown site."""
         return levels_of(*self._sizes[self.site(site).name], self.tiers.cells)
 
-    def write(self, step: int, maps: Mapping[str, Kept]) -> None:
+    def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Append what is kept of every site at `step`; returns once it is on disk and listed.
 
         Of arrays that are divided over devices each process writes the shards that it holds itself.
@@ -279,7 +279,7 @@ class MapStore:
     def _rows(self, site: str) -> tuple[int, ...]:
         return evenly(self._sizes[site][0], self.tiers.rows)
 
-    def _parts_of(self, site: Site, kept: Kept) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
+    def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
         """Every array of what is kept: its name below the site's group, its shape, and the pieces to write here."""
         groups = dict(kept.levels)
         arrays: dict[str, Any] = {}

@@ -62,7 +62,7 @@ class Level:
     key_block: int
 
 
-class Kept(NamedTuple):
+class StoredMaps(NamedTuple):
     """What is kept of one site at one step; all arrays begin [example, layer, head], `rows` follow the query axis."""
 
     levels: dict[str, Quantised]
@@ -122,7 +122,7 @@ def keep(
     statistics: Mapping[str, Float[AnyArray, "L B H"]] | None = None,
     rows: Float[AnyArray, "L B H R K"] | None = None,
     top: Top | None = None,
-) -> Kept:
+) -> StoredMaps:
     """Quantise what is kept of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
 
     Errors: ValueError for weights that are not of the finest level's size.
@@ -137,7 +137,7 @@ def keep(
     for fine, coarse in itertools.pairwise(reversed(levels)):
         weights = pool(weights, coarse.query_block // fine.query_block, coarse.key_block // fine.key_block)
         kept[coarse.name] = quantise(_examples_first(weights))
-    return Kept(
+    return StoredMaps(
         dict(reversed(kept.items())),
         None if rows is None else quantise(_examples_first(rows)),
         None if top is None else (_examples_first(top.keys), quantise(_examples_first(top.weights))),

@@ -31,7 +31,7 @@ class Block(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Carried:
+class PagePayload:
     """What a page carries of a store: its kept steps, its largest code, facts of every site, and the blocks."""
 
     steps: tuple[int, ...]
@@ -58,7 +58,7 @@ class _Tier:
     partly: str | None = None  # what of it is left out at every step
 
 
-def carry(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> Carried:
+def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> PagePayload:
     """As much of a store as `budget` bytes hold; no steps where not even one fits.
 
     The coarsest level of every site comes first, at as many of `steps` (all by default) as fit, evenly spaced. Of
@@ -87,7 +87,7 @@ def carry(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] 
         _note(sites[number], tier, there, len(carried))
     for entry in sites:
         entry["levels"].sort(key=lambda level: level["queries"] * level["keys"])
-    return Carried(carried, codes, sites, tuple(blocks))
+    return PagePayload(carried, codes, sites, tuple(blocks))
 
 
 def least_size(store: MapStore) -> int:
