@@ -20,7 +20,7 @@ from transformer.models.interface import Interface
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
 FAMILIES = {family.model_type: family for family in (*_LANGUAGE, bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5)}
-"""By their names there; where two can express one of our models, the first does."""
+"""By their `model_type`; of two that can express a model of ours, the first is used."""
 
 CONFIG = "config.json"
 

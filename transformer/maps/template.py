@@ -1,4 +1,4 @@
-"""Pages from the files beside them: what a page's policy may name, and what is filled into its places."""
+"""Pages from template files: reading, escaping, policy digests and filling."""
 
 import base64
 import hashlib
@@ -32,5 +32,5 @@ def embedded(facts: Mapping[str, Any]) -> str:
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
-    """The template with its places {{name}} filled, in one pass: what is filled in is never searched for places."""
+    """The template with its places {{name}} filled, in one pass: inserted text is not searched for places."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

@@ -95,7 +95,7 @@ def one_device() -> Placement:
 def with_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
     """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
 
-    Errors: UserError for a name that the project's rules have already, and for values that are no tuple of different mesh axes.
+    Errors: UserError for a name that the project's rules have already, and for a value that is no tuple of axes.
     """
     for name, axes in own.items():
         said = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"

@@ -35,8 +35,8 @@ class Meter:
     """Means of the training metrics since the last report, and the speed of the steps.
 
     `flops` counts a step's floating-point operations by formula and `peak_flops` is the devices' peak rate a
-    second: their ratio over time is reported as utilisation. `check` is called with the losses of every step. Metrics may
-    have a leading axis, of several runs, and then so have their means.
+    second: their ratio over time is reported as utilisation. `check` is called with the losses of every step. Metrics
+    may have a leading axis, of several runs, and then so have their means.
     """
 
     def __init__(

@@ -74,8 +74,8 @@ class Optimizer(NamedTuple):
     """An update rule over a dict of parameters by path, as functions of its numbers.
 
     `init(params)` is its state, `update(gradients, state, params, hyper)` the updates and the next state, and
-    `learning_rate(step, hyper)` the factor of update `step` + 1. The numbers `hyper` are arguments, so that one compiled
-    program serves all their values; `hyper_of` gives those of a config.
+    `learning_rate(step, hyper)` the factor of update `step` + 1. The numbers `hyper` are arguments, so that one
+    compiled program serves all their values; `hyper_of` gives those of a config.
     """
 
     init: Callable[[PyTree], PyTree]

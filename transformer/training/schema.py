@@ -1,7 +1,7 @@
 """Every key of a config: the whole tree that its values choose, overrides of any key, and their listing.
 
-A config gives the values that differ from the defaults. Its task, its model's family and its model's size choose which keys
-exist; these three are therefore set first.
+A config gives the values that differ from the defaults. Its task, its model's family and its model's size choose which
+keys exist; these three are therefore set first.
 """
 
 import dataclasses

@@ -32,8 +32,8 @@ class StackedBatches:
                 shape, first = np.shape(array), np.shape(batches[0][name])
                 if shape != first:
                     raise UserError(
-                        f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {shape} and {first}, "
-                        "which one program cannot train; give config.task.lengths a single length, or train "
+                        f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {shape} and "
+                        f"{first}, which one program cannot train; give config.task.lengths a single length, or train "
                         "one by one"
                     )
         return {name: np.stack([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
