@@ -56,8 +56,8 @@ def main(arguments: Arguments) -> None:
             raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
         from transformer.training.run_sizes import run_sizes
 
-        sizes = run_sizes(arguments.workdir, arguments.trusted)
-        print(json.dumps(run_entry(sizes), indent=2) if arguments.json else run_table(sizes))
+        trained = run_sizes(arguments.workdir, arguments.trusted)
+        print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))
         return
     if arguments.trust is not None:
         raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or leave it out")
