@@ -15,7 +15,7 @@ import pytest
 
 # Each imports only itself and what stands before it.
 ORDER = ("axes", "config", "overrides", "named", "storage", "attention", "layers", "models", "decode", "data", "tasks")
-ORDER += ("runs", "maps", "costs", "training", "pods", "benchmarks", "interop", "studies", "launch")
+ORDER += ("runs", "pages", "maps", "costs", "training", "pods", "benchmarks", "interop", "studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
 BARE = {"axes", "config", "overrides", "named", "attention", "layers", "models"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}

@@ -234,8 +234,11 @@ def test_a_thumbnail_and_a_curve_are_doors(report, visit):
     chart = page.locator("#curves .chart > svg").first
     box = chart.bounding_box()
     chart.hover(position={"x": box["width"] / 2, "y": 60})
-    assert page.locator("#curves .chart .at").first.inner_text().startswith("step ")
-    chart.click(position={"x": 60, "y": 60})
+    assert 700 < int(page.locator("#tip .tip-head").inner_text().removeprefix("step ")) < 800
+    assert page.locator("#tip .tip-row").first.inner_text().startswith("train")
+    # Splits that were not measured at that step are read at their nearest.
+    assert "at step 800" in page.locator("#tip .tip-row").nth(1).inner_text()
+    chart.click(position={"x": 44, "y": 60})
     wait_for(page, "step", "100")
     assert page.locator("#once").inner_text() == ""
     page.locator("#more-curves summary").click()
@@ -373,3 +376,12 @@ def test_long_sequences_scroll_inside_their_panel(run, visit, tmp_path):
         shutil.copy(run.directory / name, tmp_path / name)
     page = visit(write_report(tmp_path))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_narrow_page_needs_no_scrolling_sideways(report, visit):
+    page = visit(report)
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_function("document.querySelector('#curves .chart > svg').clientWidth < 360")
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    # Samples are cards that name their cells.
+    assert page.locator("#samples thead").bounding_box()["height"] <= 1

@@ -115,7 +115,7 @@ def test_the_difference_of_two_runs_is_of_heads_that_are_alike(run, other_run, c
     page.wait_for_function("!document.querySelector('#detail-title').textContent.includes('alike')")
     expect(match.head)
     # Both runs' curves of the pair are there.
-    assert page.locator(".line.other").count() == 1
+    assert page.locator(".stroke.other").count() == 1
     page.screenshot(path=tmp_path / "compared.png", full_page=True)
     assert (tmp_path / "compared.png").stat().st_size > 20_000
 

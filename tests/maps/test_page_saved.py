@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 import numpy as np
 import pytest
 
-from tests.maps.test_page import browser, cell_centre, report, visit  # noqa: F401  fixtures and helpers
+from tests.maps.test_page import address, browser, cell_centre, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import keep
@@ -111,8 +111,7 @@ def test_what_is_seen_can_be_saved(run, report, visit, scheme, tmp_path):  # noq
     texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
     assert {"layer 1 · head 2", "▁acht", "▁seven", "weight, on a square-root scale"} <= set(texts)
     assert any("step 1,600" in text and "demo" in text for text in texts)
-    cells = next(element for element in drawing if element.tag.endswith("}g"))
-    assert len(cells) == weights.size
+    cells = next(element for element in drawing.iter() if element.tag.endswith("}g") and len(element) == weights.size)
     order = np.argsort(weights.ravel())
     brightness = [sum(map(int, re.findall(r"\d+", cells[index].get("fill")))) for index in order]
     assert (np.diff(brightness) * (-1 if scheme == "light" else 1) >= -3).all()
@@ -121,6 +120,35 @@ def test_what_is_seen_can_be_saved(run, report, visit, scheme, tmp_path):  # noq
     assert picture.startswith(b"\x89PNG")
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == tuple(round(2 * float(drawing.get(side))) for side in ("width", "height"))
+
+
+def test_a_curve_is_read_by_keys_is_a_door_and_can_be_saved(report, visit, tmp_path):  # noqa: F811
+    page = visit(report, "#step=800")
+    figure = page.locator("#curves .chart").first
+    figure.locator("> svg").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#tip .tip-head").inner_text() == "step 1,600"
+    # The arrow keys are the figure's own while it is read.
+    assert address(page)["step"] == "800"
+    page.keyboard.press("Enter")
+    wait_for(page, "step", "1600")
+    kinds = figure.locator("[data-save]")
+    assert kinds.all_inner_texts() == ["PNG", "SVG", "CSV"]
+    with page.expect_download() as download:
+        kinds.nth(2).click()
+    assert download.value.suggested_filename == "demo_loss.csv"
+    download.value.save_as(tmp_path / "loss.csv")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "loss.csv").read_text("utf-8-sig"), newline="")))
+    assert [row["step"] for row in rows if row["series"] == "validation"] == [
+        str(step) for step in range(200, 1601, 200)
+    ]
+    with page.expect_download() as download:
+        kinds.nth(1).click()
+    download.value.save_as(tmp_path / "loss.svg")
+    texts = [
+        each.text for each in xml.etree.ElementTree.parse(tmp_path / "loss.svg").iter() if each.tag.endswith("text")
+    ]
+    assert {"loss", "train", "validation", "step"} <= set(texts)
 
 
 @pytest.fixture(scope="module")
@@ -179,5 +207,6 @@ def test_hostile_strings_stay_text_in_what_is_saved(hostile_report, visit, tmp_p
     assert {"'=1+1", "'+1", "'-1", "'@SUM(1)", "'\t=1", 'a"b,c', ATTACK, "␀"} <= cells
     assert not any(cell.lstrip().startswith(("=", "+", "-", "@")) for cell in cells)
     drawing = xml.etree.ElementTree.parse(saved(page, "svg", tmp_path)).getroot()
-    assert {element.tag.partition("}")[2] for element in drawing.iter()} == {"svg", "g", "rect", "text"}
+    tags = {element.tag.partition("}")[2] for element in drawing.iter()}
+    assert tags <= {"svg", "g", "title", "rect", "line", "path", "text"}
     assert not any(name.startswith("on") or "href" in name for each in drawing.iter() for name in each.attrib)

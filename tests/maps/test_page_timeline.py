@@ -79,11 +79,11 @@ def test_luminance_carries_the_value_on_the_scale_that_is_printed(store, report,
     assert (np.diff(shown.flatten()[order]) * sign >= -1).all()
     assert abs(np.ptp(shown)) > 60
     # A share is drawn on 0 to 1 whatever is there, an entropy from 0 to the largest that there is.
-    assert page.locator("#timeline-legend .ramp-marks span").all_inner_texts() == ["0", "0.5", "1"]
+    assert page.locator("#timeline-legend .tick").all_text_contents() == ["0", "0.5", "1"]
     page.locator("#statistic").select_option("entropy")
     wait_for(page, "statistic", "entropy")
     page.locator("#timeline-legend", has_text="nats").wait_for()
-    ends = page.locator("#timeline-legend .ramp-marks span").all_inner_texts()
+    ends = page.locator("#timeline-legend .tick").all_text_contents()
     assert float(ends[0]) == 0
     assert float(ends[2]) == pytest.approx(values_of(store, "encoder/self", "entropy").max(), rel=0.01)
     page.locator("#timeline-panel").screenshot(path=tmp_path / "timeline.png")

@@ -118,7 +118,7 @@ def test_what_differs_is_said_in_full(result, page):
         assert [cells] == [[each["key"], each["reference"], each["arm"]] for each in arm["differences"]]
     assert "All 96 arrays of parameters begin with the reference's values." in blocks.nth(1).inner_text()
     assert "Of 96 arrays of parameters 90 begin" in blocks.nth(2).inner_text()
-    blocks.nth(2).get_by_text("6 arrays with no counterpart there").click()
+    blocks.nth(2).get_by_text("6 arrays with no counterpart in the reference").click()
     paths = blocks.nth(2).locator("li").all_inner_texts()
     assert paths == result["arms"][2]["shared"]["apart"]
     page.get_by_text("The configuration that all arms begin with").click()

@@ -15,25 +15,28 @@ from transformer.maps.history import history
 from transformer.maps.matching import match_heads
 from transformer.maps.page_payload import Block, PagePayload, least_size, page_payload
 from transformer.maps.store import MapStore
-from transformer.maps.template import digest, embedded, escaped, fill, read
+from transformer.pages.template import Folder, drawn_page, script_of, style_of
 from transformer.runs.directory import RunDirectory
 from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
-STYLES = ("report.css", "figures.css", "timeline.css")
+FOLDER = Folder("transformer.maps", "page")
+STYLES = ("wall.css", "detail.css", "timeline.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
     "data.js",
-    "colour.js",
-    "curves.js",
+    "pixels.js",
+    "tokens.js",
     "wall.js",
     "axes.js",
     "detail.js",
+    "profile.js",
     "beside.js",
     "samples.js",
     "export.js",
     "words.js",
     "compare.js",
+    "curves.js",
     "tables.js",
     "trace.js",
     "timeline.js",
@@ -248,25 +251,18 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
 
 
 def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
-    style = "\n".join(read(name) for name in STYLES)
-    script = "\n".join(read(name) for name in (*SCRIPTS, *([] if version is None else [FOLLOWING])))
-    data = embedded(facts)
-    policy = (
-        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
-        f"{'' if version is None else "connect-src 'self'; "}base-uri 'none'; form-action 'none'"
-    )
+    script = FOLDER.joined((*SCRIPTS, *([] if version is None else [FOLLOWING])))
     first, later = _parted(facts, blocks)
-    parts = {
-        "version": "" if version is None else f' data-version="{escaped(version)}"',
-        "policy": policy,
-        "title": escaped(facts["title"]),
-        "style": style,
-        "data": data,
-        "first": _elements(first),
-        "maps": _elements(later),
-        "script": script,
-    }
-    return fill(read("report.html"), parts)
+    return drawn_page(
+        f"{facts['title']} · attention",
+        FOLDER.read("report.html"),
+        style_of(FOLDER.joined(STYLES)),
+        script_of(script),
+        facts,
+        first=_elements(first),
+        later=_elements(later),
+        version=version,
+    )
 
 
 def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.maps.template import digest, escaped, fill, read
+from transformer.pages.template import Folder, escaped, fill, still_page, style_of
 from transformer.runs.directory import RunDirectory
 from transformer.storage import Version, locate, storage_of
 
@@ -193,7 +193,7 @@ def awaited(run_directory: Path) -> str | None:
 
 def _waiting_page(run_directory: Path, awaited: str) -> Shown:
     """A page without a script, which the browser reloads by itself."""
-    style = read("report.css")
-    title = escaped(run_directory.resolve().name)
-    parts = {"digest": digest(style), "style": style, "title": title, "awaited": escaped(awaited)}
-    return Shown(fill(read("waiting.html"), parts).encode(), "waiting")
+    title = run_directory.resolve().name
+    parts = {"title": escaped(title), "awaited": escaped(awaited)}
+    body = fill(Folder("transformer.maps", "page").read("waiting.html"), parts)
+    return Shown(still_page(f"{title} · attention", body, style_of(), seconds=2).encode(), "waiting")

@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.maps.template import digest, embedded, escaped, fill, read
+from transformer.pages.template import Folder, drawn_page, script_of, style_of
 
-# What the page of a run has already: the theme, and how elements, numbers, ticks, ramps and table cells are made.
-SHARED_STYLES = ("report.css", "figures.css", "timeline.css")
-SHARED_SCRIPTS = ("data.js", "colour.js", "curves.js", "export.js")
-STYLES = ("study.css",)
+FOLDER = Folder("transformer.studies", "page_files")
+STYLES = ("study.css", "arms.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
     "arms.js",
-    "figure.js",
-    "lines.js",
     "verdict.js",
     "seeds.js",
     "tuned.js",
@@ -22,7 +18,6 @@ SCRIPTS = (
     "gradients.js",
     "configs.js",
     "cells.js",
-    "files.js",
     "study.js",
 )
 
@@ -32,22 +27,10 @@ def render(result: Mapping[str, Any]) -> str:
 
     A panel whose data the result does not have is left out.
     """
-    style = "\n".join((*map(read, SHARED_STYLES), *map(_own, STYLES)))
-    script = "\n".join((*map(read, SHARED_SCRIPTS), *map(_own, SCRIPTS)))
-    # A figure becomes a PNG by way of an image that is made of its own text: no other image can come in.
-    policy = (
-        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+    return drawn_page(
+        f"{result['question'] or result['name']} · ablation",
+        FOLDER.read("study.html"),
+        style_of(FOLDER.joined(STYLES)),
+        script_of(FOLDER.joined(SCRIPTS)),
+        result,
     )
-    parts = {
-        "policy": policy,
-        "title": escaped(str(result["question"] or result["name"])),
-        "style": style,
-        "data": embedded(result),
-        "script": script,
-    }
-    return fill(_own("study.html"), parts)
-
-
-def _own(name: str) -> str:
-    return read(name, "transformer.studies", "page_files")

@@ -12,8 +12,7 @@ const secondsOf = (axis, position) => axis.offset + (position - axis.leading) * 
 
 const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.leading;
 
-const seconds = (axis, value) =>
-  `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
+const seconds = (axis, value) => `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
 
 /** A position in words. */
 function positionName(axis, position, length = 30) {
@@ -61,8 +60,7 @@ function tokenTick(axis, cell) {
 /** The label that a cell gets while it is pointed at. */
 function tickAt(axis, cell, block) {
   if (block === 1 && !isFrame(axis, cell)) return tokenTick(axis, cell);
-  if (isFrame(axis, cell * block))
-    return { cell, text: seconds(axis, secondsOf(axis, cell * block)), tick: true };
+  if (isFrame(axis, cell * block)) return { cell, text: seconds(axis, secondsOf(axis, cell * block)), tick: true };
   const [first, last] = rangeOf(axis, cell, block);
   return { cell, text: `${readable(first + 1)}–${readable(last + 1)}`, tick: true };
 }
@@ -113,16 +111,13 @@ async function spectrogramOf(axis) {
   if (!axis.spectrogram) return null;
   const [bins, times, longest] = axis.spectrogram;
   const bytes = await block(`spectrogram-${axis.index}-${axis.example}`);
-  const own = Math.max(
-    1,
-    Math.min(times, Math.round((times * (axis.tokens.length - axis.leading)) / longest)),
-  );
+  const own = Math.max(1, Math.min(times, Math.round((times * (axis.tokens.length - axis.leading)) / longest)));
   const canvas = make("canvas", { width: own, height: bins });
   const image = canvas.getContext("2d").createImageData(own, bins);
   const pixels = new Uint32Array(image.data.buffer);
+  const { sound } = pixelTables();
   for (let bin = 0; bin < bins; bin++)
-    for (let time = 0; time < own; time++)
-      pixels[(bins - 1 - bin) * own + time] = ramp.sound[bytes[bin * times + time]];
+    for (let time = 0; time < own; time++) pixels[(bins - 1 - bin) * own + time] = sound[bytes[bin * times + time]];
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }

@@ -123,7 +123,7 @@ function pictureFigure(axes, side, look, hold) {
     last = [query, key];
     if (picture) light(canvas, svg, caption, picture, axes, side, scale, query, key);
   };
-  pictureOf(axis).then((found) => ((picture = found), paint(...last)));
+  pictureOf(axis).then((canvas) => ((picture = canvas), paint(...last)));
   beside.parts.push(paint);
   return make("figure", { class: "picture-figure" }, frame, caption);
 }

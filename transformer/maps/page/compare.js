@@ -18,8 +18,8 @@ function otherSide(state) {
       step: compare,
       levels: site.levels,
       head: (layer, head) => [layer, head],
-      here: `step ${readable(data.steps[state.step])}`,
-      there: () => `step ${readable(data.steps[compare])}`,
+      ours: `step ${readable(data.steps[state.step])}`,
+      theirs: () => `step ${readable(data.steps[compare])}`,
     };
   if (compare !== "run" || !data.against) return null;
   const { steps, sites, title } = data.against;
@@ -29,8 +29,8 @@ function otherSide(state) {
     step,
     levels: sites[state.site].levels,
     head: (layer, head) => matchOf(state.site, layer, head)?.slice(3, 5) ?? [layer, head],
-    here: `“${data.title}” step ${readable(data.steps[state.step])}`,
-    there: (layer, head) => `“${title}” step ${readable(steps[step])} head ${headName(site, layer, head)}`,
+    ours: `“${data.title}” step ${readable(data.steps[state.step])}`,
+    theirs: (layer, head) => `“${title}” step ${readable(steps[step])} head ${headName(site, layer, head)}`,
   };
 }
 
@@ -50,32 +50,32 @@ async function differenceShown(state) {
     const same = theirs.find(({ name }) => name === level.name);
     return same ? [[level, same]] : [];
   });
-  const [[wallHere, wallThere], [here, there]] = [pairs[0], pairs.at(-1)];
+  const [[ourWall, theirWall], [ourLevel, theirLevel]] = [pairs[0], pairs.at(-1)];
   const [layer, head] = other.head(state.layer, state.head);
   const { site: s, step, example } = state;
   const [mine, their, plane, theirPlane] = await Promise.all([
-    mapsAt(step, s, example, wallHere),
-    mapsAt(other.step, s, example, wallThere, other.run),
-    planeAt(step, s, example, here, state.layer, state.head),
-    planeAt(other.step, s, example, there, layer, head, other.run),
+    mapsAt(step, s, example, ourWall),
+    mapsAt(other.step, s, example, theirWall, other.run),
+    planeAt(step, s, example, ourLevel, state.layer, state.head),
+    planeAt(other.step, s, example, theirLevel, layer, head, other.run),
   ]);
   const match = other.run === "against" ? matchOf(s, state.layer, state.head) : undefined;
-  const alike = match ? ` (${percent(match[5])} alike)` : "";
+  const alike = match ? ` (${wholePercent(match[5])} alike)` : "";
   return {
     site,
     signed: true,
-    said: `${other.here} minus ${other.there(layer, head)}${alike}`,
-    wall: (l, h) => minus(mine.plane(l, h), their.plane(...other.head(l, h))),
-    detail: minus(plane, theirPlane),
+    said: `${other.ours} minus ${other.theirs(layer, head)}${alike}`,
+    wall: (l, h) => lessOther(mine.plane(l, h), their.plane(...other.head(l, h))),
+    detail: lessOther(plane, theirPlane),
     tell: (query, key) =>
       `${signed(plane.at(query, key) - theirPlane.at(query, key))} = ` +
-      `${plane.at(query, key).toFixed(3)} (${other.here}) − ` +
-      `${theirPlane.at(query, key).toFixed(3)} (${other.there(layer, head)})`,
+      `${plane.at(query, key).toFixed(3)} (${other.ours}) − ` +
+      `${theirPlane.at(query, key).toFixed(3)} (${other.theirs(layer, head)})`,
   };
 }
 
 /** A difference of two planes; of pooled ones, of the largest weights of their blocks. */
-function minus(plane, other) {
+function lessOther(plane, other) {
   return new Plane(
     plane.values.map((value, at) => value - other.values[at]),
     plane,

@@ -1,5 +1,5 @@
-// What the page was made from, and how its maps are unpacked. The files of this folder are joined into one
-// module in the order that report.py gives; each uses what the ones before it define.
+// How the maps of the page are unpacked. The files of this folder stand behind those of transformer/pages in one
+// module, in the order that report.py gives; each uses what the ones before it define.
 //
 // What wall and detail draw. `mapsShown(state)` resolves to
 //   { site, signed, said, wall, detail }
@@ -14,87 +14,21 @@
 //   tell(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference
 // A Plane { values: Float32Array, row by row; queries, keys: cells a side; queryBlock, keyBlock: positions a cell }
 // has .at(query, key) in CELLS; where a block is larger than one position, a cell is the largest weight of its block.
-// mapsShown asks `views` first: a file that shows something else pushes { wanted(state), shown(state) } there, with
+// mapsShown asks `views` first: a file that shows something else pushes { wanted(state), shown(state) } to it, with
 // `shown` resolving to an object as above. The plain weights are `weightsShown(state)`. Its parts:
 //   mapsAt(step, site, example, level, run = "maps")   all heads of a level: { plane(layer, head) -> Plane }
 //   planeAt(step, site, example, level, layer, head, run = "maps")   one head, from its layer's block alone
 // step and site are indices of data.steps and data.sites, level is an entry of data.sites[site].levels, coarse to fine:
 //   { name, queries, keys, queryBlock, keyBlock, triangular, split, steps: the indices of data.steps that carry it }
 // finestLevel(site, step) and wallLevel(site) choose one. A page written with `against` has
-//   data.against = { title, steps, codes, sites: [{ levels, ... }], matches: [[site, layer, head, layer there, head
-//   there, similarity], ...] }, without one it is null; its maps are read with run = "against" and a step of
+//   data.against = { title, steps, codes, sites: [{ levels, ... }], matches: [[site, layer, head, its layer, its
+//   head, similarity], ...] }, without one it is null; its maps are read with run = "against" and a step of
 //   data.against.steps.
 // state.compare is null, a step's INDEX in data.steps, or "run"; state.view is "weights" or a name that a file of
 // `views` knows (add it to VIEW_NAMES); state.statistic is null or a name. change({...}) sets them and shows.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const views = [];
 const VIEW_NAMES = ["weights"];
-
-/** The element with this id. */
-const byId = (id) => document.getElementById(id);
-
-/** A new HTML element; strings among its children become text, never markup. */
-function make(tag, attributes = {}, ...children) {
-  return furnish(document.createElement(tag), attributes, children);
-}
-
-/** A new SVG element, as `make`. */
-function draw(tag, attributes = {}, ...children) {
-  return furnish(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-}
-
-function furnish(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
-
-/** A number as a person reads it: few digits, thousands apart, powers of ten where it is far from one. */
-function readable(value) {
-  const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e7 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
-  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
-  return formats[Number.isInteger(value) ? 0 : digits].format(value);
-}
-
-// Made once: a page of curves writes thousands of numbers.
-const formats = [0, 1, 2, 3, 4].map(
-  (digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }),
-);
-
-/** A token as it can be seen: control characters as their pictures, emptiness and spaces by a sign. */
-function visible(token) {
-  if (token === "") return "∅";
-  if (/^ +$/.test(token)) return "␣".repeat(token.length);
-  return token
-    .replace(/[\u0000-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
-    .replace(/\u007f/g, "␡");
-}
-
-/** The first `length` characters (not code units) of a text, with an ellipsis where there were more. */
-function shorten(text, length) {
-  const characters = Array.from(text.slice(0, 4 * length + 4));
-  return characters.length > length ? characters.slice(0, length - 1).join("") + "…" : text;
-}
-
-/** A text as nodes, the mark of a word's beginning apart: it should not be louder than the word. */
-function quieted(text, wrap) {
-  return /^[▁Ġ]./su.test(text) ? [wrap(text[0]), text.slice(1)] : [text];
-}
-
-/** A token as nodes of running text. */
-const written = (token, length) =>
-  quieted(shorten(visible(token), length), (start) => make("span", { class: "word-start" }, start));
-
-/** The text that tokens were cut from, as near as their own marks tell. */
-function sentence(tokens) {
-  const words = tokens.filter((token) => !/^<.*>$/s.test(token));
-  const marked = words.some((token) => /^[▁Ġ]/.test(token));
-  return (marked ? words.join("").replace(/[▁Ġ]/g, " ") : words.join(" ")).trim();
-}
 
 /** One head on one example at one level. */
 class Plane {
@@ -185,7 +119,10 @@ const powers = new Map();
 function powersOf(root, largest) {
   const name = 256 * root + largest;
   if (!powers.has(name))
-    powers.set(name, Float32Array.from({ length: 256 }, (_, code) => (code / largest) ** root));
+    powers.set(
+      name,
+      Float32Array.from({ length: 256 }, (_, code) => (code / largest) ** root),
+    );
   return powers.get(name);
 }
 
@@ -205,8 +142,8 @@ function block(name) {
 
 /** The text of a block: the page is drawn while its later blocks are still being read. */
 async function whenParsed(name) {
-  const there = () => document.readyState !== "loading" || byId(name)?.nextSibling;
-  while (!there()) await new Promise((resolve) => setTimeout(resolve, 15));
+  const parsed = () => document.readyState !== "loading" || byId(name)?.nextSibling;
+  while (!parsed()) await new Promise((resolve) => setTimeout(resolve, 15));
   return byId(name).textContent;
 }
 
@@ -269,14 +206,7 @@ async function weightsShown(state) {
   const site = data.sites[state.site];
   const [maps, detail] = await Promise.all([
     mapsAt(state.step, state.site, state.example, wallLevel(site)),
-    planeAt(
-      state.step,
-      state.site,
-      state.example,
-      finestLevel(site, state.step),
-      state.layer,
-      state.head,
-    ),
+    planeAt(state.step, state.site, state.example, finestLevel(site, state.step), state.layer, state.head),
   ]);
   return { site, signed: false, said: "", wall: (layer, head) => maps.plane(layer, head), detail };
 }
@@ -296,8 +226,7 @@ async function rowsAt(step, site, example) {
   );
   return {
     positions: rows.positions,
-    row: (layer, head, index) =>
-      packed.read((layer * heads.length + head) * count + index, 1, rows.keys),
+    row: (layer, head, index) => packed.read((layer * heads.length + head) * count + index, 1, rows.keys),
   };
 }
 
@@ -318,17 +247,4 @@ async function topAt(step, site, example, layer) {
     const weights = packed.read(row, 1, top.k);
     return Array.from(weights, (weight, at) => [256 * high[row * top.k + at] + low[row * top.k + at], weight]);
   };
-}
-
-/** Names of the query and the key positions of one example at one site. */
-function tokensOf(site, example) {
-  return { queries: data.tokens[site.query][example], keys: data.tokens[site.key][example] };
-}
-
-/** The share of its weight that a head puts on gold links, over queries that have one; null where it is not known. */
-function linkedShare(site, example, plane) {
-  const links = site.links?.[example];
-  if (!links?.length || plane.pooled) return null;
-  const queries = new Set(links.map(([query]) => query));
-  return links.reduce((sum, [query, key]) => sum + plane.at(query, key), 0) / queries.size;
 }

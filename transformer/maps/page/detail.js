@@ -53,9 +53,7 @@ function buildSheet(place, shown, state, look, hold) {
     query: new Map(ticks.query.map((tick) => [tick.cell, queryLabel(tick, box)])),
     key: new Map(ticks.key.map((tick) => [tick.cell, keyLabel(tick, box)])),
   };
-  const [overlay, profile, lit] = ["overlay", "profile", "lit-labels"].map((name) =>
-    draw("g", { class: name }),
-  );
+  const [overlay, profile, lit] = ["overlay", "profile", "lit-labels"].map((name) => draw("g", { class: name }));
   svg.append(axisNames(site, box), ...labels.query.values(), ...labels.key.values());
   if (plane.pooled && site.rows) svg.append(wholeRows(site.rows.positions, plane, box));
   const links = state.links && !plane.pooled ? site.links?.[state.example] : null;
@@ -64,7 +62,7 @@ function buildSheet(place, shown, state, look, hold) {
   const frame = make("div", { class: "sheet" }, canvas, svg);
   frame.style.width = `${box.width}px`;
   frame.style.height = `${box.height}px`;
-  // Scrolled to the right place, a wide map must stay there.
+  // A wide map stays scrolled to where it was.
   const scrolled = [place.scrollLeft, place.scrollTop];
   place.replaceChildren(frame);
   [place.scrollLeft, place.scrollTop] = scrolled;
@@ -157,8 +155,7 @@ function paintCells({ canvas, plane, box, signed }, causal) {
   context.drawImage(paintPlane(make("canvas"), plane, causal), 0, 0, box.across, box.down);
   if (box.gap) {
     for (let key = 1; key <= plane.keys; key++) context.clearRect(key * box.wide - 1, 0, 1, box.down);
-    for (let query = 1; query <= plane.queries; query++)
-      context.clearRect(0, query * box.tall - 1, box.across, 1);
+    for (let query = 1; query <= plane.queries; query++) context.clearRect(0, query * box.tall - 1, box.across, 1);
   }
   if (!signed) return;
   for (const hole of hollows(plane, box)) context.clearRect(...hole);
@@ -182,16 +179,16 @@ const middle = (cell, size) => (cell + 0.5) * size;
 
 function queryLabel(tick, box) {
   const [x, y] = [box.left - box.aside - 8, box.top + middle(tick.cell, box.tall) + 4];
-  return label(tick, { x, y, "text-anchor": "end" });
+  return tickLabel(tick, { x, y, "text-anchor": "end" });
 }
 
 function keyLabel(tick, box) {
   const [x, y] = [box.left + middle(tick.cell, box.wide), box.top - box.above - 7];
-  if (tick.tick || !box.slanted) return label(tick, { x, y, "text-anchor": "middle" });
-  return label(tick, { transform: `translate(${x + 2} ${y}) rotate(${-SLANT})` });
+  if (tick.tick || !box.slanted) return tickLabel(tick, { x, y, "text-anchor": "middle" });
+  return tickLabel(tick, { transform: `translate(${x + 2} ${y}) rotate(${-SLANT})` });
 }
 
-function label(tick, attributes) {
+function tickLabel(tick, attributes) {
   const special = /^<.*>$/s.test(tick.token ?? "") ? " special" : "";
   const element = draw("text", { class: `token${tick.tick ? " number" : ""}${special}`, ...attributes });
   element.append(...quieted(tick.text, (start) => draw("tspan", { class: "word-start" }, start)));
@@ -266,9 +263,7 @@ function highlightCells(queryPosition, keyPosition) {
   for (const [cell, element] of labels.key) {
     element.classList.toggle("lit", cell === key);
     const faded = query !== null && cell !== key && !plane.pooled && !element.classList.contains("number");
-    element.style.opacity = faded
-      ? 0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(Math.abs(plane.at(query, cell))))
-      : "";
+    element.style.opacity = faded ? 0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(Math.abs(plane.at(query, cell)))) : "";
   }
   const lit = [];
   if (query !== null && !labels.query.has(query))
@@ -278,10 +273,7 @@ function highlightCells(queryPosition, keyPosition) {
   giveWay(labels.query, query, box.tall, LABEL_ROOM);
   giveWay(labels.key, key, box.wide, box.slanted ? LABEL_ROOM : 4 * LABEL_ROOM);
   sheet.lit.replaceChildren(...lit);
-  sheet.profile.replaceChildren(
-    ...rowProfile(query),
-    ...(key === null ? [] : columnProfile(key)),
-  );
+  sheet.profile.replaceChildren(...rowProfile(query), ...(key === null ? [] : columnProfile(key)));
 }
 
 /** Hide the labels that the one of the lit cell would be written over. */
@@ -328,76 +320,4 @@ function focus(query, key, plane, box) {
       }),
     );
   return parts;
-}
-
-/** The mean of each column over the rows, which stands where no row is asked for. */
-function meansOf(plane) {
-  const means = new Float32Array(plane.keys);
-  for (let query = 0; query < plane.queries; query++)
-    for (let key = 0; key < plane.keys; key++) means[key] += plane.at(query, key) / plane.queries;
-  return means;
-}
-
-/** The weights of one row as bars under their columns; without a row, the mean over all rows. */
-function rowProfile(query) {
-  const { plane, box, axes, highest, signed } = sheet;
-  sheet.means ??= meansOf(plane);
-  const values =
-    query === null ? sheet.means : plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
-  const base = box.top + box.down + PROFILE;
-  const depth = PROFILE - 10;
-  const zero = signed ? base - depth / 2 : base;
-  const unit = (signed ? depth / 2 : depth) / highest;
-  const parts = [];
-  for (const value of signed ? [-highest, 0, highest] : [0, highest / 2, highest]) {
-    const y = zero - unit * value;
-    parts.push(
-      draw("line", { class: "grid", x1: box.left, x2: box.left + box.across, y1: y, y2: y }),
-      draw("text", { class: "tick", x: box.left + box.across + 5, y: y + 3.5 }, String(value)),
-    );
-  }
-  const bars = barPaths(values, box.wide, (at, width, size) => {
-    const height = unit * Math.min(highest, Math.abs(size));
-    const y = size < 0 ? zero : zero - height;
-    return `M${box.left + at - box.gap / 2} ${y.toFixed(1)}h${width}v${height.toFixed(1)}h${-width}z`;
-  });
-  const name =
-    query === null ? "mean of rows" : tickAt(axes.query, query, plane.queryBlock).text;
-  const place = { x: box.left - 8, y: base - depth / 2 + 4, "text-anchor": "end" };
-  const title = draw("text", { class: query === null ? "axis-name" : "token lit", ...place }, name);
-  return [...parts, ...bars, title];
-}
-
-/** The weights of one column as bars beside their rows: which queries read this key. */
-function columnProfile(key) {
-  const { plane, box, highest, signed } = sheet;
-  const values = Float32Array.from({ length: plane.queries }, (_, query) => plane.at(query, key));
-  const depth = PROFILE - 4;
-  const from = box.left + box.across + 8;
-  const zero = signed ? from + depth / 2 : from;
-  const unit = (signed ? depth / 2 : depth) / highest;
-  const ends = { y1: box.top, y2: box.top + box.down };
-  const lines = [0, highest].map((value) =>
-    draw("line", { class: "grid", x1: zero + unit * value, x2: zero + unit * value, ...ends }),
-  );
-  const bars = barPaths(values, box.tall, (at, height, size) => {
-    const width = unit * Math.min(highest, Math.abs(size));
-    const x = size < 0 ? zero - width : zero;
-    const y = box.top + at - box.gap / 2;
-    return `M${x.toFixed(1)} ${y}h${width.toFixed(1)}v${height}h${(-width).toFixed(1)}z`;
-  });
-  return [...lines, ...bars];
-}
-
-/** All bars of a profile as two paths, of positive and of negative values: one element however many there are. */
-function barPaths(values, size, outline) {
-  const thick = Math.max(1, size - (size >= 12 ? 5 : size > 3 ? 1 : 0));
-  const at = (cell) => middle(cell, size) - thick / 2;
-  const path = { bar: [], "bar less": [] };
-  values.forEach((value, cell) => {
-    if (value !== 0) path[value < 0 ? "bar less" : "bar"].push(outline(at(cell), thick, value));
-  });
-  return Object.entries(path)
-    .filter(([, outlines]) => outlines.length)
-    .map(([name, outlines]) => draw("path", { class: name, d: outlines.join("") }));
 }

@@ -17,8 +17,7 @@ const state = {
 };
 let pointed = [null, null];
 let highlight = () => {};
-let markStep = () => {};
-let curvesBuilt = false;
+let curvesDrawn = false;
 let playing = null;
 let shownStep = -1;
 let sampleSplit = data.samples[0]?.split;
@@ -34,7 +33,7 @@ function change(changes) {
   show();
 }
 
-/** Bring every index back to what there is: an address may be older than the page. */
+/** Bring every index back to what the page has: an address may be older than the page. */
 function bound() {
   const within = (value, size) => Math.min(size - 1, Math.max(0, Number.isInteger(value) ? value : 0));
   state.site = within(state.site, data.sites.length);
@@ -64,8 +63,7 @@ function writeAddress() {
   if (state.row !== null) parts.set("row", state.row + 1);
   if (state.column !== null) parts.set("column", state.column + 1);
   if (!state.links) parts.set("links", "0");
-  if (state.compare !== null)
-    parts.set("compare", state.compare === "run" ? "run" : data.steps[state.compare]);
+  if (state.compare !== null) parts.set("compare", state.compare === "run" ? "run" : data.steps[state.compare]);
   if (state.view !== "weights") parts.set("view", state.view);
   if (state.statistic !== null) parts.set("statistic", state.statistic);
   const address = `#${parts}`;
@@ -95,13 +93,8 @@ function readAddress() {
   bound();
 }
 
-const nearestStep = (step) =>
-  data.steps.indexOf(
-    nearest(
-      data.steps.map((each) => [each]),
-      step,
-    )[0],
-  );
+/** The index of the stored step that is nearest. */
+const nearestStep = (step) => nearestColumn(data.steps, step);
 
 async function show() {
   showControls();
@@ -110,9 +103,7 @@ async function show() {
   try {
     shown = await mapsShown(wanted);
   } catch (error) {
-    byId("problem").textContent =
-      `The maps of this page cannot be unpacked here (${error.message}): open it in a current browser.`;
-    byId("problem").hidden = false;
+    tellProblem(`This browser cannot unpack the maps of this page (${error.message}): open it in a current one.`);
     return;
   }
   // While these were unpacked, something else may have been asked for.
@@ -122,9 +113,10 @@ async function show() {
   // For whoever measures how quick a page is.
   performance.mark("maps drawn");
   // What is above is seen before what is below is drawn.
-  if (!curvesBuilt) await new Promise((done) => setTimeout(done));
+  if (!curvesDrawn) await new Promise((done) => setTimeout(done));
   drawTimeline(state, change);
-  if (!curvesBuilt) buildCurves();
+  if (!curvesDrawn) redrawAll();
+  curvesDrawn = true;
   // The address is kept once the eye has what it asked for: writing it takes longer than a step.
   writeAddress();
   document.body.dataset.shown = location.hash;
@@ -147,7 +139,8 @@ function showMaps(shown) {
   byId("level-note").textContent = detailWords && `Pooled: ${detailWords}.`;
   if (byId("legend").dataset.signed !== String(shown.signed)) {
     byId("legend").dataset.signed = shown.signed;
-    drawLegend(byId("legend"), shown.signed);
+    const { name, colourAt, marks } = weightScale(shown.signed);
+    showRamp(byId("legend"), name, colourAt, marks);
   }
   drawWall(byId("wall"), shown, state, (l, h) => change({ layer: l, head: h }));
   const parts = [
@@ -179,24 +172,13 @@ function unpackAhead() {
 function look(query, key, event) {
   pointed = [query, key];
   highlight(...focused());
-  const tip = byId("tip");
-  tip.hidden = query === null || key === null || !event;
-  if (tip.hidden) return;
-  // Against the far edge the tip stands on the other side of the pointer.
-  const left =
-    event.clientX + 16 + tip.offsetWidth > innerWidth
-      ? event.clientX - tip.offsetWidth - 12
-      : event.clientX + 16;
-  tip.style.transform = `translate(${left}px, ${Math.max(4, event.clientY - tip.offsetHeight - 16)}px)`;
+  if (query === null || key === null || !event) hideTip();
+  else placeTip(event.clientX, event.clientY);
 }
 
 /** Hold a row or a column, whichever is given; what is held already is released. */
 function hold(query, key) {
-  change(
-    query === null
-      ? { column: key === state.column ? null : key }
-      : { row: query === state.row ? null : query },
-  );
+  change(query === null ? { column: key === state.column ? null : key } : { row: query === state.row ? null : query });
 }
 
 function showControls() {
@@ -204,10 +186,8 @@ function showControls() {
   byId("step-shown").textContent = `step ${readable(data.steps[state.step])}`;
   byId("step").setAttribute("aria-valuetext", `step ${data.steps[state.step]}`);
   byId("example").value = state.example;
-  [...byId("sites").children].forEach((button, index) =>
-    button.setAttribute("aria-pressed", index === state.site),
-  );
-  markStep(data.steps[state.step]);
+  [...byId("sites").children].forEach((button, index) => button.setAttribute("aria-pressed", index === state.site));
+  for (const figure of charts) markFigure(figure, data.steps[state.step]);
   showComparison(state);
   if (sampleSplit === undefined) return;
   byId("samples-panel").hidden = false;
@@ -272,10 +252,7 @@ const KEYS = {
 };
 
 function listen() {
-  byId("step").addEventListener(
-    "input",
-    (event) => (play(false), change({ step: Number(event.target.value) })),
-  );
+  byId("step").addEventListener("input", (event) => (play(false), change({ step: Number(event.target.value) })));
   byId("play").addEventListener("click", () => play(!playing));
   byId("example").addEventListener("change", (event) => change({ example: Number(event.target.value) }));
   byId("example-before").addEventListener("click", () => turn("example", -1));
@@ -293,49 +270,27 @@ function listen() {
     act();
   });
   window.addEventListener("hashchange", () => (readAddress(), show()));
-  dark.addEventListener("change", () => {
-    renewRamp();
+  const renew = () => {
     delete byId("legend").dataset.signed;
+    redrawAll();
     show();
-  });
-  let width = innerWidth;
-  window.addEventListener("resize", () => {
-    if (width === innerWidth) return;
-    width = innerWidth;
-    buildCurves();
-    show();
-  });
-}
-
-function buildCurves() {
-  for (const place of document.querySelectorAll(".curves")) place.replaceChildren();
-  const more = byId("more-curves").cloneNode(true);
-  more.open = false;
-  delete more.dataset.drawn;
-  byId("more-curves").replaceWith(more);
-  curvesBuilt = true;
-  markStep = drawCurves((step) => (play(false), change({ step: nearestStep(step) })));
-  markStep(data.steps[state.step]);
+  };
+  onNewScheme(renew);
+  onNewWidth(renew);
 }
 
 function build() {
+  Object.assign(page, { name: data.title, words: data.title });
   byId("title").textContent = data.title;
   byId("facts").replaceChildren(...facts().map((fact) => make("span", {}, fact)));
-  data.sites.forEach((site, index) => {
-    const button = make("button", { type: "button" }, site.name.replace("/", " · "));
-    button.addEventListener("click", () => change({ site: index }));
-    byId("sites").append(button);
-  });
+  const sites = data.sites.map((site, index) => [index, site.name.replace("/", " · ")]);
+  fillSegments(byId("sites"), sites, state.site, (site) => change({ site }));
   // Names of patches or frames say nothing of an example; words do.
-  const worded = Object.keys(data.axes).find((name) => data.axes[name].kind === "tokens");
-  const words = (example) => (worded ? `: ${visible(sentence(data.tokens[worded][example]))}` : "");
+  const inWords = Object.keys(data.axes).find((name) => data.axes[name].kind === "tokens");
+  const words = (example) => (inWords ? `: ${visible(sentence(data.tokens[inWords][example]))}` : "");
   data.titles.forEach((title, example) =>
     byId("example").append(
-      make(
-        "option",
-        { value: example },
-        shorten(`${example + 1}. ${visible(title)}${words(example)}`, 72),
-      ),
+      make("option", { value: example }, shorten(`${example + 1}. ${visible(title)}${words(example)}`, 72)),
     ),
   );
   byId("step").max = data.steps.length - 1;
@@ -352,6 +307,7 @@ function build() {
     byId("config").append(make("tr", {}, make("th", {}, key), make("td", {}, value)));
   drawSampleSplits(sampleSplit, chooseSplit);
   offerComparisons(state, change);
+  addCurves((step) => (play(false), change({ step: nearestStep(step) })));
 }
 
 function chooseSplit(split) {

@@ -6,8 +6,7 @@ function drawSamples(split, step) {
   const group = taken.findLast((each) => each.step <= step) ?? taken[0];
   byId("samples-title").textContent = `Samples at step ${readable(group.step)}`;
   const right = group.rows.filter((row) => row.output === row.target).length;
-  const shown =
-    group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
+  const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
   byId("samples-note").textContent =
     `${shown} samples, ${right} exactly as the reference; words that differ from it are underlined.`;
   const fields = ["source", "target", "output"];
@@ -15,20 +14,17 @@ function drawSamples(split, step) {
     Object.keys(row)
       .filter((field) => !fields.includes(field))
       .map((field) => row[field]);
+  const names = ["source", "reference", "output"];
   const head = make("tr", {}, make("th", { "aria-label": "exact" }), make("th", { "aria-label": "kind" }));
-  for (const name of ["source", "reference", "output"]) head.append(make("th", {}, name));
+  head.append(...names.map((name) => make("th", {}, name)));
   const rows = group.rows.map((row) => {
     const same = row.output === row.target;
-    const mark = make("td", { class: "mark", "aria-label": same ? "exact" : "different" }, same ? "✓" : "≠");
-    const texts = fields.map((field) => make("td", { dir: "auto" }, row[field] ?? ""));
+    const [sign, words] = same ? ["✓", "exact"] : ["≠", "different"];
+    const texts = fields.map((field, at) => make("td", { dir: "auto", "data-label": names[at] }, row[field] ?? ""));
     if (!same) texts[2].replaceChildren(...marked(row.output ?? "", row.target ?? ""));
-    return make(
-      "tr",
-      { class: same ? "same" : "other" },
-      mark,
-      make("td", { class: "kind" }, others(row).join(" ")),
-      ...texts,
-    );
+    const mark = make("td", { class: "mark", "aria-label": words, "data-label": words }, sign);
+    const kind = make("td", { class: "kind", "data-label": "kind" }, others(row).join(" "));
+    return make("tr", { class: same ? "same" : null }, mark, kind, ...texts);
   });
   byId("samples").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
 }
@@ -56,10 +52,5 @@ function marked(text, reference) {
 /** The splits that have samples, as buttons; `choose(split)` is called when one is picked. */
 function drawSampleSplits(chosen, choose) {
   const splits = [...new Set(data.samples.map((group) => group.split))];
-  const buttons = splits.map((split) => {
-    const button = make("button", { type: "button", "aria-pressed": split === chosen }, split);
-    button.addEventListener("click", () => choose(split));
-    return button;
-  });
-  byId("sample-splits").replaceChildren(...(splits.length > 1 ? buttons : []));
+  fillSegments(byId("sample-splits"), splits.length > 1 ? splits.map((split) => [split, split]) : [], chosen, choose);
 }

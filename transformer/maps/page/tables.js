@@ -52,5 +52,4 @@ function nearestColumn(steps, step) {
 }
 
 /** A value in words with its unit. */
-const measured = (value, unit) =>
-  Number.isNaN(value) ? "not defined here" : `${readable(value)}${unit && ` ${unit}`}`;
+const measured = (value, unit) => (Number.isNaN(value) ? "not defined" : `${readable(value)}${unit && ` ${unit}`}`);

@@ -18,7 +18,7 @@ async function drawTimeline(state, choose) {
   const facts = offerSources(state, tables, redraw);
   const statistic = offerStatistics(state, facts.names);
   const table = await tableOf(state.site, facts.source);
-  // Of the other run there is the mean over the probe, which is to be laid over no other curve.
+  // The other run has the mean over the probe alone, which is to be laid over no other curve.
   const both = facts.source === "mean" && tables.some((each) => each.source === "against");
   const other = both ? await tableOf(state.site, "against") : null;
   // While this was unpacked, something else may have been asked for.
@@ -35,20 +35,13 @@ async function drawTimeline(state, choose) {
   byId("timeline").dataset.shown = location.hash;
 }
 
-/** The buttons of what there is to measure on; returns the facts of the table that is shown. */
+/** The buttons of what can be measured on; returns the facts of the table that is shown. */
 function offerSources(state, tables, redraw) {
-  const find = (name) =>
-    tables.find((table) => table.source === (name === "example" ? String(state.example) : name));
-  const there = Object.keys(SOURCES).filter(find);
-  if (!there.includes(source)) source = there[0];
-  const buttons = there.map((name) => {
-    const button = make("button", { type: "button", "aria-pressed": name === source }, SOURCES[name]);
-    button.addEventListener("click", () => ((source = name), redraw()));
-    return button;
-  });
-  const focused = [...byId("sources").children].indexOf(document.activeElement);
-  byId("sources").replaceChildren(...(buttons.length > 1 ? buttons : []));
-  if (focused >= 0) byId("sources").children[focused]?.focus({ preventScroll: true });
+  const find = (name) => tables.find((table) => table.source === (name === "example" ? String(state.example) : name));
+  const names = Object.keys(SOURCES).filter(find);
+  if (!names.includes(source)) source = names[0];
+  const choices = names.length > 1 ? names.map((name) => [name, SOURCES[name]]) : [];
+  fillSegments(byId("sources"), choices, source, (name) => ((source = name), redraw()));
   return find(source);
 }
 
@@ -81,7 +74,8 @@ function drawHeats(place, state, table, statistic, choose) {
   box.down = box.y(layers - 1, heads);
   box.column_of = (step) => nearestColumn(table.steps, step);
   const ends = endsOf(table, statistic);
-  drawHeatLegend(byId("timeline-legend"), ends, unitOf(site, statistic));
+  const marks = [0, 0.5, 1].map((share) => [share, compact(ends[0] + (ends[1] - ends[0]) * share)]);
+  showRamp(byId("timeline-legend"), unitOf(site, statistic), (share) => css(share ** 2), marks);
   const size = { width: HEATS.left + box.across + HEATS.right, height: box.down + 4 };
   const svg = draw("svg", {
     ...size,
@@ -155,10 +149,7 @@ function roleMarks(site, box) {
     .filter((role) => role.site === site)
     .map((role) => {
       const size = Math.max(3.5, Math.min(5.5, box.row / 2 - 1));
-      const [x, y] = [
-        box.x(box.column_of(role.onset)) + box.column / 2,
-        box.y(role.layer, role.head) + box.row / 2,
-      ];
+      const [x, y] = [box.x(box.column_of(role.onset)) + box.column / 2, box.y(role.layer, role.head) + box.row / 2];
       return draw("path", {
         class: "role-mark",
         d: `M${x} ${y - size}L${x + size} ${y}L${x} ${y + size}L${x - size} ${y}Z`,
@@ -190,7 +181,7 @@ function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
     );
     const text = `head ${headName(site, cell.layer, cell.head)}, step ${readable(table.steps[cell.at])} `;
     const told = roles.map((role) => make("div", { class: "told" }, `◆ ${role.said}`));
-    showTip(event, text, make("b", {}, measured(value, unitOf(site, statistic))), ...told);
+    showTip(event.clientX, event.clientY, text, make("b", {}, measured(value, unitOf(site, statistic))), ...told);
   });
   svg.addEventListener("pointerleave", hideTip);
   svg.addEventListener("click", (event) => {
@@ -204,7 +195,7 @@ function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
     const end = { Home: 0, End: data.steps.length - 1 }[event.key];
     if ((!move && end === undefined) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    // The page's own arrow keys go over layers; here they go over rows.
+    // The page's own arrow keys go over layers, these over rows.
     event.stopPropagation();
     const rows = site.layers.length * box.heads;
     const row = Math.min(rows - 1, Math.max(0, state.layer * box.heads + state.head + (move?.[0] ?? 0)));
@@ -236,24 +227,6 @@ function pointAt(place, state, box, pointer, labels) {
     place.scrollTop = y - place.clientHeight / 2;
 }
 
-/** The bar that says which colour is which value, with the numbers of its ends. */
-function drawHeatLegend(place, [low, high], unit) {
-  const width = 132;
-  const canvas = make("canvas", { width, height: 1, class: "ramp" });
-  const context = canvas.getContext("2d");
-  for (let x = 0; x < width; x++) {
-    context.fillStyle = css((x / (width - 1)) ** 2);
-    context.fillRect(x, 0, 1, 1);
-  }
-  const marks = make("div", { class: "ramp-marks" });
-  for (const share of [0, 0.5, 1]) {
-    const mark = make("span", {}, compact(low + (high - low) * share));
-    mark.style.left = `${100 * share}%`;
-    marks.append(mark);
-  }
-  place.replaceChildren(make("span", { class: "ramp-name" }, unit), make("div", {}, canvas, marks));
-}
-
 /** The roles of the site's heads in words, each a door to the step since which it is played. */
 function drawRoles(state, choose) {
   const roles = data.history.roles.filter((role) => role.site === state.site);
@@ -269,20 +242,5 @@ function drawRoles(state, choose) {
   byId("roles").replaceChildren(make("ul", {}, ...first), ...(rest.length ? [more] : []));
   byId("timeline-note").textContent = roles.length
     ? "A diamond marks the step since which a head plays a role; roles are named from the probe's last step."
-    : "At the probe's last step no head of this site plays a role that has a name here.";
-}
-
-/** Show the tip beside the pointer, with these words in it. */
-function showTip(event, ...parts) {
-  const tip = byId("tip");
-  tip.replaceChildren(...parts);
-  tip.hidden = false;
-  // Against the far edge the tip stands on the other side of the pointer.
-  const over = event.clientX + 16 + tip.offsetWidth > innerWidth;
-  const left = over ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;
-  tip.style.transform = `translate(${left}px, ${Math.max(4, event.clientY - tip.offsetHeight - 16)}px)`;
-}
-
-function hideTip() {
-  byId("tip").hidden = true;
+    : "At the probe's last step no head of this site plays a role that has a name.";
 }

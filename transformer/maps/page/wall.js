@@ -19,7 +19,7 @@ function drawWall(place, shown, state, choose) {
     const share = links && !shown.signed ? linkedShare(site, state.example, plane) : null;
     const label =
       `layer ${site.layers[layer]}, head ${site.heads[head]}` +
-      (share === null ? "" : `, ${percent(share)} on gold links`);
+      (share === null ? "" : `, ${wholePercent(share)} on gold links`);
     if (button.title !== label) {
       button.title = label;
       button.setAttribute("aria-label", label);
@@ -27,7 +27,7 @@ function drawWall(place, shown, state, choose) {
     const pressed = String(layer === state.layer && head === state.head);
     if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
     if (bar.hidden !== (share === null)) bar.hidden = share === null;
-    if (share !== null) bar.firstChild.style.width = percent(Math.min(1, share));
+    if (share !== null) bar.firstChild.style.width = wholePercent(Math.min(1, share));
   }
 }
 
@@ -45,9 +45,7 @@ function buildWall(place, site, plane, choose) {
   const cells = [];
   site.layers.forEach((name, layer) => {
     const small = height < 46;
-    children.push(
-      make("span", { class: `row-name${small ? " upright" : ""}` }, small ? name : named("layer", name)),
-    );
+    children.push(make("span", { class: `row-name${small ? " upright" : ""}` }, small ? name : named("layer", name)));
     site.heads.forEach((_, head) => {
       const canvas = make("canvas");
       canvas.style.width = `${width}px`;
@@ -83,4 +81,4 @@ function named(what, name) {
   return /^\d+$/.test(name) ? `${what} ${name}` : name;
 }
 
-const percent = (share) => `${Math.round(100 * share)}%`;
+const wholePercent = (share) => `${Math.round(100 * share)}%`;

@@ -32,7 +32,7 @@ function read(shown, queryAt, keyAt) {
     reading.textContent = `${keyName(key)} ${words} ${strongest(column, queryName, shown.signed) || "nothing"}`;
   } else {
     const share = shown.signed ? null : linkedShare(site, state.example, plane);
-    const measured = share === null ? "" : `${percent(share)} of its weight on gold links in this example. `;
+    const measured = share === null ? "" : `${wholePercent(share)} of its weight on gold links in this example. `;
     reading.textContent = `${VALUES[site.values]}${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
   }
   if (query === null || key === null) return;
@@ -75,8 +75,8 @@ function missingWords() {
       `${count} of ${all} stored steps of maps are left out: ${shorten(data.leftOut.map(readable).join(", "), 160)}`,
     );
   for (const site of data.sites)
-    for (const { what, there } of site.missing) {
-      const steps = there ? `at ${data.steps.length - there} of ${data.steps.length} steps` : "at all steps";
+    for (const { what, there: carried } of site.missing) {
+      const steps = carried ? `at ${data.steps.length - carried} of ${data.steps.length} steps` : "at all steps";
       said.push(`${what} of ${site.name} ${steps}`);
     }
   if (!said.length) return "";
@@ -88,7 +88,6 @@ function missingWords() {
 /** What the run was, in a few facts. */
 function facts() {
   const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
-  const counted = (count, what) => `${readable(count)} ${what}${count === 1 ? "" : "s"}`;
   const said = [
     `${counted(heads, "head")} at ${counted(data.sites.length, "site")}`,
     `maps at ${counted(data.steps.length, "step")}`,

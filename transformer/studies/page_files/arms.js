@@ -1,16 +1,21 @@
 // The arms of a study: how each is told from the others, which are shown, and how its numbers are written. The files
-// of this folder are joined into one module behind some of transformer/maps/page, in the order that page.py gives:
-// make, draw, byId, readable, visible, shorten, css, niceTicks, compact, quotedCell and `data` come from there. `data`
-// is here the result of an ablation, as transformer/studies/analysis.py describes it.
+// of this folder stand behind those of transformer/pages in one module, in the order that page.py gives. `data` is the
+// result of an ablation, as transformer/studies/analysis.py describes it.
 
 const MOST_DECIMALS = 6;
-const SHAPES = 8; // colours, dashes and markers: of the reference, and of seven arms
+
+Object.assign(page, {
+  name: data.name || "study",
+  words: visible(data.question || data.name),
+  legend: () => shownArms().map(({ name }) => [lookOf(name), name]),
+});
 
 // The reference is drawn in ink, the others in the order in which the study names them.
 const slots = new Map(
-  [data.reference, ...data.arms.map((arm) => arm.name).filter((name) => name !== data.reference)].map(
-    (name, slot) => [name, slot],
-  ),
+  [data.reference, ...data.arms.map((arm) => arm.name).filter((name) => name !== data.reference)].map((name, slot) => [
+    name,
+    slot,
+  ]),
 );
 const hiddenArms = new Set();
 const severalTasks = data.tasks.length > 1;
@@ -19,75 +24,38 @@ const lowerIsBetter = data.better === "lower";
 const shownArms = () => data.arms.filter((arm) => !hiddenArms.has(arm.name));
 const armNamed = (name) => data.arms.find((arm) => arm.name === name);
 
-/** The entry of a plain object that the object itself has: a key may be called "constructor". */
-const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
-
-/** An arm's colour, and its dash and marker: an eighth arm has the first one's colour and the second one's shape. */
-function looksOf(name) {
+/** An arm's colour, dash and marker: an eighth arm has the first one's colour and the second one's shape. */
+function lookOf(name) {
   const slot = slots.get(name) ?? 0;
-  if (slot === 0) return [0, 0];
-  const round = Math.floor((slot - 1) / (SHAPES - 1));
-  return [slot, slot + round].map((number) => 1 + ((number - 1) % (SHAPES - 1)));
+  const round = Math.floor((slot - 1) / (SHAPES.length - 1));
+  const turned = (number) => (slot === 0 ? 0 : 1 + ((number - 1) % (SHAPES.length - 1)));
+  const [colour, shape] = [turned(slot), turned(slot + round)];
+  return { ink: `arm-${colour} dash-${shape}`, shape };
 }
 
 /** The classes that give an arm its colour and its dash. */
-function armClass(name) {
-  const [colour, shape] = looksOf(name);
-  return `arm-${colour} dash-${shape}`;
-}
+const armClass = (name) => lookOf(name).ink;
 
-/** An arm's marker, about 2 r wide. */
-function marker(name, x, y, r = 3.6, attributes = {}) {
-  const corners = (count, turn, size = r * 1.2) =>
-    polygon(
-      Array.from({ length: count }, (_, at) => {
-        const angle = ((turn + (360 * at) / count) * Math.PI) / 180;
-        return [x + size * Math.sin(angle), y - size * Math.cos(angle)];
-      }),
-    );
-  const round = `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
-  const third = r * 0.42;
-  const plus = polygon([
-    [x - third, y - r * 1.15], [x + third, y - r * 1.15], [x + third, y - third], [x + r * 1.15, y - third],
-    [x + r * 1.15, y + third], [x + third, y + third], [x + third, y + r * 1.15], [x - third, y + r * 1.15],
-    [x - third, y + third], [x - r * 1.15, y + third], [x - r * 1.15, y - third], [x - third, y - third],
-  ]); // prettier-ignore
-  const path = [
-    round,
-    corners(4, 45),
-    corners(3, 0, r * 1.35),
-    corners(4, 0, r * 1.3),
-    corners(3, 180, r * 1.35),
-    plus,
-    corners(6, 0),
-    corners(5, 180, r * 1.25),
-  ][looksOf(name)[1]];
-  return draw("path", { class: `marker ${armClass(name)}`, d: path, ...attributes });
-}
-
-const polygon = (points) => `M${points.map(([x, y]) => `${x.toFixed(2)} ${y.toFixed(2)}`).join("L")}Z`;
-
-/** A cross where a run diverged. */
-const cross = (x, y, r = 3.6, attributes = {}) =>
-  draw("path", {
-    class: "cross",
-    d: `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`,
-    ...attributes,
-  });
-
-/** An arm's line and marker beside its name. */
-function sampleOf(name) {
-  const line = draw("line", { class: `stroke ${armClass(name)}`, x1: 0, x2: 30, y1: 6, y2: 6 });
-  const svg = { class: "sample", width: 30, height: 12, "aria-hidden": "true", focusable: "false" };
-  return draw("svg", svg, line, marker(name, 15, 6));
-}
+/** A row of a tip that begins with an arm. */
+const armRow = (name, value, more) => tipRow(lookOf(name), name, value, more);
 
 /** An arm's name as it can be seen, behind its sample. */
-const named = (name) => [sampleOf(name), make("span", { class: "arm-name", dir: "auto" }, visible(name))];
+const named = (name) => [sampleOf(lookOf(name)), make("span", { class: "arm-name", dir: "auto" }, visible(name))];
+
+/** What an arm has over steps or layers, as a series of a figure of lines. */
+const armSeries = (name, points) => ({ name, look: lookOf(name), points });
+
+/** The shown arms as series: `bandOf(arm)` is { steps, middle, low, high, n }, or nothing for an arm without one. */
+const bandSeries = (bandOf) =>
+  shownArms().flatMap((arm) => {
+    const { steps, middle, low, high, n } = bandOf(arm) ?? {};
+    if (!steps) return [];
+    const points = steps.map((x, at) => ({ x, middle: middle[at], low: low[at], high: high[at], n: n?.[at] }));
+    return [armSeries(arm.name, points)];
+  });
 
 // --- numbers ---
 
-const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const fixedFormats = new Map();
 
 /** A number with so many decimals; a dash where there is none. */
@@ -103,26 +71,20 @@ function fixed(value, decimals) {
   return minus(fixedFormats.get(decimals).format(value));
 }
 
-const minus = (text) => text.replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "");
-const brief = (value) => (isNumber(value) ? minus(readable(value)) : "–");
+const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
 const signedFixed = (value, decimals) => (isNumber(value) && value > 0 ? "+" : "") + fixed(value, decimals);
 
 /** As many decimals as the narrowest of some intervals needs to show two digits of its half. */
 function decimalsFor(intervals, values = []) {
   const halves = intervals.filter(Boolean).map(([low, high]) => (high - low) / 2);
-  const sizes = halves.some((half) => half > 0)
-    ? halves
-    : values.filter(isNumber).map((value) => Math.abs(value) / 50);
+  const sizes = halves.some((half) => half > 0) ? halves : values.filter(isNumber).map((value) => Math.abs(value) / 50);
   const least = Math.min(...sizes.filter((size) => size > 0));
   return Number.isFinite(least) ? Math.min(MOST_DECIMALS, Math.max(0, 1 - Math.floor(Math.log10(least)))) : 3;
 }
 
 /** A number in a table, exact in what the element holds, rounded in what is seen. */
-function exact(value, words) {
-  return isNumber(value)
-    ? make("data", { value: String(value) }, words)
-    : make("span", { class: "none" }, "–");
-}
+const exact = (value, words) =>
+  isNumber(value) ? make("data", { value: String(value) }, words) : make("span", { class: "none" }, "–");
 
 /** "[0.12, 0.34]", both ends exact underneath; nothing where there is no interval. */
 function intervalOf(interval, decimals, write = fixed) {
@@ -131,39 +93,37 @@ function intervalOf(interval, decimals, write = fixed) {
   return [make("span", { class: "interval" }, "[", low, ", ", high, "]")];
 }
 
-const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
-
-/** "1 seed", "3 seeds". */
-const counted = (count, what) => `${brief(count)} ${what}${count === 1 ? "" : "s"}`;
-
-/** Any value of a configuration as text. */
-function worded(value) {
-  if (value === null || value === undefined) return "none";
-  if (typeof value === "number") return String(value).replace("e+", "e");
-  return typeof value === "string" ? visible(value) : visible(JSON.stringify(value));
-}
-
-/** "test/loss" as a person reads it. */
-const metricName = (metric) => visible(String(metric ?? "")).replaceAll("_", " ");
 const taskName = (task) => (task === "" ? "the task" : visible(String(task)));
 
 /** The last part of a dotted key, or the whole of it where another tuned key ends alike. */
 function shortKey(key) {
   const last = String(key).split(".").at(-1);
-  const alike = Object.keys(data.tuned ?? {}).filter((other) => other.split(".").at(-1) === last);
-  return visible(alike.length > 1 ? String(key) : last).replaceAll("_", " ");
+  const alike = tunedKeys().filter((other) => other.split(".").at(-1) === last);
+  return spaced(alike.length > 1 ? key : last);
 }
+
+const tunedKeys = () => Object.keys(data.tuned ?? {});
+
+const tunedWords = (value) =>
+  isNumber(value) && value !== 0 && Math.abs(value) < 0.01 ? value.toExponential().replace("e+", "e") : worded(value);
 
 // --- elements ---
 
+/** One of many, chosen from a list: [[value, words], ...]. */
+function chooser(name, choices, chosen, choose) {
+  const select = make("select", {}, ...choices.map(([value, words]) => make("option", { value }, words)));
+  select.value = chosen;
+  select.addEventListener("change", () => choose(select.value));
+  return make("label", { class: "chooser" }, `${name} `, select);
+}
+
 /** A button that copies a text. */
 function copyButton(text, words = "copy") {
-  const button = make("button", { class: "small-button copy", type: "button" }, words);
-  button.addEventListener("click", async () => {
-    const done = await copied(text);
-    button.textContent = done ? "copied" : "not allowed here";
+  const act = async () => {
+    button.textContent = (await copied(text)) ? "copied" : "not allowed";
     setTimeout(() => (button.textContent = words), 1600);
-  });
+  };
+  const button = smallButton(words, act, { class: "small-button copy" });
   return button;
 }
 
@@ -183,33 +143,38 @@ async function copied(text) {
   }
 }
 
-/** A panel of the page: its heading, what stands beside that, and its content. */
-function addPanel(id, title, ...content) {
+/** A panel of the page: its heading, a note under it, and its content. */
+function addPanel(id, title, note, ...content) {
   const heading = make("h2", { id: `${id}-title` }, title);
+  const words = note ? [make("p", { class: "note" }, note)] : [];
   const head = make("div", { class: "panel-head" }, heading);
-  const panel = make("section", { id, class: "panel", "aria-labelledby": `${id}-title` }, head, ...content);
+  const panel = make("section", { id, class: "panel", "aria-labelledby": `${id}-title` }, head, ...words, ...content);
   byId("panels").append(panel);
   return panel;
 }
 
-/** One of a few, chosen by buttons. */
-function segments(name, choices, chosen, choose) {
-  const group = make("div", { class: "segments small", role: "group", "aria-label": name });
-  for (const [value, words] of choices) {
-    const button = make("button", { type: "button", "aria-pressed": String(value === chosen) }, words);
-    button.addEventListener("click", () => {
-      for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
-      choose(value);
-    });
-    group.append(button);
-  }
-  return group;
-}
+/** Content behind a fold. */
+const fold = (title, ...content) => make("details", {}, make("summary", {}, title), ...content);
 
-/** One of many, chosen from a list. */
-function chooser(name, choices, chosen, choose) {
-  const select = make("select", {}, ...choices.map(([value, words]) => make("option", { value }, words)));
-  select.value = chosen;
-  select.addEventListener("change", () => choose(select.value));
-  return make("label", { class: "chooser" }, `${name} `, select);
+const scrolling = (...content) => make("div", { class: "scroll" }, ...content);
+const line = (...content) => make("div", {}, ...content);
+const small = (...content) => make("div", { class: "small" }, ...content);
+
+/**
+ * A table from columns { head, title, cell(row) -> nodes }; on a narrow page each row becomes a card that names its
+ * cells, so a cell without content is marked and left out of it.
+ */
+function makeTable(caption, columns, rows, attributes = {}) {
+  const head = columns.map(({ head, title }) => make("th", { scope: "col", title }, head));
+  const body = rows.map((row) => {
+    const cells = columns.map(({ head, cell }, index) => {
+      const content = [cell(row)].flat();
+      const kind = content.length ? null : "nothing";
+      const attributes = { "data-label": head, class: kind, scope: index ? null : "row" };
+      return make(index ? "td" : "th", attributes, ...content);
+    });
+    return make("tr", {}, ...cells);
+  });
+  const title = make("caption", { class: "offscreen" }, caption);
+  return make("table", attributes, title, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
 }

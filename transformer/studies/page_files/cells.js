@@ -8,14 +8,14 @@ function cellColumns() {
     { head: "arm", value: ({ arm }) => arm, cell: ({ arm }) => line(...named(arm)) },
     ...(severalTasks ? [{ head: "task", value: ({ task }) => task }] : []),
     { head: "seed", value: ({ seed }) => seed },
-    ...Object.keys(data.tuned ?? {}).map((key) => ({
+    ...tunedKeys().map((key) => ({
       head: shortKey(key),
       value: ({ tuned }) => own(tuned, key) ?? null,
       cell: ({ tuned }) => tunedWords(own(tuned, key)),
     })),
     { head: "state", value: ({ state }) => state, cell: (cell) => stateOf(cell) },
-    { head: metricName(data.chosen_by), value: ({ chosen }) => chosen },
-    { head: metricName(data.reported), value: ({ reported }) => reported },
+    { head: spaced(data.chosen_by), value: ({ chosen }) => chosen },
+    { head: spaced(data.reported), value: ({ reported }) => reported },
     { head: "steps", value: ({ steps }) => steps },
   ];
 }
@@ -46,22 +46,13 @@ function showCells() {
   );
   const rows = data.cells.map((cell) => [cell, cellRow(cell, columns)]);
   body.append(...rows.map(([, row]) => row));
-  const scroll = make(
-    "div",
-    { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every run" },
-    table,
-  );
-  const panel = addPanel("cells", "Every run", scroll);
-  const saving = make("div", { class: "exports" });
-  for (const [kind, words] of [
-    ["csv", "CSV of the runs"],
-    ["json", "JSON of everything"],
-  ]) {
-    const button = make("button", { type: "button", class: "small-button", id: `save-${kind}` }, words);
-    button.addEventListener("click", () => saveData(kind));
-    saving.append(button);
-  }
-  panel.querySelector(".panel-head").append(saving);
+  const scroll = make("div", { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every run" }, table);
+  const panel = addPanel("cells", "Every run", null, scroll);
+  const saving = [
+    smallButton("CSV of the runs", () => handOutTable(runRows(), ["runs"]), { id: "save-csv" }),
+    smallButton("JSON of everything", () => handOut(wholeResult(), [], "json"), { id: "save-json" }),
+  ];
+  panel.querySelector(".panel-head").append(make("div", { class: "exports" }, ...saving));
 
   function sortBy(index) {
     sorting.descending = sorting.column === index && !sorting.descending;
@@ -79,23 +70,34 @@ function showCells() {
 function compared(a, b) {
   const absent = (value) => value === null || value === undefined;
   if (absent(a) || absent(b)) return absent(a) - absent(b);
-  const order =
-    isNumber(a) && isNumber(b) ? a - b : worded(a).localeCompare(worded(b), "en", { numeric: true });
+  const order = isNumber(a) && isNumber(b) ? a - b : worded(a).localeCompare(worded(b), "en", { numeric: true });
   return sorting.descending ? -order : order;
 }
 
 function cellRow(cell, columns) {
   const parts = columns.map(({ value, cell: write }) => {
     if (write) return make("td", {}, ...[write(cell)].flat());
-    const found = value(cell);
-    return make("td", {}, typeof found === "string" ? visible(found) : exact(found, brief(found)));
+    const held = value(cell);
+    return make("td", {}, typeof held === "string" ? visible(held) : exact(held, brief(held)));
   });
   const command = String(cell.command ?? "");
   const code = make("code", { title: visible(cell.directory ?? "") }, visible(command));
-  const last = make(
-    "td",
-    { class: "of-command" },
-    ...(command ? [make("span", {}, copyButton(command), code)] : []),
-  );
+  const last = make("td", { class: "of-command" }, ...(command ? [make("span", {}, copyButton(command), code)] : []));
   return make("tr", {}, ...parts, last);
+}
+
+const wholeResult = () => new Blob([JSON.stringify(data, null, 1), "\n"], { type: "application/json" });
+
+/** The runs as a table, a row a run, with the columns of the CSV that stands beside the page. */
+function runRows() {
+  const [before, after] = [
+    ["arm", "task", "seed"],
+    ["state", "chosen", "reported", "steps", "directory", "command"],
+  ];
+  const rows = data.cells.map((cell) => [
+    ...before.map((name) => cell[name]),
+    ...tunedKeys().map((key) => own(cell.tuned, key)),
+    ...after.map((name) => cell[name]),
+  ]);
+  return [[...before, ...tunedKeys(), ...after], ...rows];
 }

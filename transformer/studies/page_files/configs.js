@@ -1,11 +1,10 @@
 // What differs between the arms, in full, and what they share.
 
 function showConfigs() {
-  const panel = addPanel("configs", "What differs");
   const same =
-    "Keys that are neither named here nor tuned are equal in all arms; with a seed every arm reads the same batches " +
-    "in the same order.";
-  panel.append(make("p", { class: "note" }, same));
+    "Keys that are neither named nor tuned are equal in all arms; with a seed every arm reads the same batches in the " +
+    "same order.";
+  const panel = addPanel("configs", "What differs", same);
   panel.append(make("div", { class: "trio" }, ...data.arms.map(armConfig)));
   const versions = data.about?.versions;
   if (versions && typeof versions === "object") panel.append(foldOf("Versions", Object.entries(versions)));
@@ -19,7 +18,7 @@ function foldOf(title, entries) {
     make("tr", {}, make("th", { scope: "row" }, visible(key)), make("td", {}, worded(value))),
   );
   const table = make("table", { class: "config" }, make("tbody", {}, ...rows));
-  return make("details", {}, make("summary", {}, title), make("div", { class: "scroll" }, table));
+  return fold(title, scrolling(table));
 }
 
 function armConfig(arm) {
@@ -32,19 +31,14 @@ function armConfig(arm) {
       { head: visible(data.reference), cell: ({ reference }) => worded(reference) },
       { head: visible(arm.name), cell: (row) => make("b", {}, worded(row.arm)) },
     ];
-    block.append(
-      make(
-        "div",
-        { class: "scroll" },
-        makeTable(`How ${visible(arm.name)} differs`, columns, differences, { class: "figures" }),
-      ),
-    );
+    const table = makeTable(`How ${visible(arm.name)} differs`, columns, differences, { class: "figures" });
+    block.append(scrolling(table));
   }
   if (shared && arm.name !== data.reference)
     block.append(
       make("p", { class: "note" }, sharedWords(shared)),
       ...pathsOf("other values than the reference", shared.differing),
-      ...pathsOf("no counterpart there", shared.apart),
+      ...pathsOf("no counterpart in the reference", shared.apart),
     );
   return block;
 }
@@ -59,7 +53,7 @@ function pathsOf(what, paths) {
   if (!paths?.length) return [];
   const items = paths.map((path) => make("li", {}, make("code", {}, visible(String(path)))));
   const words = `${counted(paths.length, "array")} with ${what}`;
-  return [make("details", {}, make("summary", {}, words), make("ul", { class: "paths" }, ...items))];
+  return [fold(words, make("ul", { class: "paths" }, ...items))];
 }
 
 function flatKeys(value, key = "") {

@@ -1,10 +1,10 @@
 // Gradients at the first step, before anything is learned: layer by layer, for stacks of several depths.
 
 function showGradients() {
-  const found = data.about?.initial_gradients;
-  if (!found?.stacks?.length) return;
-  const panel = addPanel("gradients", "Gradients at initialisation", make("p", { class: "note" }, visible(found.how)));
-  found.stacks.forEach((stack, number) => showStack(panel, stack, number));
+  const measured = data.about?.initial_gradients;
+  if (!measured?.stacks?.length) return;
+  const panel = addPanel("gradients", "Gradients at initialisation", visible(measured.how));
+  measured.stacks.forEach((stack, number) => showStack(panel, stack, number));
 }
 
 function showStack(panel, stack, number) {
@@ -23,7 +23,7 @@ function showStack(panel, stack, number) {
       look: () => ({
         series: shownArms().flatMap(({ name }) => {
           const entry = stack.arms.find((each) => each.arm === name && each.depth === depth);
-          return entry ? [{ arm: name, points: layerPoints(entry) }] : [];
+          return entry ? [armSeries(name, layerPoints(entry))] : [];
         }),
         xScale: (layers) => layerScale(layers),
         xName: "layer, from the input",
@@ -32,7 +32,7 @@ function showStack(panel, stack, number) {
         range,
       }),
     });
-  panel.append(make("div", { class: "scroll" }, gradientTable(stack)));
+  panel.append(scrolling(gradientTable(stack)));
 }
 
 const layerPoints = ({ layers, low, high }) =>

@@ -5,11 +5,11 @@ function showMap() {
   if (!maps.length) return;
   const { x_key, y_key } = maps[0].map;
   const note =
-    `Mean of ${metricName(data.chosen_by)} over the seeds, one scale for all arms; a cross counts the runs that ` +
+    `Mean of ${spaced(data.chosen_by)} over the seeds, one scale for all arms; a cross counts the runs that ` +
     "diverged, over the whole cell where none was left. The frame is what the arm chose.";
   const place = make("div", {});
-  addPanel("map", `${shortKey(x_key)} × ${shortKey(y_key)}`, make("p", { class: "note" }, note), place);
-  addFigure(place, { id: "maps", title: `${metricName(data.chosen_by)} by arm`, paint: paintMaps });
+  addPanel("map", `${shortKey(x_key)} × ${shortKey(y_key)}`, note, place);
+  addFigure(place, { id: "maps", title: `${spaced(data.chosen_by)} by arm`, paint: paintMaps });
 }
 
 function paintMaps(width) {
@@ -38,7 +38,7 @@ function paintMaps(width) {
     parts,
     stops,
     description:
-      `Maps of ${metricName(data.chosen_by)} over ${tunedKeys().map(shortKey).join(" and ")}, ` +
+      `Maps of ${spaced(data.chosen_by)} over ${tunedKeys().map(shortKey).join(" and ")}, ` +
       `${xs.length * ys.length} cells each: ${said.join("; ")}.`,
   };
 }
@@ -58,7 +58,7 @@ const shade = (share) => css(share ** 2);
 
 function drawMap({ name, map, chosen }, left, top, cell, scale, parts, stops) {
   const { x: xs, y: ys, x_key: xKey, y_key: yKey } = map;
-  parts.push(marker(name, left + 5, top - 13, 4.2));
+  parts.push(marker(lookOf(name), left + 5, top - 13, 4.2));
   parts.push(label(shorten(visible(name), 26), left + 15, top - 9, { class: "facet-name" }));
   const isTaken = (xValue, yValue) =>
     Object.values(chosen ?? {}).some(
@@ -68,10 +68,10 @@ function drawMap({ name, map, chosen }, left, top, cell, scale, parts, stops) {
     // The largest value stands at the top, as on any axis.
     const y = top + (ys.length - 1 - row) * cell.tall;
     xs.forEach((xValue, column) => {
-      const found = map.cells[row][column];
+      const cellFacts = map.cells[row][column];
       const x = left + column * cell.wide;
-      const words = () => mapWords(name, found, [xKey, xValue], [yKey, yValue]);
-      parts.push(...mapCell(found, x, y, cell, scale));
+      const words = () => mapWords(name, cellFacts, [xKey, xValue], [yKey, yValue]);
+      parts.push(...mapCell(cellFacts, x, y, cell, scale));
       stops.push({ x: x + cell.wide / 2, y: y + cell.tall / 2, reach: cell.wide, words });
       const box = { x: x + 1.5, y: y + 1.5, width: cell.wide - 4, height: cell.tall - 4, rx: 2 };
       if (isTaken(xValue, yValue)) parts.push(draw("rect", { class: "taken", ...box }));
@@ -89,13 +89,9 @@ function mapAxes({ x: xs, y: ys, x_key: xKey, y_key: yKey }, left, top, cell) {
   const columns = xs.map((value, column) =>
     label(tunedWords(value), left + (column + 0.5) * cell.wide, bottom + 14, { class: "tick", ...middle }),
   );
-  const [x, y] = [left - widest(ys) - 16, (top + bottom) / 2];
-  const turned = { class: "axis-name", ...middle, transform: `rotate(-90 ${x} ${y})` };
-  const xName = label(shortKey(xKey), left + xs.length * cell.wide, bottom + 29, {
-    class: "axis-name",
-    ...end,
-  });
-  return [...rows, ...columns, xName, label(shortKey(yKey), x, y, turned)];
+  const after = { class: "axis-name", ...end };
+  const xName = label(shortKey(xKey), left + xs.length * cell.wide, bottom + 29, after);
+  return [...rows, ...columns, xName, upright(shortKey(yKey), left - widest(ys) - 16, (top + bottom) / 2)];
 }
 
 const widest = (values) => Math.ceil(Math.max(...values.map((value) => widthOf(tunedWords(value)))));
@@ -123,44 +119,16 @@ function mapCell({ mean, diverged }, x, y, { wide, tall }, scale) {
 
 const mapWords = (name, { mean, diverged, n }, ...tuned) => [
   tipHead(tuned.map(([key, value]) => `${shortKey(key)} ${tunedWords(value)}`).join(", ")),
-  tipRow(name, isNumber(mean) ? brief(mean) : "no value", runsWords(diverged, n)),
+  armRow(name, isNumber(mean) ? brief(mean) : "no value", runsWords(diverged, n)),
 ];
 
+/** The scale of all maps, and which of its ends is the better one. */
 function scaleBar(scale, left, top, width) {
-  const parts = [];
-  const count = 48;
-  for (let part = 0; part < count; part++)
-    parts.push(
-      draw("rect", {
-        x: left + (part * width) / count,
-        y: top,
-        width: width / count + 0.4,
-        height: 9,
-        fill: shade((part + 0.5) / count),
-      }),
-    );
-  for (const share of [0, 0.5, 1]) {
-    const anchor = ["start", "middle", "end"][2 * share];
-    parts.push(
-      label(minus(compact(scale.value(share))), left + width * share, top + 22, {
-        class: "tick",
-        "text-anchor": anchor,
-      }),
-    );
-  }
-  const better = lowerIsBetter ? 0 : 1;
-  parts.push(
-    label(better ? "better →" : "← better", left + width * better, top + 35, {
-      class: "axis-name",
-      "text-anchor": better ? "end" : "start",
-    }),
+  const marks = [0, 0.5, 1].map((share) => [share, minus(compact(scale.value(share)))]);
+  const ends = [lowerIsBetter ? "← better" : "", lowerIsBetter ? "" : "better →"];
+  if (scale.logarithmic) ends[lowerIsBetter ? 1 : 0] = "log scale";
+  const names = ends.map((words, at) =>
+    label(words || " ", left + width * at, top + 35, { class: "axis-name", "text-anchor": at ? "end" : "start" }),
   );
-  if (scale.logarithmic)
-    parts.push(
-      label("log scale", left + width * (1 - better), top + 35, {
-        class: "axis-name",
-        "text-anchor": better ? "start" : "end",
-      }),
-    );
-  return parts;
+  return [...rampBar(left, top, width, shade, marks), ...names.filter((_, at) => ends[at])];
 }

@@ -5,17 +5,9 @@ const ROW = 28;
 
 function showSeeds() {
   const place = make("div", { class: "pair" });
-  const panel = addPanel(
-    "seeds",
-    "Every seed",
-    make(
-      "p",
-      { class: "note" },
-      "A line joins one seed's value in the reference with its value in an arm; both read the same data in the " +
-        "same order.",
-    ),
-    place,
-  );
+  const note =
+    "A line joins one seed's value in the reference with its value in an arm; both read the same data in the same order.";
+  const panel = addPanel("seeds", "Every seed", note, place);
   if (severalTasks) {
     const choices = data.tasks.map((task) => [task, taskName(task)]);
     const choose = (task) => {
@@ -26,7 +18,7 @@ function showSeeds() {
   }
   addFigure(place, {
     id: "values",
-    title: `${metricName(data.reported)}, seed by seed`,
+    title: `${spaced(data.reported)}, seed by seed`,
     note: `${lowerIsBetter ? "lower" : "higher"} is better; the bar is the mean`,
     paint: paintValues,
   });
@@ -45,7 +37,7 @@ function showSeeds() {
 const seedsOf = (arm) =>
   new Map(arm.seeds.filter(({ task }) => task === pairing.task).map((each) => [each.seed, each]));
 
-const finished = (found) => found?.state === "done" && isNumber(found.value);
+const finished = (run) => run?.state === "done" && isNumber(run.value);
 
 function paintValues(width) {
   const reference = armNamed(data.reference);
@@ -55,8 +47,7 @@ function paintValues(width) {
   const seeds = [reference, ...others].flatMap((arm) => [...seedsOf(arm).values()]);
   const values = seeds.filter(finished).map(({ value }) => value);
   const lost = seeds.some((each) => !finished(each));
-  const y =
-    worthLog(values) && values.length ? logScale(values) : linearScale(values.length ? values : [0, 1], 4);
+  const y = worthLog(values) && values.length ? logScale(values) : linearScale(values.length ? values : [0, 1], 4);
   const left = roomFor(y.ticks);
   const columns = Math.min(facets.length, Math.max(1, Math.floor((width - left) / 118)));
   const across = Math.min(240, (width - left - PLOT.right) / columns);
@@ -76,16 +67,10 @@ function paintValues(width) {
     parts.push(...drawn.parts);
     stops.push(...drawn.stops);
   });
-  parts.push(
-    label(metricName(data.reported), 12, PLOT.top + lane + tall / 2, {
-      class: "axis-name",
-      "text-anchor": "middle",
-      transform: `rotate(-90 12 ${PLOT.top + lane + tall / 2})`,
-    }),
-  );
+  parts.push(upright(spaced(data.reported), 12, PLOT.top + lane + tall / 2));
   const meanOf = (arm) => {
-    const found = [...seedsOf(arm).values()].filter(finished).map(({ value }) => value);
-    return found.length ? found.reduce((sum, value) => sum + value, 0) / found.length : null;
+    const values = [...seedsOf(arm).values()].filter(finished).map(({ value }) => value);
+    return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
   };
   const means = [reference, ...others].map((arm) => `${visible(arm.name)} ${brief(meanOf(arm))}`).join("; ");
   const task = severalTasks ? ` on ${taskName(pairing.task)}` : "";
@@ -93,7 +78,7 @@ function paintValues(width) {
     height: PLOT.top + rows * (tall + lane + foot),
     parts,
     stops,
-    description: `${metricName(data.reported)} of every seed${task}. Means over seeds: ${means}.`,
+    description: `${spaced(data.reported)} of every seed${task}. Means over seeds: ${means}.`,
   };
 }
 
@@ -106,18 +91,18 @@ function facet(arm, ours, box, y, first, lost) {
   const theirs = column(arm.name, seedsOf(arm), 0.78);
   const columns = self ? [column(arm.name, ours, 0.5)] : [column(data.reference, ours, 0.22), theirs];
   const [parts, stops] = [facetFrame(arm, box, y, atY, first, lost), []];
-  for (const [seed, found] of self ? ours : theirs.seeds) {
+  for (const [seed, run] of self ? ours : theirs.seeds) {
     const mine = ours.get(seed);
-    const words = () => pairWords(seed, mine, self ? null : found, arm.name);
-    if (!self && finished(mine) && finished(found)) {
-      const ends = { x1: columns[0].x, y1: atY(mine.value), x2: theirs.x, y2: atY(found.value) };
+    const words = () => pairWords(seed, mine, self ? null : run, arm.name);
+    if (!self && finished(mine) && finished(run)) {
+      const ends = { x1: columns[0].x, y1: atY(mine.value), x2: theirs.x, y2: atY(run.value) };
       parts.push(draw("line", { class: `join ${armClass(arm.name)}`, ...ends }));
     }
     for (const { name, seeds, x } of columns) {
       if (!seeds.has(seed)) continue;
       const ended = finished(seeds.get(seed));
       const place = ended ? atY(seeds.get(seed).value) : box.top - 12;
-      parts.push(ended ? marker(name, x, place) : cross(x, place, 3.6, { class: `cross ${armClass(name)}` }));
+      parts.push(ended ? marker(lookOf(name), x, place) : cross(x, place, 3.6, { class: `cross ${armClass(name)}` }));
       stops.push({ x, y: place, words });
     }
   }
@@ -150,13 +135,13 @@ function facetFrame(arm, box, y, atY, first, lost) {
   return parts;
 }
 
-function pairWords(seed, mine, found, name) {
+function pairWords(seed, mine, other, name) {
   const said = (each) => (finished(each) ? brief(each.value) : (each?.state ?? "not run"));
   const rows = [tipHead(`seed ${seed}${severalTasks ? `, ${taskName(pairing.task)}` : ""}`)];
-  rows.push(tipRow(data.reference, said(mine)));
-  if (found) rows.push(tipRow(name, said(found)));
-  if (finished(mine) && finished(found))
-    rows.push(tipHead(`difference ${found.value > mine.value ? "+" : ""}${brief(found.value - mine.value)}`));
+  rows.push(armRow(data.reference, said(mine)));
+  if (other) rows.push(armRow(name, said(other)));
+  if (finished(mine) && finished(other))
+    rows.push(tipHead(`difference ${other.value > mine.value ? "+" : ""}${brief(other.value - mine.value)}`));
   return rows;
 }
 
@@ -221,7 +206,7 @@ function differenceFrame(box, x, atX) {
   const above = { class: "axis-name", "text-anchor": "end" };
   if (atX(0) - box.left > 60) parts.push(label(less, atX(0) - 8, box.top - 2, above));
   if (box.right - atX(0) > 60) parts.push(label(more, atX(0) + 8, box.top - 2, { class: "axis-name" }));
-  parts.push(label(`${metricName(data.reported)}, arm − reference`, box.right, box.bottom + 31, above));
+  parts.push(label(`${spaced(data.reported)}, arm − reference`, box.right, box.bottom + 31, above));
   return parts;
 }
 
@@ -231,14 +216,14 @@ function drawDifference({ arm, differences, interval, difference, n }, y, atX, p
   for (const { seed, task, value } of differences) {
     parts.push(draw("circle", { class: `seed ${armClass(arm)}`, cx: atX(value), cy: y - 6, r: 3 }));
     const where = !severalTasks ? "" : task === null ? ", mean over the tasks" : `, ${taskName(task)}`;
-    const words = () => [tipHead(`seed ${seed}${where}`), tipRow(arm, withSign(value))];
+    const words = () => [tipHead(`seed ${seed}${where}`), armRow(arm, withSign(value))];
     stops.push({ x: atX(value), y: y - 6, reach: 10, words });
   }
   if (interval) parts.push(intervalBar(arm, ...interval.map(atX), y + 4));
   if (!isNumber(difference)) return;
-  parts.push(marker(arm, atX(difference), y + 4, 4.4));
+  parts.push(marker(lookOf(arm), atX(difference), y + 4, 4.4));
   const range = interval ? `${brief(interval[0])} to ${brief(interval[1])}` : "no interval";
-  const words = () => [tipHead(`mean of ${counted(n, "seed")}`), tipRow(arm, withSign(difference), range)];
+  const words = () => [tipHead(`mean of ${counted(n, "seed")}`), armRow(arm, withSign(difference), range)];
   stops.push({ x: atX(difference), y: y + 4, reach: 10, words });
 }
 

@@ -12,15 +12,11 @@ function showLegend() {
     button.addEventListener("click", () => toggleArm(name));
     return button;
   });
-  const all = make(
-    "button",
-    { type: "button", class: "small-button", id: "all-arms", hidden: "" },
-    "show all",
-  );
-  all.addEventListener("click", () => {
+  const showAll = () => {
     hiddenArms.clear();
     armsChanged();
-  });
+  };
+  const all = smallButton("show all", showAll, { id: "all-arms", hidden: "" });
   bar.replaceChildren(...buttons, all);
 }
 
@@ -58,23 +54,10 @@ function showStudy() {
 try {
   showStudy();
 } catch (error) {
-  byId("problem").textContent =
-    `This page cannot be drawn here (${error.message}): its data are whole, open it in a current browser.`;
-  byId("problem").hidden = false;
+  tellProblem(`This browser cannot draw the page (${error.message}): its data are whole, open it in a current one.`);
   throw error;
 }
 
-let drawnWidth = document.documentElement.clientWidth;
-let waiting = null;
-addEventListener("resize", () => {
-  if (document.documentElement.clientWidth === drawnWidth) return;
-  drawnWidth = document.documentElement.clientWidth;
-  cancelAnimationFrame(waiting);
-  waiting = requestAnimationFrame(redrawAll);
-});
-dark.addEventListener("change", () => {
-  renewRamp();
-  redrawAll();
-});
-addEventListener("scroll", followScroll, { passive: true });
+onNewWidth(redrawAll);
+onNewScheme(redrawAll);
 document.body.dataset.shown = "yes";

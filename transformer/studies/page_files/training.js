@@ -11,21 +11,18 @@ function showBands() {
   if (!metrics.length) return;
   banding.metric = metrics.includes(data.chosen_by) ? data.chosen_by : metrics[0];
   const place = make("div", {});
-  const note = 
+  const note =
     "Mean over the seeds at the chosen values, from the least seed to the most; runs that diverged are in it as far " +
     "as they went.";
-  const panel = addPanel("bands", "Over training", make("p", { class: "note" }, note), place);
-  const title = () => metricName(banding.metric);
+  const panel = addPanel("bands", "Over training", note, place);
+  const title = () => spaced(banding.metric);
   const figure = addLines(place, {
     id: "bands-figure",
     title: title(),
     height: 300,
     look: () => ({
-      series: shownArms().flatMap(({ name, bands }) => {
-        const band = own(bands, banding.metric);
-        return band ? [{ arm: name, points: pointsOf(band) }] : [];
-      }),
-      xScale: (steps) => linearScale(steps, 5),
+      series: bandSeries(({ bands }) => own(bands, banding.metric)),
+      xScale: (steps) => linearScale(steps, 5, { tight: true }),
       xName: "step",
       yName: title(),
       logarithmic: banding.logarithmic,
@@ -39,8 +36,7 @@ function showBands() {
     redraw(figure);
   };
   const box = make("input", { type: "checkbox", id: "bands-log" });
-  const values = (metric) =>
-    data.arms.flatMap(({ bands }) => own(bands, metric)?.middle ?? []).filter(isNumber);
+  const values = (metric) => data.arms.flatMap(({ bands }) => own(bands, metric)?.middle ?? []).filter(isNumber);
   const suit = () => (box.checked = banding.logarithmic = worthLog(values(banding.metric), CURVE_LOG_WORTH));
   box.addEventListener("change", () => {
     banding.logarithmic = box.checked;
@@ -48,19 +44,13 @@ function showBands() {
   });
   suit();
   const head = panel.querySelector(".panel-head");
-  if (metrics.length > 1)
-    head.append(
-      chooser(
-        "metric",
-        metrics.map((metric) => [metric, metricName(metric)]),
-        banding.metric,
-        (metric) => {
-          banding.metric = metric;
-          suit();
-          renew();
-        },
-      ),
-    );
+  const choices = metrics.map((metric) => [metric, spaced(metric)]);
+  const choose = (metric) => {
+    banding.metric = metric;
+    suit();
+    renew();
+  };
+  if (metrics.length > 1) head.append(chooser("metric", choices, banding.metric, choose));
   head.append(make("label", { class: "toggle" }, box, " logarithmic"));
 }
 
@@ -71,29 +61,26 @@ const STATISTICS = {
 
 function showHeads() {
   const statistics = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(heads ?? {})))];
-  const found = statistics.flatMap((statistic) => {
+  const pairs = statistics.flatMap((statistic) => {
     const sites = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(own(heads, statistic) ?? {})))];
     return sites.map((site) => [statistic, site]);
   });
-  if (!found.length) return;
+  if (!pairs.length) return;
   const note =
     "Mean over the layers and heads of a site, then over the seeds at the chosen values, with the least and the " +
     "most seed.";
-  const panel = addPanel("heads", "Heads over training", make("p", { class: "note" }, note));
+  const panel = addPanel("heads", "Heads over training", note);
   for (const statistic of statistics) {
     const place = make("div", { class: "trio" });
     panel.append(make("h3", {}, own(STATISTICS, statistic) ?? visible(statistic)), place);
-    for (const [number, [, site]] of found.filter(([name]) => name === statistic).entries())
+    for (const [number, [, site]] of pairs.filter(([name]) => name === statistic).entries())
       addLines(place, {
         id: `heads-${statistics.indexOf(statistic)}-${number}`,
         title: visible(site),
         height: 200,
         look: () => ({
-          series: shownArms().flatMap(({ name, heads }) => {
-            const band = own(own(heads, statistic), site);
-            return band ? [{ arm: name, points: pointsOf(band) }] : [];
-          }),
-          xScale: (steps) => linearScale(steps, 3),
+          series: bandSeries(({ heads }) => own(own(heads, statistic), site)),
+          xScale: (steps) => linearScale(steps, 3, { tight: true }),
           xName: "step",
           yName: visible(statistic),
           logarithmic: false,

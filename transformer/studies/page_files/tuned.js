@@ -2,37 +2,32 @@
 
 function showTuned() {
   const keys = [...new Set(data.arms.flatMap((arm) => (arm.sensitivity ?? []).map(({ key }) => key)))];
-  const tried = keys.filter((key) =>
-    data.arms.some((arm) => (sensitivityOf(arm, key)?.points.length ?? 0) > 1),
-  );
+  const tried = keys.filter((key) => data.arms.some((arm) => (sensitivityOf(arm, key)?.points.length ?? 0) > 1));
   const place = make("div", { class: tried.length > 1 ? "trio" : "pair" });
-  const panel = addPanel("sensitivity", tried.length ? "Tuned values and divergence" : "Divergence", place);
-  if (tried.length) {
-    const words =
-      "Mean over the seeds and their band, the other values as chosen; a cross counts the runs that diverged. " +
+  const note =
+    tried.length &&
+    "Mean over the seeds and their band, the other values as chosen; a cross counts the runs that diverged. " +
       "Sensitivity is what is lost against the best value, mean over the values tried, a diverged run counting as " +
       "one that learned nothing (Wortsman et al. 2023).";
-    panel.querySelector(".panel-head").after(make("p", { class: "note" }, words));
-  }
+  addPanel("sensitivity", tried.length ? "Tuned values and divergence" : "Divergence", note, place);
   for (const [number, key] of tried.entries()) {
     const values = own(data.tuned, key) ?? [];
     addLines(place, {
       id: `sensitivity-${number}`,
-      title: `${metricName(data.chosen_by)} by ${shortKey(key)}`,
+      title: `${spaced(data.chosen_by)} by ${shortKey(key)}`,
       note: sensitivityWords(key),
       tell: (value) => `${shortKey(key)} ${tunedWords(value)}`,
       look: () => ({
-        series: shownArms().map((arm) => ({
-          arm: arm.name,
-          points: (sensitivityOf(arm, key)?.points ?? []).map(({ value, mean, ...more }) => ({
-            x: value,
-            middle: mean,
-            ...more,
-          })),
-        })),
-        xScale: (found) => tunedScale(values.length ? values : [...new Set(found)]),
+        series: shownArms().map((arm) => {
+          const points = sensitivityOf(arm, key)?.points ?? [];
+          return armSeries(
+            arm.name,
+            points.map(({ value, mean, ...more }) => ({ x: value, middle: mean, ...more })),
+          );
+        }),
+        xScale: (tried) => tunedScale(values.length ? values : [...new Set(tried)]),
         xName: shortKey(key),
-        yName: metricName(data.chosen_by),
+        yName: spaced(data.chosen_by),
         logarithmic: "auto",
       }),
     });
@@ -65,19 +60,17 @@ function paintDivergence(width) {
     y += 18;
     parts.push(label(shorten(visible(name), 30), box.left, y, { class: "facet-name" }));
     parts.push(
-      label(
-        `${runs.diverged} of ${runs.ended}${runs.failed ? `, ${runs.failed} failed` : ""}`,
-        box.right,
-        y,
-        { class: "tick", "text-anchor": "end" },
-      ),
+      label(`${runs.diverged} of ${runs.ended}${runs.failed ? `, ${runs.failed} failed` : ""}`, box.right, y, {
+        class: "tick",
+        "text-anchor": "end",
+      }),
     );
     const middle = y + 13;
     if (runs.interval) {
       parts.push(intervalBar(name, ...runs.interval.map(atX), middle));
     }
     if (isNumber(runs.rate)) {
-      parts.push(marker(name, atX(runs.rate), middle, 4.4));
+      parts.push(marker(lookOf(name), atX(runs.rate), middle, 4.4));
       const ends = runs.interval ? `${percent(runs.interval[0])} to ${percent(runs.interval[1])}` : "";
       stops.push({
         x: atX(runs.rate),
@@ -85,7 +78,7 @@ function paintDivergence(width) {
         reach: 24,
         words: () => [
           tipHead(`${runs.diverged} of ${counted(runs.ended, "run")}`),
-          tipRow(name, percent(runs.rate), ends),
+          armRow(name, percent(runs.rate), ends),
         ],
       });
     }
@@ -106,4 +99,30 @@ function paintDivergence(width) {
     stops,
     description: `Runs that diverged: ${said}.`,
   };
+}
+
+/** Places side by side for values that are no numbers, or that stand for themselves. */
+function placesScale(values) {
+  const share = (value) => (values.findIndex((other) => sameValue(other, value)) + 0.5) / values.length;
+  return { ticks: values.map((value) => [value, shorten(worded(value), 14)]), share };
+}
+
+/** Whether values that were tried lie evenly by their logarithms rather than by themselves. */
+function logSpaced(values) {
+  if (values.length < 2 || !values.every((value) => isNumber(value) && value > 0)) return false;
+  const sorted = [...values].sort((a, b) => a - b);
+  if (sorted.length === 2) return sorted[1] / sorted[0] >= 2;
+  const uneven = (places) => {
+    const gaps = places.slice(1).map((place, at) => place - places[at]);
+    const mean = gaps.reduce((sum, gap) => sum + gap, 0) / gaps.length;
+    return Math.max(...gaps.map((gap) => Math.abs(gap - mean))) / mean;
+  };
+  return uneven(sorted.map(Math.log)) < uneven(sorted);
+}
+
+/** The scale of one tuned key: its very values are the ticks. */
+function tunedScale(values) {
+  if (!values.every(isNumber)) return placesScale(values);
+  const scale = logSpaced(values) ? logScale(values) : linearScale(values);
+  return { ...scale, ticks: values.map((value) => [value, tunedWords(value)]) };
 }

@@ -1,7 +1,6 @@
-// What was asked, what was found, and the table of the arms behind it.
+// What was asked, the verdict, and the table of the arms behind it.
 
-const comparisonOf = (name, task = null) =>
-  data.comparisons.find((each) => each.arm === name && each.task === task);
+const comparisonOf = (name, task = null) => data.comparisons.find((each) => each.arm === name && each.task === task);
 
 const VERDICTS = {
   better: ["▲", "better"],
@@ -31,7 +30,7 @@ function showHeader() {
   byId("facts").replaceChildren(...said.filter(Boolean).map((words) => make("span", {}, words)));
   if (about.command) byId("facts").after(commandLine(plainWords(about.command)));
   byId("summary").replaceChildren(...data.summary.map((words) => make("li", {}, visible(words))));
-  byId("warnings").replaceChildren(...data.warnings.map((words) => make("li", {}, visible(words))));
+  byId("warnings").replaceChildren(...data.warnings.map((words) => make("li", { class: "notice" }, visible(words))));
 }
 
 /** Facts of any form as one line. */
@@ -44,45 +43,9 @@ function plainWords(value) {
   return worded(value);
 }
 
-const commandLine = (command) =>
-  make("p", { class: "command" }, make("code", {}, command), copyButton(command));
+const commandLine = (command) => make("p", { class: "command" }, make("code", {}, command), copyButton(command));
 
 // --- the table of the arms ---
-
-/**
- * A table from columns { head, title, cell(row) -> nodes }; on a narrow page each row becomes a card that names its
- * cells, so a cell without content is marked and left out there.
- */
-function makeTable(caption, columns, rows, attributes = {}) {
-  const head = columns.map(({ head, title }) => make("th", { scope: "col", title }, head));
-  const body = rows.map((row) =>
-    make(
-      "tr",
-      {},
-      ...columns.map(({ head, cell }, index) => {
-        const content = [cell(row)].flat();
-        const tag = index ? "td" : "th";
-        const said = {
-          "data-label": head,
-          class: content.length ? null : "nothing",
-          scope: index ? null : "row",
-        };
-        return make(tag, said, ...content);
-      }),
-    ),
-  );
-  const title = make("caption", { class: "offscreen" }, caption);
-  return make(
-    "table",
-    attributes,
-    title,
-    make("thead", {}, make("tr", {}, ...head)),
-    make("tbody", {}, ...body),
-  );
-}
-
-const line = (...content) => make("div", {}, ...content);
-const small = (...content) => make("div", { class: "small" }, ...content);
 
 /** The table of the arms; columns that no arm fills are left out. */
 function armsTable() {
@@ -100,7 +63,7 @@ function valueColumns() {
   return [
     { head: "arm", cell: (arm) => [line(...named(arm.name)), ...reference(arm)] },
     {
-      head: metricName(data.reported),
+      head: spaced(data.reported),
       title: `mean over the seeds at the chosen values, 95 % t interval; ${data.better} is better`,
       cell: (arm) => [
         line(make("b", {}, exact(arm.mean, fixed(arm.mean, decimals)))),
@@ -154,7 +117,7 @@ function comparisonColumns() {
 
 /** What each arm takes, and at which values. */
 function costColumns() {
-  const target = `${metricName(data.chosen_by)} of ${brief(data.target)}`;
+  const target = `${spaced(data.chosen_by)} of ${brief(data.target)}`;
   return [
     {
       head: "diverged",
@@ -169,7 +132,7 @@ function costColumns() {
     },
     {
       head: "chosen",
-      title: `${tunedKeys().map(shortKey).join(", ")}; by ${metricName(data.chosen_by)}`,
+      title: `${tunedKeys().map(shortKey).join(", ")}; by ${spaced(data.chosen_by)}`,
       absent: !tunedKeys().length,
       cell: chosenOf,
     },
@@ -181,34 +144,34 @@ function costColumns() {
   ];
 }
 
-const differenceOf = (found, decimals) =>
-  found
+const differenceOf = (pair, decimals) =>
+  pair
     ? [
-        line(make("b", {}, exact(found.difference, signedFixed(found.difference, decimals)))),
-        small(...intervalOf(found.interval, decimals, signedFixed)),
+        line(make("b", {}, exact(pair.difference, signedFixed(pair.difference, decimals)))),
+        small(...intervalOf(pair.interval, decimals, signedFixed)),
       ]
     : [];
 
 const probability = (p) => (isNumber(p) && p < 0.001 ? "< 0.001" : fixed(p, 3));
-function probabilitiesOf(found) {
-  if (!found || !isNumber(found.p_holm)) return [];
+function probabilitiesOf(pair) {
+  if (!pair || !isNumber(pair.p_holm)) return [];
   return [
-    line(exact(found.p_holm, probability(found.p_holm))),
-    small("p ", exact(found.p, probability(found.p))),
-    small("permutation p ", exact(found.p_permutation, probability(found.p_permutation))),
+    line(exact(pair.p_holm, probability(pair.p_holm))),
+    small("p ", exact(pair.p, probability(pair.p))),
+    small("permutation p ", exact(pair.p_permutation, probability(pair.p_permutation))),
   ];
 }
 
-function verdictOf(found) {
-  if (!found) return [];
-  const [sign, words] = VERDICTS[found.verdict] ?? ["", visible(String(found.verdict))];
+function verdictOf(pair) {
+  if (!pair) return [];
+  const [sign, words] = VERDICTS[pair.verdict] ?? ["", visible(String(pair.verdict))];
   const badge = make(
     "span",
-    { class: `verdict ${found.verdict.split(" ")[0]}` },
+    { class: `verdict ${pair.verdict.split(" ")[0]}` },
     make("i", { "aria-hidden": "true" }, sign),
     words,
   );
-  return [line(badge), ...(found.verdict === "not said" ? [small(visible(found.why ?? ""))] : [])];
+  return [line(badge), ...(pair.verdict === "not said" ? [small(visible(pair.why ?? ""))] : [])];
 }
 
 function divergedOf({ runs }) {
@@ -238,37 +201,23 @@ function operations(count) {
 
 function chosenOf({ chosen }) {
   // One line a task where there are several, else one line a key.
-  const words = (values, key) => [`${shortKey(key)} `, make("b", {}, tunedWords(own(values, key)))];
-  return Object.entries(chosen ?? {}).flatMap(([task, values]) =>
-    severalTasks
-      ? [
-          small(
-            `${taskName(task)}: `,
-            make(
-              "b",
-              {},
-              tunedKeys()
-                .map((key) => tunedWords(own(values, key)))
-                .join(", "),
-            ),
-          ),
-        ]
-      : tunedKeys().map((key) => small(...words(values, key))),
-  );
+  return Object.entries(chosen ?? {}).flatMap(([task, values]) => {
+    const words = (key) => tunedWords(own(values, key));
+    return severalTasks
+      ? [small(`${taskName(task)}: `, make("b", {}, tunedKeys().map(words).join(", ")))]
+      : tunedKeys().map((key) => small(`${shortKey(key)} `, make("b", {}, words(key))));
+  });
 }
 
-function powerOf(found) {
-  const power = found?.power;
+function powerOf(pair) {
+  const power = pair?.power;
   if (!isNumber(power?.detectable)) return [];
   const lines = [line("sees ", exact(power.detectable, roughly(power.detectable)))];
   for (const { difference, seeds } of power.seeds_for ?? [])
-    lines.push(
-      small("for ", exact(difference, brief(difference)), ": ", exact(seeds, counted(seeds, "seed"))),
-    );
+    lines.push(small("for ", exact(difference, brief(difference)), ": ", exact(seeds, counted(seeds, "seed"))));
   return lines;
 }
 
-const tunedKeys = () => Object.keys(data.tuned ?? {});
 const roughly = (value) => brief(Number(value.toPrecision(2)));
 
 /** What the analysis says of each comparison, in its own words. */
@@ -283,14 +232,7 @@ function whyList() {
       visible(why),
     ),
   );
-  return [
-    make(
-      "details",
-      {},
-      make("summary", {}, "Each comparison in words"),
-      make("ul", { class: "words" }, ...rows),
-    ),
-  ];
+  return [fold("Each comparison in words", make("ul", { class: "words" }, ...rows))];
 }
 
 /** The comparisons task by task, where there are several. */
@@ -304,27 +246,19 @@ function tasksTable() {
   const columns = [
     { head: "arm", cell: ({ arm }) => line(...named(arm)) },
     { head: "task", cell: ({ task }) => taskName(task) },
-    { head: "difference", cell: (found) => differenceOf(found, decimals) },
+    { head: "difference", cell: (pair) => differenceOf(pair, decimals) },
     { head: "p (Holm)", cell: probabilitiesOf },
     { head: "verdict", cell: verdictOf },
   ];
   const table = makeTable("Each task by itself", columns, rows, { id: "tasks-table", class: "cards" });
-  return [make("details", {}, make("summary", {}, "Each task by itself"), table)];
+  return [fold("Each task by itself", table)];
 }
 
 function showArms() {
-  const by = metricName(data.chosen_by);
-  const how = [`${metricName(data.reported)}, ${data.better} is better`];
+  const by = spaced(data.chosen_by);
+  const how = [`${spaced(data.reported)}, ${data.better} is better`];
   if (tunedKeys().length) how.push(`${tunedKeys().map(shortKey).join(" and ")} chosen by ${by} for each arm`);
   if (isNumber(data.notable)) how.push(`the smallest difference that matters: ${brief(data.notable)}`);
   if (isNumber(data.target)) how.push(`target: ${by} of ${brief(data.target)}`);
-  const note = make("p", { class: "note" }, `${how.join("; ")}.`);
-  addPanel(
-    "arms",
-    "Arms",
-    note,
-    make("div", { class: "scroll" }, armsTable()),
-    ...tasksTable(),
-    ...whyList(),
-  );
+  addPanel("arms", "Arms", `${how.join("; ")}.`, scrolling(armsTable()), ...tasksTable(), ...whyList());
 }

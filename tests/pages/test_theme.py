@@ -1,0 +1,67 @@
+"""The files of the pages, without a browser: both pages hold the kit once, and no style is of something else."""
+
+import re
+
+import pytest
+
+from transformer.maps import report
+from transformer.pages.template import SCRIPTS, SHARED, STYLES, Folder, drawn_page, fill, still_page
+from transformer.studies import page as study
+
+PAGES = {
+    "maps": (report.FOLDER, report.STYLES, (*report.SCRIPTS, report.FOLLOWING), ("report.html", "waiting.html")),
+    "study": (study.FOLDER, study.STYLES, study.SCRIPTS, ("study.html",)),
+}
+SET_BY_SCRIPT = {"heads"}  # variables
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def own(request) -> tuple[Folder, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    return PAGES[request.param]
+
+
+def test_every_variable_of_a_style_is_set(own):
+    folder, styles, *_ = own
+    style = SHARED.joined(STYLES) + folder.joined(styles)
+    assert set(re.findall(r"var\(--([\w-]+)", style)) <= set(re.findall(r"--([\w-]+):", style)) | SET_BY_SCRIPT
+
+
+def test_a_colour_is_two_for_the_two_schemes():
+    # The script reads colours off these variables: it takes the first or the second of a pair.
+    for name, value in re.findall(r"--((?:ramp|less|sound|arm)-\d|panel): (.*?);", SHARED.read("theme.css")):
+        assert re.fullmatch(r"light-dark\(#[0-9a-f]{6}, #[0-9a-f]{6}\)", value), name
+
+
+def classes(style: str) -> set[str]:
+    """Every class that a style names."""
+    rules = re.sub(r"/\*.*?\*/|\"[^\"]*\"", "", style, flags=re.DOTALL)
+    return {name for selector in re.findall(r"([^{}]+)\{", rules) for name in re.findall(r"\.([a-z][\w-]*)", selector)}
+
+
+def words(folder: Folder, names: tuple[str, ...]) -> set[str]:
+    return set(re.findall(r"[a-z][\w-]*", folder.joined(names)))
+
+
+def test_every_class_of_a_style_is_given_by_its_page():
+    kit = words(SHARED, (*SCRIPTS, "drawn.html"))
+    used = {name: words(folder, (*scripts, *bodies)) for name, (folder, _, scripts, bodies) in PAGES.items()}
+    numbered = {f"{name}-{number}" for name in ("arm", "dash") for number in range(8)}
+    for name, (folder, styles, *_) in PAGES.items():
+        assert classes(folder.joined(styles)) <= used[name] | kit | numbered
+    assert classes(SHARED.joined(STYLES)) <= kit | numbered | set.union(*used.values())
+
+
+def test_what_is_filled_in_is_never_searched_for_places():
+    assert fill("{{a}} {{b}}", {"a": "{{b}}", "b": "<"}) == "{{b}} <"
+    page = drawn_page("{{data}} <b>", "{{body}}", "a {}", "let a;", {"text": "</script>{{script}}"})
+    assert "<title>{{data}} &lt;b&gt;</title>" in page
+    assert page.count("let a;") == 1
+    assert page.count("</script>") == 2
+
+
+def test_only_a_served_page_may_ask_and_only_its_own_server():
+    assert "connect-src" not in drawn_page("a", "", "", "let a;", {})
+    assert "connect-src 'self';" in drawn_page("a", "", "", "let a;", {}, version="1")
+    still = still_page("a", "", "", seconds=2)
+    assert "script" not in still
+    assert '<meta http-equiv="refresh" content="2">' in still

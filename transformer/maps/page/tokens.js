@@ -1,0 +1,30 @@
+// Tokens as a person reads them, and those of a site.
+
+/** A text as nodes, the mark of a word's beginning apart: it should not be louder than the word. */
+function quieted(text, wrap) {
+  return /^[▁Ġ]./su.test(text) ? [wrap(text[0]), text.slice(1)] : [text];
+}
+
+/** A token as nodes of running text. */
+const written = (token, length) =>
+  quieted(shorten(visible(token), length), (start) => make("span", { class: "word-start" }, start));
+
+/** The text that tokens were cut from, as near as their own marks tell. */
+function sentence(tokens) {
+  const words = tokens.filter((token) => !/^<.*>$/s.test(token));
+  const marked = words.some((token) => /^[▁Ġ]/.test(token));
+  return (marked ? words.join("").replace(/[▁Ġ]/g, " ") : words.join(" ")).trim();
+}
+
+/** Names of the query and the key positions of one example at one site. */
+function tokensOf(site, example) {
+  return { queries: data.tokens[site.query][example], keys: data.tokens[site.key][example] };
+}
+
+/** The share of its weight that a head puts on gold links, over queries that have one; null where it is not known. */
+function linkedShare(site, example, plane) {
+  const links = site.links?.[example];
+  if (!links?.length || plane.pooled) return null;
+  const queries = new Set(links.map(([query]) => query));
+  return links.reduce((sum, [query, key]) => sum + plane.at(query, key), 0) / queries.size;
+}

@@ -1,0 +1,94 @@
+// What stands on a figure: text, markers, crosses, the bar of a ramp. A series is told from others by its look,
+//   { ink: classes that give its colour and dash, shape: the number of its marker, null for a line alone }
+
+/** Text in a figure, as it can be seen and as any XML can hold it. */
+const seenText = (words) =>
+  visible(String(words))
+    .toWellFormed()
+    .replace(/[\ufffe\uffff]/g, "\ufffd");
+const label = (words, x, y, attributes = {}) =>
+  draw("text", { x: x.toFixed(1), y: y.toFixed(1), ...attributes }, seenText(words));
+
+/** About how wide a label of the axes is. */
+const widthOf = (words) => 6.4 * Array.from(String(words)).length;
+
+const polygon = (points) => `M${points.map(([x, y]) => `${x.toFixed(2)} ${y.toFixed(2)}`).join("L")}Z`;
+
+// By the number of a look's shape; of an upright cross the corners of one quarter, turned four times.
+const SHAPES = [
+  (x, y, r) => `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
+  (x, y, r) => corners(x, y, 1.2 * r, 4, 45),
+  (x, y, r) => corners(x, y, 1.35 * r, 3, 0),
+  (x, y, r) => corners(x, y, 1.3 * r, 4, 0),
+  (x, y, r) => corners(x, y, 1.35 * r, 3, 180),
+  (x, y, r) => {
+    const quarter = [[-0.42, -1.15], [0.42, -1.15], [0.42, -0.42]]; // prettier-ignore
+    const turned = [0, 1, 2, 3].flatMap(
+      (turns) =>
+      quarter.map(([a, b]) => [[a, b], [-b, a], [-a, -b], [b, -a]][turns]), // prettier-ignore
+    );
+    return polygon(turned.map(([a, b]) => [x + a * r, y + b * r]));
+  },
+  (x, y, r) => corners(x, y, 1.2 * r, 6, 0),
+  (x, y, r) => corners(x, y, 1.25 * r, 5, 180),
+];
+
+function corners(x, y, size, count, turn) {
+  const angles = Array.from({ length: count }, (_, at) => ((turn + (360 * at) / count) * Math.PI) / 180);
+  return polygon(angles.map((angle) => [x + size * Math.sin(angle), y - size * Math.cos(angle)]));
+}
+
+/** The marker of a look, about 2 r wide. */
+const marker = ({ ink, shape }, x, y, r = 3.6) =>
+  draw("path", { class: `marker ${ink}`, d: SHAPES[shape ?? 0](x, y, r) });
+
+/** A cross where a run diverged. */
+const cross = (x, y, r = 3.6, attributes = {}) =>
+  draw("path", {
+    class: "cross",
+    d: `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`,
+    ...attributes,
+  });
+
+/** The line and the marker of a look, for a drawing. */
+function sampleParts(look) {
+  const line = draw("line", { class: `stroke ${look.ink}`, x1: 0, x2: 30, y1: 6, y2: 6 });
+  return look.shape === null ? [line] : [line, marker(look, 15, 6)];
+}
+
+/** The same beside a name. */
+function sampleOf(look) {
+  const size = { class: "sample", width: 30, height: 12, "aria-hidden": "true", focusable: "false" };
+  return draw("svg", size, ...sampleParts(look));
+}
+
+/** The bar that says which colour is which value; marks are [share of its width, words]. */
+function rampBar(left, top, width, colourAt, marks) {
+  const parts = 66;
+  const step = width / parts;
+  // Each lies over the edge of the one before: seams would show as stripes.
+  const bar = Array.from({ length: parts }, (_, part) => {
+    const place = { x: left + part * step, y: top, width: part < parts - 1 ? step + 1 : step, height: 9 };
+    return draw("rect", { ...place, fill: colourAt(part / (parts - 1)) });
+  });
+  const words = marks.map(([share, text]) =>
+    label(text, left + width * share, top + 21, { class: "tick", "text-anchor": "middle" }),
+  );
+  return [...bar, ...words];
+}
+
+/** The same as a legend beside a heading, under its name. */
+function showRamp(place, name, colourAt, marks) {
+  const size = { class: "ramp", width: 132, height: 24, role: "img", "aria-label": `scale: ${name}` };
+  const bar = draw("svg", size, ...rampBar(0, 0, size.width, colourAt, marks));
+  place.replaceChildren(make("span", { class: "ramp-name" }, name), bar);
+}
+
+/** The first line of a tip. */
+const tipHead = (words) => make("div", { class: "tip-head" }, words);
+
+/** A row of a tip: a series' sample and name, then what it has. */
+function tipRow(look, name, value, more = "") {
+  const title = make("span", { class: "arm-name" }, shorten(visible(name), 28));
+  return make("div", { class: "tip-row" }, sampleOf(look), title, make("b", {}, value), make("i", {}, more));
+}

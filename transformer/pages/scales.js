@@ -1,0 +1,97 @@
+// Scales { ticks: [[value, words]], share(value): where a value lies, 0 to 1 }, and the axes that show them.
+
+const PLOT = { right: 14, top: 12, bottom: 36 };
+const LOG_WORTH = 40; // largest over smallest value from which on a logarithmic scale shows more
+
+/** About `count` round values that reach from `low` to `high` or a little beyond. */
+function niceTicks(low, high, count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999) * power;
+  const first = Math.floor(low / step + 1e-9);
+  const last = Math.ceil(high / step - 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
+}
+
+/** A linear scale with round ticks; it ends at a tick, or `tight` at the largest value. */
+function linearScale(values, count = 4, { tight = false } = {}) {
+  let [low, high] = [Math.min(...values), Math.max(...values)];
+  if (low >= 0 && low < 0.35 * high) low = 0;
+  if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 20, high + Math.abs(high) / 20];
+  const every = niceTicks(low, high, count);
+  const ticks = tight ? every.filter((value) => value >= low && value <= high) : every;
+  const [first, last] = [Math.min(low, ticks[0]), Math.max(high, ticks.at(-1))];
+  return {
+    ticks: ticks.map((value) => [value, minus(compact(value))]),
+    share: (value) => (value - first) / (last - first),
+  };
+}
+
+const worthLog = (values, ratio = LOG_WORTH) =>
+  values.every((value) => value > 0) && Math.max(...values) > ratio * Math.min(...values);
+
+/** A logarithmic scale over positive values: ticks at 1, 2, 5 where it is short, at powers of ten where it is long. */
+function logScale(values) {
+  const positive = values.filter((value) => value > 0);
+  let [low, high] = [Math.log10(Math.min(...positive)), Math.log10(Math.max(...positive))];
+  if (high - low < 0.3) [low, high] = [low - 0.15, high + 0.15];
+  const finest = high - low > 0.9 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
+  const factors = high - low > 3 ? [1] : high - low > 1.4 ? [1, 3] : finest;
+  const all = [];
+  for (let power = Math.floor(low) - 1; power <= Math.ceil(high); power++)
+    for (const factor of factors) all.push(Math.log10(factor) + power);
+  const inside = all.filter((tick) => tick >= low - 0.02 && tick <= high + 0.02);
+  const every = Math.ceil(inside.length / 7);
+  const ticks = inside.filter((_, at) => at % every === 0);
+  [low, high] = [low - 0.02 * (high - low), high + 0.02 * (high - low)];
+  return {
+    ticks: ticks.map((tick) => [10 ** tick, compact(Number((10 ** tick).toPrecision(3)))]),
+    share: (value) => (Math.log10(Math.max(value, 10 ** low)) - low) / (high - low),
+  };
+}
+
+const sameValue = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
+
+/** Room on the left for the labels of a vertical axis and its name. */
+const roomFor = (ticks) => Math.ceil(Math.max(18, ...ticks.map(([, words]) => widthOf(words)))) + 26;
+
+/** Grid, labels and names of two axes around a box { left, right, top, bottom }, and where values lie in it. */
+function frameOf(box, x, y, names) {
+  const atX = (value) => box.left + (box.right - box.left) * x.share(value);
+  const atY = (value) => box.bottom - (box.bottom - box.top) * y.share(value);
+  const parts = [...rowsOf(box, y, atY), ...columnsOf(box, x, atX)];
+  parts.push(label(names[0], box.right, box.bottom + 31, { class: "axis-name", "text-anchor": "end" }));
+  if (names[1]) parts.push(upright(names[1], 12, (box.top + box.bottom) / 2));
+  return { box, parts, atX, atY };
+}
+
+/** The name of a vertical axis. */
+const upright = (words, x, y) =>
+  label(words, x, y, { class: "axis-name", "text-anchor": "middle", transform: `rotate(-90 ${x} ${y})` });
+
+function rowsOf(box, { ticks }, atY) {
+  const inside = ticks.filter(([value]) => atY(value) >= box.top - 1 && atY(value) <= box.bottom + 1);
+  return inside.flatMap(([value, words]) => [
+    draw("line", { class: "grid", x1: box.left, x2: box.right, y1: atY(value), y2: atY(value) }),
+    label(words, box.left - 7, atY(value) + 3.5, { class: "tick", "text-anchor": "end" }),
+  ]);
+}
+
+/** Ticks beneath, those left out that have no room beside the one before. */
+function columnsOf(box, { ticks }, atX) {
+  let free = -Infinity;
+  return ticks
+    .map(([value, words]) => [atX(value), words])
+    .sort((a, b) => a[0] - b[0])
+    .flatMap(([place, words]) => {
+      const half = widthOf(words) / 2;
+      if (place - half < free || place < box.left - 1 || place > box.right + 1) return [];
+      free = place + half + 5;
+      const most = box.right + PLOT.right;
+      const anchor = place + half > most ? { x: most, "text-anchor": "end" } : { "text-anchor": "middle" };
+      return [
+        draw("line", { class: "grid", x1: place, x2: place, y1: box.bottom, y2: box.bottom + 4 }),
+        label(words, place, box.bottom + 16, { class: "tick", ...anchor }),
+      ];
+    });
+}
