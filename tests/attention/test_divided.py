@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -119,14 +119,6 @@ def request_of(case: Case, **options: Any) -> Capture:
     return Capture(("here",), **{"heads": heads, "rows": rows, "statistics": statistics} | options)
 
 
-@pytest.fixture
-def _compiled_in_haste() -> Iterator[None]:
-    """What is compiled here runs twice: to optimise it would take longer."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def program(case: Case, here: Placement | None, capture: Capture | None) -> Callable[..., Found]:
     """The attention in training with its gradients, as one device or a mesh computes it."""
 
@@ -154,7 +146,6 @@ def placement_of(case: Case) -> Placement:
     return placement(case.mesh, case.rules, case.how)
 
 
-@pytest.mark.usefixtures("_compiled_in_haste")
 @pytest.mark.parametrize(
     "case",
     [
@@ -187,7 +178,6 @@ def test_a_mesh_computes_what_one_device_does_and_what_the_oracle_says(case: Cas
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * max(1, np.abs(other).max()))
 
 
-@pytest.mark.usefixtures("_compiled_in_haste")
 def test_long_maps_and_single_examples_are_captured_alike() -> None:
     case = Case((2, 1, 1, 2), RULES["sp"], BLOCKWISE, (), SMALL)
     statistics = (ENTROPY, induction(3, None))

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,18 +36,10 @@ from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.support import combinations
 
 KEY = jax.random.key(3)
-# To compile a program costs far more than to run it once. So operations run one by one, and Python runs the loops of
-# what has loops; only the kernel of splash is compiled.
-LOOPS = (Backend.BLOCKWISE, Backend.XLA)
+# To compile a program costs far more than to run it once. So operations run one by one, and Python runs their loops;
+# only the kernel of splash is compiled.
+COMPILED = (Backend.SPLASH,)
 CPU = Circumstances("cpu", "float32", batch=2, heads=4, queries=128, keys=128, depth=64, value_depth=64)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_in_haste() -> Iterator[None]:
-    """What is compiled here runs once: to optimise it would take longer."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Cotangents(NamedTuple):
@@ -112,8 +104,11 @@ def everything(cell: Cell, arrays: Any, mask: Mask, cotangents: Cotangents) -> t
     return values, pull_back(weights)[0], captured
 
 
-def faults_of(cell: Cell) -> list[str]:
-    """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache."""
+def faults_of(cell: Cell, level: int | None = None) -> list[str]:
+    """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache.
+
+    `level`: of XLA's optimisations, at which the program of output and gradients is then compiled.
+    """
     sizes = cells.sizes_of(cell.backend)
     expected = expected_of(cell.combination, sizes)
     arrays = jax.tree.map(jnp.asarray, cells.arrays_of(cell.combination, sizes))
@@ -127,9 +122,12 @@ def faults_of(cell: Cell) -> list[str]:
         if not (difference <= within).all():
             faults.append(f"{cell}: {name} is off by {difference.max():.1e}, more than {np.max(within):.1e}")
 
-    run = jax.jit(everything, static_argnums=0) if cell.backend is Backend.SPLASH else everything
-    with jax.default_matmul_precision("highest"), jax.disable_jit(cell.backend in LOOPS):
+    eagerly = cell.backend not in COMPILED
+    options = {} if level is None else {"xla_backend_optimization_level": level}
+    run = jax.jit(everything, static_argnums=0, compiler_options=options)
+    with jax.default_matmul_precision("highest"), jax.disable_jit(eagerly and level is None):
         (output, log_prob), gradients, captured = run(cell, arrays, mask, cotangents)
+    with jax.default_matmul_precision("highest"), jax.disable_jit(eagerly):
         compare("output", output, expected.training.output)
         if cell.combination.normaliser in SAMPLERS:
             compare("log_prob", log_prob, expected.training.log_prob)
@@ -154,12 +152,12 @@ def faults_of(cell: Cell) -> list[str]:
     return faults
 
 
-def faults_of_all(chosen: Sequence[Cell]) -> list[str]:
+def faults_of_all(chosen: Sequence[Cell], level: int | None = None) -> list[str]:
     """Those of each cell; one that raises is a fault too, and hides no other."""
     faults = []
     for cell in chosen:
         try:
-            faults += faults_of(cell)
+            faults += faults_of(cell, level)
         except Exception as error:
             faults.append(f"{cell}: raises {error!r}")
     return faults
@@ -257,7 +255,7 @@ def test_a_sample_has_the_gradient_that_its_kind_promises(normaliser: Normaliser
 
     def gradients(cell: Cell) -> Any:
         cotangents = cotangents_of(cells.TINY)._replace(log_prob=np.zeros((2, 6, 5), np.float32))
-        with jax.default_matmul_precision("highest"):
+        with jax.default_matmul_precision("highest"), jax.disable_jit():
             return everything(cell, arrays, mask, jax.tree.map(jnp.asarray, cotangents))[1]
 
     found = gradients(cell)

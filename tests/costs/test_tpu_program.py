@@ -14,6 +14,8 @@ import pytest
 
 from tests.costs.compile_program_for_tpu import LAYERS, ROWS, WIDTH
 
+pytestmark = pytest.mark.slow
+
 TWO_BYTES = 2
 
 

@@ -53,12 +53,12 @@ def lively(seed: int) -> Callable[[Any, Any], Any]:
     return move
 
 
-@pytest.fixture(
-    scope="module",
-    # Under these seeds some translations end and some do not, and beams change places.
-    params=[(NormPlacement.POST, Positions.LEARNED, 7), (NormPlacement.PRE, Positions.SINUSOIDAL, 1)],
-    ids=["post_learned", "pre_sinusoidal"],
-)
+# Under these seeds some translations end and some do not, and beams change places.
+POST_LEARNED = (NormPlacement.POST, Positions.LEARNED, 7)
+PRE_SINUSOIDAL = (NormPlacement.PRE, Positions.SINUSOIDAL, 1)
+
+
+@pytest.fixture(scope="module", params=[POST_LEARNED, PRE_SINUSOIDAL], ids=["post_learned", "pre_sinusoidal"])
 def case(request: pytest.FixtureRequest) -> Case:
     placement, positions, seed = request.param
     config = EncoderDecoderConfig(
@@ -101,7 +101,9 @@ def naive(case: Case, source: np.ndarray) -> oracle.NextToken:
     return log_probability
 
 
-@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize(
+    ("case", "beams"), [(POST_LEARNED, 1), (PRE_SINUSOIDAL, 2)], indirect=["case"], ids=["post-1", "pre-2"]
+)
 def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, beams: int) -> None:
     rows = len(SOURCE) * beams
     targets_RxT = np.random.default_rng(0).integers(SPECIAL.end, VOCABULARY, (rows, LENGTH), np.int32)
@@ -178,11 +180,13 @@ def test_beam_search_is_the_uncached_search_over_lists(case: Case) -> None:
     is_the_search_over_lists(case, Beam(4, 0.6))
 
 
+@pytest.mark.parametrize("case", [PRE_SINUSOIDAL], indirect=True, ids=["pre_sinusoidal"])
 def test_a_cache_that_is_not_re_ordered_is_found(case: Case) -> None:
     with pytest.raises(AssertionError):
         is_the_search_over_lists(case, KeepsRows(4, 0.6))
 
 
+@pytest.mark.parametrize("case", [POST_LEARNED], indirect=True, ids=["post_learned"])
 def test_padding_of_the_source_changes_no_translation(case: Case) -> None:
     wider = np.pad(SOURCE, ((0, 0), (0, 2)), constant_values=SPECIAL.pad)
     for found, expected in zip(

@@ -4,21 +4,20 @@ import csv
 import json
 import math
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch import ablate, cli, parsing
+from launch import ablate, cli, parsing, train
 from launch.command import Command, Flag
 from launch.config_files import load_config
 from launch.reproduce import train_command
 from tests.studies.tiny import BASE, PLAIN
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.trials import Trial, make_trial
+from transformer.training import assembly, mesh
 from transformer.training.schema import with_overrides
 
 SMALLEST = {
@@ -332,15 +331,16 @@ def test_a_value_that_a_command_line_reads_otherwise_is_copied_from_the_run(stud
     assert command.startswith("mkdir -p again/x && cp run/trials/x/config.json again/x && ")
 
 
-def start(root: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=root, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) -> None:
+    """The work of one worker, without a process of its own: test_sweep.py and test_workers.py start those."""
+    assert module == "launch.ablate"
+    assert call(*words, "--worker") == 0
 
 
-def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(root, tmp_path):
+def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(ablate, "run_workers", work_in_this_process)
+    monkeypatch.setattr(ablate, "become_worker", lambda path: None)
+    monkeypatch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
     file = write_study(
         tmp_path / "study.py",
         SMALLEST,
@@ -351,7 +351,7 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
         },
     )
     run = tmp_path / "run"
-    start(root, "launch.ablate", f"--config={file}", f"--workdir={run}")
+    assert call(f"--config={file}", f"--workdir={run}") == 0
     result = json.loads((run / "ablation.json").read_text())
     page = (run / "ablation.html").read_text()
     rows = {row["directory"]: row for row in csv.DictReader((run / "ablation.csv").open())}
@@ -376,8 +376,9 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
         assert arm["shared"]["same"] > 0
     cell = result["cells"][0]
     words = shlex.split(cell["command"])
-    words = words[words.index("launch.train") :]
-    start(root, *(f"--workdir={tmp_path / 'again'}" if word.startswith("--workdir=") else word for word in words))
+    words = words[words.index("launch.train") + 1 :]
+    words = [f"--workdir={tmp_path / 'again'}" if word.startswith("--workdir=") else word for word in words]
+    assert cli.run(train.COMMAND, train.main, words) == 0
     assert without_times(tmp_path / "again") == without_times(run / cell["directory"])
 
 

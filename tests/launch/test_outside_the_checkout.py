@@ -3,17 +3,17 @@
 import json
 import os
 import string
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from launch import cli, compile, evaluate, generate, maps, sizes, train
+from launch import cli, compile, evaluate, generate, maps, sizes, sweep, train
 from tests import documented
 from transformer.maps.store import MapStore
 from transformer.studies.ledger import Ledger, State
+from transformer.training import assembly, mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}
@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert not folder.is_relative_to(ROOT)
     documented.write(folder)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
         yield folder
@@ -175,13 +176,11 @@ def test_the_familys_translations_are_searched_measured_and_mapped(
     assert Path("translating", "generated", "0001", "report.html").is_file()
 
 
-def test_a_sweep_trains_two_trials(folder: Path) -> None:
-    """By one worker, a process of its own, as the command starts it."""
+def test_a_sweep_trains_two_trials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one worker, in this process: test_sweep.py starts one as the command does."""
+    monkeypatch.setattr(sweep, "become_worker", lambda path: None)
     words = ["--config=lab/config.py:sorting", *SMALL, "--config.task.rows=8", "--workdir=sweep", "--worker"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "launch.sweep", *words, "--config.steps=2"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert cli.run(sweep.COMMAND, sweep.main, [*words, "--config.steps=2"]) == 0
     ledger = Ledger.existing(folder / "sweep")
     assert [trial.overrides["optimizer.learning_rate"] for trial in ledger.trials()] == [1e-3, 3e-3]
     outcomes = [ledger.outcome(trial) for trial in ledger.trials()]

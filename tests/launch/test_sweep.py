@@ -72,6 +72,7 @@ def start(*words):
     # Without a folder of programs from outside, as a user has none: each sweep has its own.
     environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
     environment["JAX_PLATFORMS"] = "cpu"
+    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # one device, as a user has
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 

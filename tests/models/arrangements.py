@@ -100,13 +100,16 @@ def build(family: str, precision: Precision | None = None, **changes: Any) -> tu
     return decoder.build(of_decoder, interface, precision), of_decoder
 
 
-def lively(model: Model, seed: int = 0) -> Variables:
-    """Weights none of which stands at a plain start: scales about one, everything else about 0.4."""
+def lively(model: Model, seed: int = 0, spread: float = 0.4) -> Variables:
+    """Weights none of which stands at a plain start: scales about one, everything else about `spread`.
+
+    NumPy draws them: the model's own initialisers would be compiled for every shape.
+    """
     normal = np.random.default_rng(seed).normal
 
     def draw(path: Any, leaf: Any) -> Any:
         name = jax.tree_util.keystr(path)
-        return ((1.0 if "scale" in name else 0.0) + normal(size=leaf.shape) * 0.4).astype(leaf.dtype)
+        return ((1.0 if "scale" in name else 0.0) + normal(size=leaf.shape) * spread).astype(leaf.dtype)
 
     return Variables(jax.tree_util.tree_map_with_path(draw, model.functional.shapes()), {})
 

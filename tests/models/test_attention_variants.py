@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.arrangements import lively
 from transformer.attention.capture import Capture
 from transformer.attention.parameters import Score
 from transformer.attention.spec import Backend
@@ -40,7 +41,7 @@ QUICK = (Score.SCALED_DOT, Score.ADDITIVE, Score.LOCATION)
 )
 def test_each_score_trains_all_its_parameters_and_decodes_as_it_was_trained(score: Score) -> None:
     model = make(score=score)
-    variables = jax.jit(model.init)(jax.random.key(0))
+    variables = lively(model)
 
     @jax.jit
     def gradient(params: Any) -> tuple[Any, Any]:
@@ -74,7 +75,7 @@ def test_each_score_trains_all_its_parameters_and_decodes_as_it_was_trained(scor
 
 def test_backends_agree_on_logits_maps_and_statistics() -> None:
     capture = Capture(SITES, statistics=tuple(STATISTICS.values()))
-    variables = jax.jit(make().init)(jax.random.key(0))
+    variables = lively(make())
     found = []
     for backend in (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA):
         model = make(backend=backend)
@@ -93,7 +94,7 @@ def test_backends_agree_on_logits_maps_and_statistics() -> None:
 
 def test_a_capture_of_chosen_layers_heads_and_rows_is_a_part_of_the_whole() -> None:
     model = make()
-    variables = jax.jit(model.init)(jax.random.key(0))
+    variables = lively(model)
     whole = model.apply(variables, INPUTS, train=False, capture=Capture(SITES))[1].maps
     part = Capture(("decoder/cross",), layers=(1,), heads=(1,), rows=(0, 3))
     found = model.apply(variables, INPUTS, train=False, capture=part)[1].maps
@@ -104,6 +105,6 @@ def test_a_capture_of_chosen_layers_heads_and_rows_is_a_part_of_the_whole() -> N
 
 def test_an_unknown_site_is_refused_with_the_known_ones() -> None:
     model = make()
-    variables = model.init(jax.random.key(0))
+    variables = lively(model)
     with pytest.raises(ValueError, match=r"\['decoder/cros'\].*decoder/cross"):
         model.apply(variables, INPUTS, train=False, capture=Capture(("decoder/cros",)))

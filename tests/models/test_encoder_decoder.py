@@ -1,7 +1,8 @@
 """The encoder-decoder Transformer against NumPy float64, published counts, and what no mask may let through."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.arrangements import lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.axes import LOGICAL_AXES, RULES, resolve
@@ -40,27 +42,20 @@ def make(precision: Precision | None = None, **changes: Any) -> Model:
     return build(dataclasses.replace(TINY, **changes), interface(), precision or Precision())
 
 
-def perturbed(model: Model, seed: int = 0) -> Variables:
-    """Fresh variables with every bias and norm moved from its plain start."""
-    fresh = model.init(jax.random.key(seed))
-    normal = np.random.default_rng(seed).normal
-    params = jax.tree.map(lambda leaf: leaf + 0.2 * normal(size=leaf.shape).astype(leaf.dtype), fresh.params)
-    return Variables(params, fresh.state)
-
-
 class Case(NamedTuple):
     model: Model
     variables: Variables
     forward: Callable[..., Any]  # (variables, inputs) -> logits, aux with every map
 
 
+@functools.cache
 def case_of(**changes: Any) -> Case:
     model = make(**changes)
 
     def forward(variables: Variables, inputs: Mapping[str, Any]) -> Any:
         return model.apply(variables, inputs, train=False, capture=Capture(SITES))
 
-    return Case(model, perturbed(model), jax.jit(forward))
+    return Case(model, lively(model, spread=0.3), jax.jit(forward))
 
 
 def whole_rows(site: str) -> np.ndarray:
@@ -69,17 +64,36 @@ def whole_rows(site: str) -> np.ndarray:
     return np.broadcast_to(real[None, :, None], (2, len(SOURCE), 2, real.shape[1]))
 
 
+@pytest.fixture(autouse=True)
+def _highest_precision() -> Iterator[None]:
+    """For every test, so that all share what is compiled."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
 @pytest.fixture(scope="module", params=["post", "pre"])
 def case(request: pytest.FixtureRequest) -> Case:
     return case_of(norm_placement=NormPlacement(request.param))
 
 
-@pytest.mark.parametrize("positions", [Positions.SINUSOIDAL, Positions.LEARNED], ids=lambda positions: positions.value)
-@pytest.mark.parametrize("placement", [NormPlacement.POST, NormPlacement.PRE], ids=lambda placement: placement.value)
-def test_logits_and_maps_are_the_oracles(placement: NormPlacement, positions: Positions) -> None:
-    case = case_of(norm_placement=placement, positions=positions)
-    with jax.default_matmul_precision("highest"):
-        logits, aux = case.forward(case.variables, INPUTS)
+# What knows nothing of the norm's placement is looked at under one of the two.
+under_post = pytest.mark.parametrize("case", ["post"], indirect=True)
+under_pre = pytest.mark.parametrize("case", ["pre"], indirect=True)
+
+
+@pytest.mark.parametrize(
+    ("placement", "changes"),
+    [
+        (NormPlacement.POST, {}),
+        (NormPlacement.PRE, {}),
+        (NormPlacement.PRE, {"positions": Positions.LEARNED}),
+    ],
+    ids=["post", "pre", "pre_learned"],
+)
+def test_logits_and_maps_are_the_oracles(placement: NormPlacement, changes: dict[str, Any]) -> None:
+    case = case_of(norm_placement=placement, **changes)
+    positions = changes.get("positions", TINY.positions)
+    logits, aux = case.forward(case.variables, INPUTS)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), case.variables.params)
     kind = oracle.Kind(placement.value, positions=positions.value, embedding_scale="sqrt_width")
     expected = oracle.encoder_decoder(kind, params, SOURCE, TARGET, pad=PAD)
@@ -100,6 +114,7 @@ def test_the_other_placement_would_be_noticed(case: Case) -> None:
     assert np.abs(logits - wrong).max() > 0.1
 
 
+@under_pre
 def test_no_logit_depends_on_a_later_target_or_on_padding(case: Case) -> None:
     """By the gradient of an unused token's logits by the table: the row of each token stands for its place."""
     params = case.variables.params
@@ -128,6 +143,7 @@ def test_no_logit_depends_on_a_later_target_or_on_padding(case: Case) -> None:
         np.testing.assert_array_equal(flows_TxV, expected_TxV)
 
 
+@under_post
 def test_more_padding_changes_nothing(case: Case) -> None:
     logits, aux = case.forward(case.variables, INPUTS)
     wider = {
@@ -145,6 +161,7 @@ def test_more_padding_changes_nothing(case: Case) -> None:
     assert np.isfinite(padded_logits).all()
 
 
+@under_post
 def test_examples_do_not_mix_and_filler_has_finite_gradients(case: Case) -> None:
     filler = {"source": np.full_like(SOURCE[:1], PAD), "target": np.full_like(TARGET[:1], PAD)}
 
@@ -194,7 +211,9 @@ def test_every_row_of_a_map_sums_to_one_and_sees_no_padding(case: Case) -> None:
     ]
 
 
-@pytest.mark.parametrize("sites", [(), ("encoder/self", "decoder/cross")], ids=str)
+@pytest.mark.parametrize(
+    ("case", "sites"), [("post", ()), ("pre", ("encoder/self", "decoder/cross"))], indirect=["case"], ids=str
+)
 def test_what_is_captured_changes_no_output_and_no_other_map(case: Case, sites: tuple[str, ...]) -> None:
     request = Capture(sites) if sites else None
     apply = jax.jit(lambda v, inputs: case.model.apply(v, inputs, train=False, capture=request))
@@ -208,7 +227,7 @@ def test_what_is_captured_changes_no_output_and_no_other_map(case: Case, sites: 
 
 def test_dropout_acts_in_training_with_a_key_and_never_else() -> None:
     model = make(dropout=0.3)
-    variables = perturbed(model)
+    variables = lively(model, spread=0.3)
     apply = jax.jit(lambda v, key, train: model.apply(v, INPUTS, train=train, key=key)[0], static_argnames="train")
     evaluated = apply(variables, None, train=False)
     # `train` is explicit: a key alone is not a mode.
@@ -219,6 +238,7 @@ def test_dropout_acts_in_training_with_a_key_and_never_else() -> None:
     assert np.abs(once - other).max() > 0.1
 
 
+@under_pre
 def test_bfloat16_computes_with_float32_parameters(case: Case) -> None:
     placement = NormPlacement.PRE if "encoder_norm" in case.variables.params else NormPlacement.POST
     half = make(Precision(compute="bfloat16"), norm_placement=placement)
@@ -236,6 +256,7 @@ def test_bfloat16_computes_with_float32_parameters(case: Case) -> None:
         np.testing.assert_allclose(weights, exact_aux.maps[site].weights, rtol=0, atol=1e-1)
 
 
+@under_post
 def test_unrolled_layers_give_the_same_logits(case: Case) -> None:
     placement = NormPlacement.PRE if "encoder_norm" in case.variables.params else NormPlacement.POST
     unrolled = make(norm_placement=placement, unroll=2)

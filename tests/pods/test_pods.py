@@ -285,6 +285,7 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
     assert len(list(search(experiment(), "cpu:2", 2))) == 2
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_the_collectives_of_a_step_on_a_tpu_slice_are_those_recorded() -> None:
     proof = prove(experiment(precision={"compute": "bfloat16"}), "v5e:2x2")
@@ -302,6 +303,7 @@ def test_the_collectives_of_a_step_on_a_tpu_slice_are_those_recorded() -> None:
     }
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_a_step_that_the_tpu_cannot_hold_is_refused_and_what_is_advised_helps() -> None:
     # 1.6 billion parameters: 19 GB with their moments, on chips of 17.

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.runs import one_of_several as several
-from tests.training.test_digest import digest_by_hand
+from tests.runs.test_digest import digest_by_hand
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs import processes

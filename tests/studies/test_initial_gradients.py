@@ -138,6 +138,7 @@ def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_towards_th
     assert grows == sorted(grows)
 
 
+@pytest.mark.slow
 def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_depth(base: Mapping[str, Any]) -> None:
     stack = own_stack("decoder alone")
     assert stack.depths == (6, 12, 24)

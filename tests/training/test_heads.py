@@ -9,24 +9,60 @@ import jax
 import numpy as np
 import pytest
 
-from tests.training.test_resume import CONFIG
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
+from transformer.axes import Placement
 from transformer.models import registry as models
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment
 from transformer.training import train as training
-from transformer.training.mesh import ShardingConfig, make_placement, one_device
+from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.sharding import shard_batch
 from transformer.training.state import TrainState
 
-RUN: dict[str, Any] = {**CONFIG, "steps": 5, "heads_every": 2, "log_every": 5, "checkpoint_every": 5, "eval_every": 0}
+RUN: dict[str, Any] = {
+    "name": "heads",
+    "steps": 5,
+    "seed": 3,
+    "log_every": 5,
+    "heads_every": 2,
+    "eval_every": 0,
+    "maps_every": 2,
+    "checkpoint_every": 5,
+    "task": {
+        "name": "translation",
+        "dataset": "phrases/train=64,validation=16,test=16",
+        "vocabulary": 200,
+        "lengths": (48,),
+        "tokens_per_batch": 16 * 48,
+        "beams": 1,
+        "shown": 4,
+        "probed": 3,
+    },
+    "model": {
+        "family": "encoder_decoder",
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "dropout": 0.1,  # so that the keys matter
+        "longest": 48,
+    },
+    "optimizer": {"learning_rate": 0.01, "warmup": 4},
+}
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> assembly.Assembly:
+def two() -> Placement:
+    """Two devices, which divide a batch as eight do."""
+    return make_placement(ShardingConfig(), jax.devices()[:2])
+
+
+@pytest.fixture(scope="module")
+def setting(two: Placement, tmp_path_factory: pytest.TempPathFactory) -> assembly.Assembly:
     resolved = experiment.resolve({**RUN, "accumulate": 2})
-    return assembly.assemble(resolved, tmp_path_factory.mktemp("data"), one_device())
+    return assembly.assemble(resolved, tmp_path_factory.mktemp("data"), two)
 
 
 def observed(setting: assembly.Assembly, accumulate: int, observe: bool, steps: Any = None) -> Any:
@@ -57,7 +93,7 @@ def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: assembly.A
     model = setting.model
     batch = setting.task.source(0)[0]
     capture = Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
-    variables = setting.initialise(jax.random.key(0)).variables
+    variables = jax.device_get(setting.initialise(jax.random.key(0)).variables)
     inputs = {name: batch[name] for name in ("source", "target")}
     # Without dropout a training pass is the plain one.
     quiet = models.build(
@@ -75,10 +111,9 @@ def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: assembly.A
 
 
 def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two devices divide a batch as eight do; evaluations would only be compiled here.
-    two = make_placement(ShardingConfig(), jax.devices()[:2])
+    # Evaluations would only be compiled here.
     monkeypatch.setattr(assembly, "make_placement", lambda config: two)
     monkeypatch.setattr(
         training, "compile_evaluations", lambda model, evaluations, placement: [_nothing for _ in evaluations]

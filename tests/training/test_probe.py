@@ -2,18 +2,19 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
-from tests.training.test_resume import CONFIG
+from tests.training.test_heads import RUN as CONFIG
 from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
 from transformer.training import assembly, experiment
 from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.probe import compile_probe
+from transformer.training.state import TrainState
 
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
 LENGTH = max(CONFIG["task"]["lengths"])
@@ -33,32 +34,45 @@ MESHES = {
 }
 
 
-def store_on(
-    resolved: experiment.Experiment, config: ShardingConfig, folder: Path
-) -> tuple[MapStore, Any, tuple[Collective, ...]]:
-    """The maps of one look on a mesh, what was kept, and what the program exchanges between devices."""
+class Looked(NamedTuple):
+    """The state that was looked at, its maps, what was kept, and what the program exchanges between devices."""
+
+    state: TrainState
+    store: MapStore
+    kept: Any
+    collectives: tuple[Collective, ...]
+
+
+def look_on(
+    resolved: experiment.Experiment, config: ShardingConfig, folder: Path, state: TrainState | None = None
+) -> Looked:
+    """One look on a mesh, at a first state where none is given."""
     folder.mkdir()
     placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
     setting = assembly.assemble(resolved, folder, placement)
     plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, config=resolved.maps, times=1)
-    state = setting.initialise(jax.random.key(3))
-    kept = probe(state)
+    if state is None:
+        state = setting.initialise(jax.random.key(3))
+    else:
+        state = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, setting.abstract))
+    compiled = jax.jit(probe).lower(state).compile()
+    kept = compiled(state)
     store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
     store.write(0, kept)
-    return store, kept, read_program(jax.jit(probe).lower(state).compile(), placement.mesh).collectives
+    return Looked(state, store, kept, read_program(compiled, placement.mesh).collectives)
 
 
 @pytest.fixture(scope="module")
-def alone(resolved: experiment.Experiment, tmp_path_factory: pytest.TempPathFactory) -> MapStore:
-    return store_on(resolved, ON_ONE, tmp_path_factory.mktemp("alone") / "run")[0]
+def alone(resolved: experiment.Experiment, tmp_path_factory: pytest.TempPathFactory) -> Looked:
+    return look_on(resolved, ON_ONE, tmp_path_factory.mktemp("alone") / "run")
 
 
 @pytest.mark.parametrize("mesh", [pytest.param(m, marks=[pytest.mark.slow] * (m in ("data", "fsdp"))) for m in MESHES])
 def test_maps_lie_where_they_were_found_and_nothing_of_them_is_gathered(
-    resolved: experiment.Experiment, alone: MapStore, mesh: str, tmp_path: Path
+    resolved: experiment.Experiment, alone: Looked, mesh: str, tmp_path: Path
 ) -> None:
     config = MESHES[mesh]
-    store, kept, collectives = store_on(resolved, config, tmp_path / "run")
+    _, store, kept, collectives = look_on(resolved, config, tmp_path / "run", alone.state)
     for leaf in jax.tree.leaves(kept):
         examples, _, heads = leaf.addressable_shards[0].data.shape[:3]
         assert (examples, heads) == (config.tensor, leaf.shape[2] // config.tensor)
@@ -67,7 +81,7 @@ def test_maps_lie_where_they_were_found_and_nothing_of_them_is_gathered(
         assert not collectives
     bytes_of_a_map = 4 * LENGTH**2 * resolved.model.heads // config.tensor
     assert all(found.bytes < bytes_of_a_map for found in collectives if found.kind != "all-reduce"), collectives
-    for site in alone.sites:
-        np.testing.assert_allclose(store.read(site.name, 0), alone.read(site.name, 0), atol=0.005)
-        here, there = store.statistics(site.name), alone.statistics(site.name)
+    for site in alone.store.sites:
+        np.testing.assert_allclose(store.read(site.name, 0), alone.store.read(site.name, 0), atol=0.005)
+        here, there = store.statistics(site.name), alone.store.statistics(site.name)
         np.testing.assert_allclose(here.values, there.values, rtol=1e-4, atol=1e-4)

@@ -35,24 +35,25 @@ CONFIG: dict[str, Any] = {
     "checkpoint_every": SAVED,
     "keep": 2,
     "task": {
-        "name": "translation",
-        "dataset": "phrases/train=64,validation=16,test=16",
-        "vocabulary": 200,
-        "lengths": (48,),
-        "tokens_per_batch": 16 * 48,
-        "beams": 1,
-        "shown": 4,
+        "name": "language_modelling",
+        "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
+        "tokenizer": "characters",
+        "batching": "packed",
+        "context": 32,
+        "rows": 4,
+        "prompts": ("the ", "of "),
+        "continued": 4,
         "probed": 3,
+        "probed_length": 12,
     },
     "model": {
-        "family": "encoder_decoder",
-        "encoder_layers": 1,
-        "decoder_layers": 1,
+        "family": "decoder",
+        "layers": 1,
         "width": 16,
         "heads": 2,
         "feed_forward": 32,
         "dropout": 0.1,  # so that the keys matter
-        "longest": 48,
+        "longest": 36,
     },
     "optimizer": {"learning_rate": 0.01, "warmup": 4},
     "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
@@ -249,7 +250,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
     kept = contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl")
     says = (
         r"checkpoint 4 in .* is of another model or version: leaf "
-        r"'variables/params/decoder/feed_forward/contract/kernel' is "
+        r"'variables/params/layers/feed_forward/contract/kernel' is "
         r"shape \(1, 32, 16\) of float32 in the checkpoint and shape \(1, 64, 16\) of float32 in this run"
     )
     with pytest.raises(UserError, match=says):

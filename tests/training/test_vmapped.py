@@ -213,7 +213,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     assert train(runs, tmp_path) == ends
     assert (tmp_path / "huge" / "log.txt").read_bytes() == log
     # When none is left, all is over.
-    assert train({"again": huge}, tmp_path) == ends[:1]
+    assert train({"again": huge, "too": huge}, tmp_path) == 2 * ends[:1]
 
 
 def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Attention compiled as users compile it: the other tests compile at XLA's lowest level, to which nobody trains."""
+
+import pytest
+
+from tests.attention import cells
+from tests.attention.cells import Cell
+from tests.attention.test_support import faults_of, faults_of_all, pairwise
+from transformer.attention.backends import Combination
+from transformer.attention.normalisers import Normaliser
+from transformer.attention.positions import Position
+from transformer.attention.spec import Backend
+
+# XLA's own default.
+LEVEL = 3
+CAUSAL = frozenset({"causal"})
+CELLS = [Cell(Backend.EINSUM, Combination(normaliser=one, facts=CAUSAL)) for one in Normaliser]
+CELLS += [
+    Cell(Backend.BLOCKWISE, Combination(position=Position.T5, facts=frozenset({"causal", "key_lengths"}))),
+    Cell(Backend.XLA, Combination(position=Position.ALIBI, facts=frozenset({"causal", "segments"}))),
+]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_at_the_users_level_a_cell_is_the_oracles(cell: Cell) -> None:
+    assert faults_of(cell, LEVEL) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda choice: choice.value)
+def test_at_the_users_level_a_pairwise_cover_is_the_oracles(backend: Backend) -> None:
+    everywhere = [cell for cell in cells.supported() if cell.backend not in (Backend.SPLASH, Backend.CUDNN)]
+    assert faults_of_all([cell for cell in pairwise(everywhere) if cell.backend is backend], LEVEL) == []
