@@ -120,8 +120,8 @@ TRAINING = (
     Fault(
         "everything-stays-fresh",
         "transformer/training/initialise_from.py",
-        "found = [values[path] if path in values else drawn[path] for path in where]",
-        "found = [drawn[path] if path in drawn else values[path] for path in where]",
+        "leaves = [values[path] if path in values else drawn[path] for path in where]",
+        "leaves = [drawn[path] if path in drawn else values[path] for path in where]",
         "Where a head is new, fine-tuning begins from random numbers and says that it began from a run.",
         ("tests/training/test_initialise_from.py",),
     ),

@@ -1,1 +1,1 @@
-"""What is measured side by side: the loop beside its bare step, what maps add, and the backends of attention."""
+"""Benchmarks: the loop against its bare step, the cost of maps, and the backends of attention."""
