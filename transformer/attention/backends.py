@@ -107,6 +107,7 @@ BESIDE_THE_MASK = ("bias", "dropout")
 _EVERY_FACT = frozenset({*FACTS, *BESIDE_THE_MASK})
 # No program but einsum has the weights themselves, which are what is dropped.
 _WHOLE_WEIGHTS = _EVERY_FACT - {"dropout"}
+_NATIVE = frozenset({"causal", "window", "query_lengths", "key_lengths"})
 _SOFTMAX = frozenset({Normaliser.SOFTMAX})
 _PLAIN = frozenset({Reweighting.NONE})
 _PRODUCTS = frozenset(score for score, function in SCORES.items() if function.product)
@@ -116,16 +117,8 @@ _TURNED = frozenset(position for position in _IN_BLOCKS if not SCHEMES[position]
 
 # In order of preference where several would do and none is named.
 BACKENDS: dict[Backend, Supports] = {
-    Backend.CUDNN: Supports(
-        _PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, frozenset({"causal", "window", "query_lengths", "key_lengths"})
-    ),
-    Backend.SPLASH: Supports(
-        _PRODUCTS,
-        _SOFTMAX,
-        _PLAIN,
-        _TURNED,
-        frozenset({"causal", "window", "query_lengths", "key_lengths", "segments"}),
-    ),
+    Backend.CUDNN: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE),
+    Backend.SPLASH: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
     Backend.EINSUM: Supports(
         frozenset(Score), frozenset(Normaliser), frozenset(Reweighting), frozenset(Position), _EVERY_FACT
     ),

@@ -13,6 +13,7 @@ Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]  # key, which con
 AnyArray = Array | np.ndarray
 Queries = Float[Array, "B Q H D"]
 Keys = Float[Array, "B K G C"]
+Values = Float[Array, "B K G Dv"]
 Logits = Float[Array, "B H Q K"]
 normal, zeros = jax.nn.initializers.normal, jax.nn.initializers.zeros
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.attention.blocks import Keys, Queries, Values
 from transformer.attention.fields import array, pytree
 from transformer.attention.masks import LOGIT_AXES, Mask, cut, query_positions, visible
 from transformer.attention.positions import PositionScheme
@@ -58,8 +59,8 @@ class LogitBlock(NamedTuple):
 
 
 def logits_of_block(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
+    q_BxQxHxD: Queries,
+    k_BxKxGxD: Keys,
     query_Q: Int[Array, " Q"],
     key_K: Int[Array, " K"],
     terms: LogitTerms,
@@ -91,11 +92,7 @@ def weights_again(
 
 
 def log_sum_blockwise(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    terms: LogitTerms,
-    form: LogitForm,
-    block: int = BLOCK,
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, terms: LogitTerms, form: LogitForm, block: int = BLOCK
 ) -> Float[Array, "B H Q"]:
     """The log-sum-exp of each row alone, as `attend_blockwise` finds it: values of one feature cost next to nothing."""
     nothing = jnp.zeros((*k_BxKxGxD.shape[:3], 1), k_BxKxGxD.dtype)
@@ -103,12 +100,7 @@ def log_sum_blockwise(
 
 
 def attend_blockwise(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxDv: Float[Array, "B K G Dv"],
-    terms: LogitTerms,
-    form: LogitForm,
-    block: int = BLOCK,
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitForm, block: int = BLOCK
 ) -> tuple[Float[Array, "B Q H Dv"], Float[Array, "B H Q"]]:
     """softmax((scale q . k + terms) / temperature) v and the log-sum-exp of each row, in float32 at least.
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from transformer.attention.blocks import Keys, Queries, Values
 from transformer.attention.blockwise import BLOCK, LogitForm, LogitTerms, attend_blockwise, log_sum_blockwise
 from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
@@ -49,12 +50,7 @@ def log_sum_products(
 
 
 def dot_product_attention(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxD: Float[Array, "B K G D"],
-    terms: LogitTerms,
-    form: LogitForm,
-    backend: Backend,
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxD: Values, terms: LogitTerms, form: LogitForm, backend: Backend
 ) -> Float[Array, "B Q H D"]:
     """`jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
 
@@ -92,9 +88,9 @@ def dot_product_attention(
 
 
 def splash_attention(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxDv: Float[Array, "B K G Dv"],
+    q_BxQxHxD: Queries,
+    k_BxKxGxD: Keys,
+    v_BxKxGxDv: Values,
     mask: Mask,
     scale: float,
     *,
@@ -116,13 +112,7 @@ def splash_attention(
 
 
 def splash_log_sum(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxDv: Float[Array, "B K G Dv"],
-    mask: Mask,
-    scale: float,
-    *,
-    interpret: bool,
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, mask: Mask, scale: float, *, interpret: bool
 ) -> Float[Array, "B H Q"]:
     """The log-sum-exp of the same kernel in float32, without gradient (its derivative is not implemented).
 
@@ -224,19 +214,12 @@ def splash_kernel(
     else:
         one = (splash.CausalMask if mask.causal else splash.FullMask)((queries, keys))
     block_q, block_k = _largest_block(queries // parts), _largest_block(keys)
-    sizes = splash.BlockSizes(
-        block_q=block_q,
-        block_kv=block_k,
-        block_kv_compute=block_k,
-        block_q_dkv=block_q,
-        block_kv_dkv=block_k,
-        block_kv_dkv_compute=block_k,
-        block_q_dq=block_q,
-        block_kv_dq=block_k,
-    )
+    sizes: dict[str, Any] = dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), block_q)
+    sizes |= dict.fromkeys(("block_kv", "block_kv_compute", "block_kv_dq"), block_k)
+    sizes |= dict.fromkeys(("block_kv_dkv", "block_kv_dkv_compute"), block_k)
     return splash.make_splash_mha(
         splash.MultiHeadMask([one] * heads),
-        block_sizes=sizes,
+        block_sizes=splash.BlockSizes(**sizes),
         save_residuals=residuals,
         head_shards=1,
         q_seq_shards=parts,

@@ -153,8 +153,7 @@ class T5(PositionScheme):
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
-        axes = ("positions", "heads")
-        return {"table": Weight((sizes.buckets, sizes.heads), axes, normal(sizes.width**-0.5))}
+        return {"table": Weight((sizes.buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5))}
 
     @classmethod
     def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "T5":

@@ -30,10 +30,6 @@ class Ring(NamedTuple):
     axes: tuple[str, ...]
     size: int
 
-    def place(self) -> Array:
-        """The place of this device."""
-        return jax.lax.axis_index(self.axes)
-
     def next(self, held: Any) -> Any:
         """What the device before this one held; what this one held goes to the device behind it."""
         pairs = [(place, (place + 1) % self.size) for place in range(self.size)]
@@ -41,13 +37,7 @@ class Ring(NamedTuple):
 
 
 def attend_in_ring(
-    q_BxQxHxD: Array,
-    k_BxKxGxD: Array,
-    v_BxKxGxDv: Array,
-    terms: LogitTerms,
-    form: LogitForm,
-    ring: Ring,
-    block: int = BLOCK,
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, ring: Ring, block: int = BLOCK
 ) -> tuple[Array, Array]:
     """softmax((scale q . k + terms) / temperature) v of a device's own queries and all keys, and the log-sum-exp.
 
@@ -58,7 +48,7 @@ def attend_in_ring(
     those of its queries and of all keys. What the positions alone hide from all of a device's queries it skips.
     """
     leaves, tree = jax.tree.flatten(terms)
-    return _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, ring, block)
+    return _attend(q, k, v, leaves, tree, form, ring, block)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
@@ -138,7 +128,7 @@ def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) 
 
 def _chunk(terms: LogitTerms, q: Array, k: Array, ring: Ring, index: Array) -> tuple[Array, LogitTerms, Array | None]:
     """Of the keys that are held in step `index`: the first, their terms, and whether a query may see any of them."""
-    place = ring.place()
+    place = jax.lax.axis_index(ring.axes)
     queries, keys = q.shape[1], k.shape[1]
     start = (place - index) % ring.size * keys
 

@@ -155,8 +155,7 @@ class General(ScoreFunction):
         return "weight_HxDxC", self.weight_HxDxC.shape[2:] == (depth,)
 
     def prepare(self, k_BxKxGxC: Keys) -> Prepared:
-        keys_BxKxHxC = repeat_heads(k_BxKxGxC, self.weight_HxDxC.shape[0])
-        return jnp.einsum("bkhc,hdc->bkhd", keys_BxKxHxC, self.weight_HxDxC)
+        return jnp.einsum("bkhc,hdc->bkhd", repeat_heads(k_BxKxGxC, len(self.weight_HxDxC)), self.weight_HxDxC)
 
 
 class _HiddenLayer(ScoreFunction):
@@ -272,8 +271,8 @@ class Location(ScoreFunction):
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
-        shape, start = (sizes.heads, sizes.depth, sizes.longest), xavier_uniform(sizes.depth, sizes.longest)
-        return {"weight": Weight(shape, ("heads", "head_depth", "positions"), start)}
+        matrix = _matrix(sizes, sizes.depth, sizes.longest)
+        return {"weight": matrix._replace(axes=("heads", "head_depth", "positions"))}
 
     def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         return {"weight_HxDxN": (q[2], q[3], max(self.weight_HxDxN.shape[-1], k[1]))}

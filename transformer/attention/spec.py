@@ -87,5 +87,4 @@ def check_scale(scale: float | None, kind: Score) -> None:
         return
     check_positive("scale", scale)
     if not SCORES[kind].scaled:
-        scaled = " or ".join(score.value for score in Score if SCORES[score].scaled)
-        raise ValueError(f"scale={scale} belongs to score={scaled} alone; score is {kind.value}")
+        raise ValueError(f"scale={scale} belongs to score=scaled_dot alone; score is {kind.value}")

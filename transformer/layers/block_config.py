@@ -194,18 +194,8 @@ class BlockConfig:
 
     def sizes(self, *, bidirectional: bool = False) -> Sizes:
         """What the trained arrays of these blocks' attention are as large as."""
-        return Sizes(
-            heads=self.heads,
-            depth=self.depth,
-            key_depth=self.depth,
-            hidden=self.depth,
-            longest=self.longest,
-            width=self.width,
-            rotary_base=self.rotary_base,
-            buckets=self.buckets,
-            furthest=self.furthest,
-            bidirectional=bidirectional,
-        )
+        settings = (self.longest, self.width, self.rotary_base, self.buckets, self.furthest, bidirectional)
+        return Sizes(self.heads, self.depth, self.depth, self.depth, *settings)
 
     def spec(self, position: Position) -> AttentionSpec:
         """The attention of these blocks with relative positions of a kind."""
