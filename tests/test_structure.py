@@ -249,7 +249,7 @@ def pairs_of(tree: ast.Module, table: str) -> Iterator[tuple[str, str]]:
 def names_in(tree: ast.Module) -> Iterator[str]:
     """What code names: variables, what is imported, members of enums where they are used and where they are made."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield ast.unparse(node)
         elif isinstance(node, ast.ImportFrom):
             yield from (alias.name for alias in node.names)
