@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow bench pods pages docs lock clean
+.PHONY: help demo test install lint format slow mutants bench pods pages docs lock clean
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -35,6 +35,10 @@ format: ## rewrite the sources in the project's style
 slow: ## run the tests that `make test` leaves out
 	@.ci/install dev
 	$(PYTEST) -m slow
+
+mutants: ## plant small faults, one at a time, and see that the tests notice at least 95 % (half an hour on two cores)
+	@.ci/install dev
+	$(PYTHON) -m tests.mutants.run
 
 bench: ## measure the loop against the bare compiled step, and what maps cost
 	@.ci/install run

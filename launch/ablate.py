@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _become_worker(arguments: Arguments) -> None:
-    """Only a worker becomes one: the words of its config are read with jax, which must not come before."""
+    """Prepare a worker process before jax is imported, which reading a config's words does."""
     if not arguments.worker:
         return
     from transformer.storage import locate
@@ -49,10 +49,10 @@ COMMAND = Command(
         Flag("workdir", "the study's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
         Flag("seeds", "instead of the study's own, as 1,2,3"),
-        Flag("data_dir", "where the data lies on this machine, for data sets that are not made here"),
+        Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
         Flag("vectorise", "train runs of one program together, where that is faster", default=False, kind=bool),
         Flag("retry-failed", "make failed runs pending again", default=False, kind=bool),
-        Flag("report", "train nothing: write the page of what is there", default=False, kind=bool),
+        Flag("report", "train nothing: write the page of the finished runs", default=False, kind=bool),
         Flag("worker", "be one worker of a study that was begun, in this process", default=False, kind=bool),
     ),
     takes_config=True,
@@ -61,7 +61,7 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Check everything, train what is missing, write the page."""
+    """Check everything, train the missing runs, write the page."""
     if arguments.worker:
         _work(arguments)
         return
@@ -82,7 +82,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _work(arguments: Arguments) -> None:
-    """Be a worker, of what the study's directory says."""
+    """Run as a worker of the study in the directory."""
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
 
@@ -117,16 +117,16 @@ def _spec(arguments: Arguments) -> "Ablation":
 
 
 def _checks_on_cpu() -> None:
-    """What is checked and measured here takes no accelerator from the workers."""
+    """Checks and measurements of this process run on the CPU, to leave accelerators to the workers."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
 
 
 def _begin(arguments: Arguments, spec: "Ablation", planned: "Sequence[Planned]") -> "tuple[Ledger, dict[str, Any]]":
-    """The study's directory, begun or gone on with, and what is known of the arms.
+    """The study's ledger, new or continued, and the facts of its arms.
 
-    A study that is refused leaves no directory behind, so that the corrected one can begin there.
+    A refused study leaves no directory, so that the corrected one can use it.
     """
     from transformer.storage import locate
     from transformer.studies.about import check_arms, check_seeds, facts, read_about, write_about
@@ -155,7 +155,7 @@ def _train(
     ledger: "Ledger",
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    """Train what is not trained yet, then measure the gradients at initialisation."""
+    """Train the unfinished trials, then measure the gradients at initialisation."""
     from transformer.studies.about import measure_initial_gradients, write_about
 
     if arguments.retry_failed:
@@ -191,7 +191,7 @@ def _report(
     ledger: "Ledger",
     about: dict[str, Any],
 ) -> None:
-    """Analyse what has ended, write page, JSON and CSV, print the table and where they are."""
+    """Analyse the ended runs, write page, JSON and CSV, print the table and their paths."""
     import datetime
 
     from transformer.studies.about import write_result
@@ -202,7 +202,7 @@ def _report(
 
     ended = _ended(arguments, planned, ledger)
     if not ended:
-        raise UserError(f"--workdir={arguments.workdir} has no run that has ended: there is nothing to report yet")
+        raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
     result = analyse(
         spec,
         collect(spec, ended),
@@ -231,7 +231,7 @@ def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger")
     """The runs that have ended, each with its directory and the command that trains it again."""
     from transformer.studies.collect import Ended
 
-    found = []
+    ended = []
     for each in planned:
         outcome, path = ledger.outcome(each.trial), ledger.directory(each.trial)
         if outcome is None:
@@ -244,8 +244,8 @@ def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger")
             workdir=f"{Path(str(ledger.path)).name}-again/{each.trial.name}",
             data_dir=arguments.data_dir,
         )
-        found.append(Ended(each, outcome.state.value, path, f"trials/{each.trial.name}", command))
-    return found
+        ended.append(Ended(each, outcome.state.value, path, f"trials/{each.trial.name}", command))
+    return ended
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"--lengths={arguments.lengths} must be whole numbers above 0, joined by commas: 256,1024")
     print(f"{'length':>8}  {'backend':<12}{'ms':>10}{'over auto':>12}{'statistics add':>16}")
     for length in map(int, lengths):
-        found = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **numbers)
-        for backend, seconds in found.plain.items():
-            name = f"{backend.value}{' (auto)' if backend is found.auto else ''}"
-            share = found.captured[backend] / seconds - 1
+        timings = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **numbers)
+        for backend, seconds in timings.plain.items():
+            name = f"{backend.value}{' (auto)' if backend is timings.auto else ''}"
+            share = timings.captured[backend] / seconds - 1
             print(
-                f"{length:>8}  {name:<16}{seconds * 1e3:>6.1f}{seconds / found.plain[found.auto]:>12.2f}"
+                f"{length:>8}  {name:<16}{seconds * 1e3:>6.1f}{seconds / timings.plain[timings.auto]:>12.2f}"
                 f"{100 * share:>14.0f} %",
                 flush=True,
             )

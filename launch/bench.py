@@ -1,4 +1,4 @@
-"""Measure what the loop costs, and what looking at the heads costs."""
+"""Measure the cost of the training loop, of head statistics and of maps."""
 
 import sys
 import tempfile
@@ -18,12 +18,12 @@ COMMAND = Command(
     flags=(
         Flag("steps", "steps a measurement", default=30, kind=int),
         Flag("repeats", "measurements of each", default=5, kind=int),
-        Flag("data_dir", "where the data lies, for data sets that are not made here"),
+        Flag("data_dir", "folder of the data, for data sets that are not generated"),
     ),
     takes_config=True,
 )
 
-# What a run that watches its heads would ask for.
+# The capture of a run that records its heads.
 ROWS, EVERY = 8, 100
 
 
@@ -35,10 +35,10 @@ def main(arguments: Arguments) -> None:
     experiment = resolve(arguments.with_data())
     counts = {"steps": arguments.steps, "repeats": arguments.repeats}
     with tempfile.TemporaryDirectory() as folder:
-        found = measure_overhead(experiment, Path(folder), **counts)
+        overhead = measure_overhead(experiment, Path(folder), **counts)
     print(
-        f"{found.steps} steps: bare step {found.bare:.2f} s, loop {found.loop:.2f} s (medians of "
-        f"{arguments.repeats}); loop over bare step {found.ratio:.3f}",
+        f"{overhead.steps} steps: bare step {overhead.bare:.2f} s, loop {overhead.loop:.2f} s (medians of "
+        f"{arguments.repeats}); loop over bare step {overhead.ratio:.3f}",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -52,9 +52,9 @@ def main(arguments: Arguments) -> None:
     with tempfile.TemporaryDirectory() as folder:
         maps = measure_maps(experiment, Path(folder), **counts)
     print(
-        f"maps: {maps.look * 1e3:.0f} ms a look at the probe batch, beside {maps.step * 1e3:.0f} ms a step; "
-        f"{maps.looks} looks are {100 * maps.share:.2f} % of a whole run, without the {maps.compiling:.1f} s of their "
-        "one compilation"
+        f"maps: {maps.look * 1e3:.0f} ms for the probe batch, beside {maps.step * 1e3:.0f} ms a step; "
+        f"{maps.probe_count} times are {100 * maps.share:.2f} % of a whole run, without the {maps.compiling:.1f} s of "
+        "compiling once"
     )
 
 

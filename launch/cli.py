@@ -1,8 +1,8 @@
-"""The one way in for every command: flags, config overrides, help, messages and exit codes.
+"""The entry point of every command: flags, config overrides, help, messages and exit codes.
 
 Exit codes: 0 done; 2 a mistake of the user, told in one line on stderr; 3 a worker whose trials failed one after
-another; 130 interrupted; 1 anything else, with its traceback. Nothing here imports jax before it must, which is where
-a key of the config is set: a mistake in flags is told at once.
+another; 130 interrupted; 1 anything else, with its traceback. jax is imported late, where a key of the config is set,
+so that a mistake in flags is reported at once.
 """
 
 import sys
@@ -32,7 +32,7 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
         if command.before_jax is not None:
             command.before_jax(arguments)
         if command.takes_config:
-            arguments.config  # noqa: B018  what is wrong in it is told before anything is done
+            arguments.config  # noqa: B018  its mistakes are reported before anything is done
         main(arguments)
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a command says of itself, and the arguments of one call."""
+"""The declaration of a command, and the arguments of one call."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What `python -m launch.NAME` says of itself: one paragraph, one example, its flags."""
+    """The declaration of `python -m launch.NAME`: one paragraph, one example, its flags."""
 
     name: str
     description: str
@@ -38,7 +38,7 @@ class Command:
     """What must be done to this process before jax is imported, such as setting variables of its environment."""
 
 
-# Of commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
+# For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
 TRUST = Flag("trust", "your own modules that the run's config.json may name as family or task, commas between them")
 
 
@@ -63,25 +63,25 @@ class Arguments(types.SimpleNamespace):
     def config(self) -> dict[str, Any]:
         """The values of the config file with those of the words set.
 
-        Errors: UserError for a key that no such config has, and for a value that the key cannot have.
+        Errors: UserError for a key that no such config has, and for a value that the key does not accept.
         """
         values = dict(self.base)
         if self.config_words:
-            # jax comes with it.
+            # imports jax
             from transformer.training.schema import with_words
 
             values = with_words(values, self.overrides.items())
         return values
 
     def with_data(self) -> dict[str, Any]:
-        """The config, whose data lie where --data_dir says."""
+        """The config with --data_dir as the folder of its data."""
         if self.data_dir is None:
             return self.config
         return {**self.config, "task": {**self.config.get("task", {}), "data_dir": self.data_dir}}
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        """The dotted paths of code that the person vouches for (--trust)."""
+        """The dotted paths of code that the user trusts (--trust)."""
         return tuple(filter(None, (self.trust or "").split(",")))
 
     def without(self, *names: str) -> list[str]:

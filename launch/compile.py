@@ -1,4 +1,4 @@
-"""Prove that a config fits the pod that it is meant for, before the pod is booked."""
+"""Prove that a config fits its pod, before the pod is booked."""
 
 import json
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _prepare_compiler(arguments: Arguments) -> None:
-    """Compiling for another machine needs another platform than a run on this one."""
+    """Set the environment for compiling, which needs another platform than a run on this machine."""
     topology = arguments.topology or arguments.overrides.get("pod") or arguments.base.get("pod")
     if not topology:
         return
@@ -59,9 +59,9 @@ def main(arguments: Arguments) -> None:
     experiment = resolve(arguments.config)
     topology = topology_of(experiment, arguments.topology)
     if arguments.search:
-        found = _search(experiment, topology, arguments.tries)
-        print(json.dumps([entry(each.proof) for each in found], indent=1) if arguments.json else searched(found))
-        fits = any(each.proof.fits for each in found)
+        tried = _search(experiment, topology, arguments.tries)
+        print(json.dumps([entry(each.proof) for each in tried], indent=1) if arguments.json else searched(tried))
+        fits = any(each.proof.fits for each in tried)
     else:
         proof = prove(experiment, topology)
         print(json.dumps(entry(proof), indent=1) if arguments.json else page(proof))
@@ -73,15 +73,15 @@ def main(arguments: Arguments) -> None:
 def _search(experiment: Any, topology: str, tries: int) -> list["Tried"]:
     from transformer.pods.search import search
 
-    found = []
+    results = []
     for tried in search(experiment, topology, tries):
         print(f"compiled {' '.join(tried.candidate.flags)}: {_verdict(tried.proof)}", file=sys.stderr, flush=True)
-        found.append(tried)
-    return found
+        results.append(tried)
+    return results
 
 
 def entry(proof: "Proof") -> dict[str, Any]:
-    """Everything that was found, as plain values: bytes of one device, seconds, operations of all devices."""
+    """A proof as plain values: bytes of one device, seconds, operations of all devices."""
     import jax
 
     from transformer.costs.program import totals
@@ -141,7 +141,7 @@ def _remat(experiment: "Experiment") -> str | None:
 
 
 def page(proof: "Proof") -> str:
-    """What a person reads of one proof."""
+    """A proof as text."""
     from transformer.pods.search import advise
 
     experiment = proof.experiment
@@ -175,7 +175,7 @@ def _bytes(proof: "Proof") -> list[str]:
     kinds = {kind: size for kind, size in proof.held.items() if size}
     program = proof.program
     if program is not None:
-        # What a device stores beyond the arrays' own bytes: innermost sizes filled up to whole tiles.
+        # Padding of the arrays: innermost sizes are filled up to whole tiles.
         kinds["filling of tiles"] = max(program.arguments - sum(proof.held.values()), 0)
         kinds["activations and temporaries"] = program.temporaries
         kinds["outputs, program"] = program.outputs - program.aliased + program.code
@@ -225,10 +225,10 @@ def _advice(suggestions: Sequence["Suggestion"]) -> list[str]:
         if each.flags:
             lines.append(f"  {' '.join(each.flags)}")
         lines += textwrap.wrap(each.reason, 110, initial_indent="    ", subsequent_indent="    ")
-    return lines or ["  nothing that is known here"]
+    return lines or ["  no known remedy"]
 
 
-def searched(found: Sequence["Tried"]) -> str:
+def searched(candidates: Sequence["Tried"]) -> str:
     """The table of a search, the quickest that fits first, and the flags that select it."""
     unlimited = float("inf")
 
@@ -237,7 +237,7 @@ def searched(found: Sequence["Tried"]) -> str:
         return not tried.proof.fits, unlimited if expected is None else expected.step
 
     rows = [("mesh", "remat", "GB a device", "step", "utilisation", "collectives", "")]
-    for tried in sorted(found, key=order):
+    for tried in sorted(candidates, key=order):
         proof, expected = tried.proof, tried.proof.estimate
         speed = ("-", "-", "-")
         if expected is not None:
@@ -251,7 +251,7 @@ def searched(found: Sequence["Tried"]) -> str:
         rows.append((mesh_text(proof.mesh), tried.candidate.remat.value, needed, *speed, fits))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    best = min(found, key=order, default=None)
+    best = min(candidates, key=order, default=None)
     if best is not None and best.proof.fits:
         lines += ["", "the best: " + " ".join(best.candidate.flags)]
     else:
@@ -260,7 +260,7 @@ def searched(found: Sequence["Tried"]) -> str:
 
 
 def mesh_text(mesh: Mapping[str, int]) -> str:
-    """The axes of a mesh that divide anything."""
+    """The axes of a mesh that are larger than one."""
     return " x ".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"
 
 

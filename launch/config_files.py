@@ -46,9 +46,9 @@ def load_config(name: str) -> ConfigDict:
 
 
 def load_function(name: str, function: str) -> Callable[..., Any] | None:
-    """A function that "FILE.py" or "FILE.py:ARGUMENT" has beside `get_config`; None where it has none.
+    """A function that "FILE.py" or "FILE.py:ARGUMENT" has beside `get_config`; None where it is missing.
 
-    What it raises is a UserError with its line, as what `get_config` raises is.
+    Its errors become UserErrors with its line, as those of `get_config`.
 
     Errors: UserError for a file that is missing or fails.
     """
@@ -56,14 +56,14 @@ def load_function(name: str, function: str) -> Callable[..., Any] | None:
     if not path.is_file():
         raise UserError(f"no config file {str(path)!r}: {_existing_files(str(path))}")
     _in_file(path, lambda: _get_config_of(path))
-    found = getattr(sys.modules["config_file"], function, None)
-    if not callable(found):
+    loaded = getattr(sys.modules["config_file"], function, None)
+    if not callable(loaded):
         return None
-    return lambda *arguments: _in_file(path, lambda: found(*arguments))
+    return lambda *arguments: _in_file(path, lambda: loaded(*arguments))
 
 
 def recorded_config(workdir: str | None) -> ConfigDict | None:
-    """The config that the run in `workdir` recorded; None where there is no run.
+    """The config that the run in `workdir` recorded; None without a run.
 
     Errors: UserError for a config.json that cannot be read.
     """
@@ -85,8 +85,8 @@ def recorded_config(workdir: str | None) -> ConfigDict | None:
 def _existing_files(missing: str) -> str:
     folder = CHECKOUT / "experiments"
     files = [path for path in folder.rglob("*.py") if "def get_config(" in path.read_text(encoding="utf-8")]
-    here = Path.cwd()
-    names = [str(path.relative_to(here) if path.is_relative_to(here) else path) for path in sorted(files)]
+    current = Path.cwd()
+    names = [str(path.relative_to(current) if path.is_relative_to(current) else path) for path in sorted(files)]
     if not names:
         return "name an existing file, as --config=experiments/demo.py"
     alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.8)
@@ -98,7 +98,7 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     if specification is None or specification.loader is None:
         raise UserError(f"config file {str(path)!r} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(specification)
-    # Dataclasses of a config file look their module up by its name.
+    # Dataclasses in a config file need their module in sys.modules.
     sys.modules["config_file"] = module
     specification.loader.exec_module(module)
     if not callable(getattr(module, "get_config", None)):

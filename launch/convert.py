@@ -20,7 +20,7 @@ COMMAND = Command(
         Flag("to", "a new folder, to write the run into"),
         Flag("step", "with --to, the checkpoint's step; the latest by default", kind=int),
         Flag("dataset", "with --from, the data to train on further; python_docs, or phrases for translation"),
-        Flag("data_dir", "with --from, where the data lies, for data sets that are not made here"),
+        Flag("data_dir", "with --from, the folder of the data, for data sets that are not generated"),
         Flag("test", "with --from, the split that is measured at the end; empty where the data has none"),
         Flag("context", "with --from, the greatest length of a text, in tokens (default: 128)", kind=int),
         Flag("rows", "with --from, texts of that length in a batch (default: 16)", kind=int),
@@ -32,7 +32,7 @@ FITTING = ("dataset", "data_dir", "test", "context", "rows", "steps", "learning_
 
 
 def main(arguments: Arguments) -> None:
-    """Convert one way or the other, and say what was made."""
+    """Convert in either direction, and print the result."""
     source, target, workdir = getattr(arguments, "from"), arguments.to, Path(arguments.workdir)
     if (source is None) == (target is None):
         raise UserError("convert needs exactly one of --from=DIR, to make a run of it, and --to=DIR, to write a run")

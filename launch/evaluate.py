@@ -11,7 +11,7 @@ COMMAND = Command(
     name="evaluate",
     description=(
         "Run every evaluation of a trained run on its latest checkpoint, or on the checkpoint of --step, and print "
-        "what was found. Nothing in the run directory changes."
+        "the results. Nothing in the run directory changes."
     ),
     example="python -m launch.evaluate --workdir=runs/demo --split=test --beams=4",
     flags=(

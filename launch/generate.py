@@ -1,4 +1,4 @@
-"""Let a trained run speak."""
+"""Generate text with a trained run."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
 
-# The flags that say how: fields of transformer.tasks.decoding.Decoding.
+# The flags of decoding: fields of transformer.tasks.decoding.Decoding.
 DECODING = (
     Flag("length", "the greatest number of new tokens (default: 64; a translation's: all positions)", kind=int),
     Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
@@ -41,7 +41,7 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Print what the run says; say where the page is."""
+    """Print the answers, and the path of the page."""
     texts = [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
     import jax
 
@@ -81,7 +81,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _new_folder(parent: Path) -> Path:
-    """The next folder that does not exist yet: nothing that was generated before is written over."""
+    """The next folder that does not exist yet, so that earlier results stay."""
     number = 1
     while (parent / f"{number:04d}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Write the page of a run, or give it to a browser while the run trains."""
+"""Write the page of a run, or serve it to a browser while the run trains."""
 
 import re
 import sys
@@ -28,7 +28,7 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Write the page and say where it is, or serve it."""
+    """Write the page and print its path, or serve it."""
     budget = parse_size(arguments.budget)
     if arguments.port is not None and not arguments.serve:
         raise UserError(f"--port={arguments.port} means something with --serve alone: add --serve, or leave it out")

@@ -1,4 +1,4 @@
-"""From the words of a call to its arguments; every mistake is a UserError of one line."""
+"""Parsing the words of a call into arguments; every mistake is a UserError of one line."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ from transformer.config import UserError, closest, nearest
 
 
 def parse(command: Command, words: Sequence[str]) -> Arguments:
-    """The arguments that `words` give to `command`; its config is looked at when it is read.
+    """The arguments that `words` give to `command`; its config is checked when it is read.
 
     Errors: UserError for an unknown, missing or malformed flag, config file or override.
     """
@@ -40,7 +40,7 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     if recorded is not None:
         from transformer.named import check_trusted
 
-        # What the person's own words set is theirs.
+        # Keys that the user set are kept.
         check_trusted(arguments.base, (*arguments.trusted, *arguments.overrides.values()))
     return arguments
 
@@ -51,14 +51,14 @@ def help_text(command: Command) -> str:
 
 
 def _joined(command: Command, words: Sequence[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    joined: list[str] = []
     values = {f"--{flag.name}" for flag in _all_flags(command) if flag.kind is not bool}
     for word in words:
-        if found and found[-1] in values:
-            found[-1] = f"{found[-1]}={word}"
+        if joined and joined[-1] in values:
+            joined[-1] = f"{joined[-1]}={word}"
         else:
-            found.append(word)
-    return tuple(found)
+            joined.append(word)
+    return tuple(joined)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -133,7 +133,7 @@ def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -
     if command.takes_config and not closest(name, flags, cutoff=0.8):
         for key in _keys(given.config, given.workdir if command.resumes else None):
             if name.lstrip("-") in (key, key.rpartition(".")[2]):
-                # A value that stands apart is the next word.
+                # A separate value is the next word.
                 value = word.partition("=")[2] or next((word for word in rest[1:] if word[0] != "-"), "VALUE")
                 return f"unknown flag {name}: a key of the config is set as --config.{key}={value}"
     return f"unknown flag {name}: {nearest(name, flags)}"

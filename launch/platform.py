@@ -1,4 +1,4 @@
-"""What a process must settle before jax is imported, and how it ends: the platform, and how much the libraries say."""
+"""Setting up a process before jax is imported, and ending it: the platform and the libraries' logging."""
 
 import logging as stdlib_logging
 import os
@@ -25,14 +25,14 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
 
 
 def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keep the libraries' notes off the console, save for errors: ours are the messages of a command."""
+    """Keep the libraries' messages off the console, except errors."""
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     environment.setdefault("GRPC_VERBOSITY", "ERROR")
-    # Orbax and TFDS log through absl, which is imported here because its logger must be made by itself.
+    # Orbax and TFDS log through absl, which is imported first because it must create its own logger.
     from absl import logging
 
     logging.set_verbosity(logging.ERROR)
-    # A root logger with a handler is left alone by whichever library calls logging.basicConfig.
+    # logging.basicConfig, called by some library, leaves a root logger with a handler alone.
     stdlib_logging.getLogger().addHandler(stdlib_logging.NullHandler())
 
 
@@ -43,7 +43,7 @@ def leave(code: int) -> NoReturn:
         sys.exit(code)
     if code:
         if jax.process_index() == 0:
-            # The others are connected to the first and end when it is gone: those that fail too may say so before.
+            # The others end with the first process: first let those that fail too report it.
             time.sleep(1)
         sys.stdout.flush()
         sys.stderr.flush()

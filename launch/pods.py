@@ -18,7 +18,7 @@ COMMAND = Command(
     name="pods",
     description=(
         "Compile the training step of every config in experiments/ for the pod that it names, one after the other, "
-        "each in a process of its own; write what was found as JSON and, beside it, as a page of tables. Exit code 1 "
+        "each in a process of its own; write the proofs as JSON and, beside it, as a page of tables. Exit code 1 "
         "where one does not fit or cannot be compiled. What differs from the record before is printed."
     ),
     example="python -m launch.pods --only=gpt2",
@@ -34,7 +34,7 @@ ARGUMENTS: Mapping[str, Sequence[str]] = {
     "experiments/translation/wmt14.py": ("base", "big"),
     WEAK: ("v5p:2x2x1", "v5p:2x2x2", "v5p:2x2x4", "v5p:2x4x4", "v5p:4x4x4", "v5p:4x4x8", "v5p:8x8x4"),
 }
-# What a record keeps of a proof: nothing that a second run on the same machine would find otherwise, but the seconds.
+# The recorded keys of a proof: apart from the seconds, those that a second run on the same machine repeats.
 KEPT = (
     "name",
     "topology",
@@ -69,7 +69,7 @@ The 1.3 billion parameters of GPT-3 XL on TPU v5p, eight rows of 2,048 tokens a 
 divided over all chips ([weak_scaling.py](../pods/weak_scaling.py)). In collectives: the share of the step in which
 links are busy; waited: in which chips do nothing else. On 8 to 32 chips XLA multiplies shard by shard while they travel
 around, and by our model every turn reads and writes its sums in main memory: only a measurement can say whether chips
-are that slow there.
+are that slow.
 
 """
 WATCHED = ("mesh", "fits", "needed", "collectives", "fingerprint")
@@ -79,22 +79,22 @@ def main(arguments: Arguments) -> None:
     """Compile them all, record, and leave with 1 where one does not fit."""
     chosen = [name for name in configs() if not arguments.only or arguments.only in name]
     if not chosen:
-        raise UserError(f"--only={arguments.only} is in no config's name; there are {', '.join(configs())}")
+        raise UserError(f"--only={arguments.only} is in no config's name; known: {', '.join(configs())}")
     path = Path(arguments.results)
     records: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     failed = []
     for name in chosen:
-        found = proven(name)
-        if isinstance(found, str):
+        proof = proven(name)
+        if isinstance(proof, str):
             failed.append(name)
-            print(f"{name}: {found}", flush=True)
+            print(f"{name}: {proof}", flush=True)
             continue
-        if not found["fits"]:
+        if not proof["fits"]:
             failed.append(name)
-        changed = changes(records.get(name), found)
-        print(f"{name}: {_line(found)}" + "".join(f"\n  {change}" for change in changed), flush=True)
-        records[name] = found
-        # At once, so that what took minutes is kept whatever happens to the next.
+        changed = changes(records.get(name), proof)
+        print(f"{name}: {_line(proof)}" + "".join(f"\n  {change}" for change in changed), flush=True)
+        records[name] = proof
+        # At once, so that an error in the next loses nothing.
         record(path, records)
     print(f"{len(chosen) - len(failed)} of {len(chosen)} fit" + (f"; not {', '.join(failed)}" if failed else ""))
     if failed:
@@ -113,7 +113,7 @@ def _arguments(name: str) -> Sequence[str]:
 
 
 def proven(name: str) -> dict[str, Any] | str:
-    """What `launch.compile` finds of a config; a line that says why where it finds nothing."""
+    """The proof of a config by `launch.compile`, or its error as a line."""
     if not load_config(str(CHECKOUT / name)).get("pod"):
         return "its config names no pod: give it a key pod, such as pod='v5e:2x2'"
     done = subprocess.run(
@@ -125,12 +125,12 @@ def proven(name: str) -> dict[str, Any] | str:
     )
     if not done.stdout.startswith("{"):
         return (done.stderr.strip() or f"launch.compile ended with {done.returncode}").splitlines()[-1]
-    found = json.loads(done.stdout)
-    return {key: found[key] for key in KEPT}
+    proof = json.loads(done.stdout)
+    return {key: proof[key] for key in KEPT}
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
-    """What differs from the record before, of what should stay as it is under the same versions."""
+    """The differences from the old record, in keys that stay equal under the same versions."""
     if before is None:
         return []
     versions = "" if before["versions"] == after["versions"] else f" (versions {before['versions']} before)"
@@ -146,7 +146,7 @@ def record(path: Path, records: Mapping[str, Any]) -> None:
 
 
 def _order(name: str) -> tuple[str, int]:
-    """By file, and the arguments of one in their own order."""
+    """The order of records: by file, then in the order of its arguments."""
     file, _, argument = name.partition(":")
     return file, list(ARGUMENTS.get(file, ("",))).index(argument) if argument in ARGUMENTS.get(file, ("",)) else 0
 
@@ -161,7 +161,7 @@ def tables(records: Mapping[str, Any]) -> str:
 Written by `make pods` ([launch/pods.py](../../launch/pods.py)): every training step, compiled for the topology that its
 config names, without its devices. Bytes are those of one device at their peak, as its compiler gives them. Seconds are
 those of our own roofline ([roofline.py](../../transformer/costs/roofline.py)): a bound from counted operations, bytes
-and links at their published rates, and no measurement; nothing here has run on a TPU. A step that observes its heads
+and links at their published rates, and no measurement: no config has run on a TPU. A step that observes its heads
 now and then (`heads_every`) counts as one that does: GPT-2's and BERT's are quicker than they look.
 
 Compiled with {said}.

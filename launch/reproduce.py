@@ -18,10 +18,10 @@ def train_command(
 ) -> str:
     """A command line after which the run directory `workdir` holds the trial, trained from its beginning.
 
-    It names the config file with the study's own `--config.KEY=VALUE` words and the trial's overrides, where those give
-    the trial's very config. Overrides that no command line can say, such as a whole group, are taken from the
-    config.json that the run in `recorded` has. A run that had a part of this machine's cores is given as many again:
-    on more it would differ in the last bits.
+    It names the config file with the study's own `--config.KEY=VALUE` words and the trial's overrides, if they give
+    exactly the trial's config. Overrides that no command line can express, such as a whole group, are taken from the
+    config.json of the run in `recorded`. A run that had a part of this machine's cores gets as many again: on more it
+    would differ in the last bits.
     """
     from transformer.overrides import as_flags
 
@@ -45,7 +45,7 @@ def _on_as_many_cores(recorded: str) -> list[str]:
 
 
 def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
-    """The resolved config that the words make of a file's; None where they cannot be said."""
+    """The resolved config of a file with these words; None where they do not express it."""
     from transformer.config import UserError
     from transformer.studies.trials import plain
     from transformer.training.experiment import resolve

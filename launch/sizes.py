@@ -1,4 +1,4 @@
-"""List the published models that are known by name, or say how large a trained run is."""
+"""List the published models by name, or the size of a trained run."""
 
 import json
 import sys
@@ -56,8 +56,8 @@ def main(arguments: Arguments) -> None:
             raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
         from transformer.training.run_sizes import run_sizes
 
-        found = run_sizes(arguments.workdir, arguments.trusted)
-        print(json.dumps(run_entry(found), indent=2) if arguments.json else run_table(found))
+        trained = run_sizes(arguments.workdir, arguments.trusted)
+        print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))
         return
     if arguments.trust is not None:
         raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or leave it out")
@@ -70,7 +70,7 @@ def main(arguments: Arguments) -> None:
 
 
 def entry(name: str) -> dict[str, Any]:
-    """Everything that is known of a size, as plain values."""
+    """A model size as plain values."""
     from transformer.config import to_config
     from transformer.costs.sizes import count
     from transformer.models.registry import sizes
@@ -118,34 +118,34 @@ def table(entries: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run_entry(found: "RunSizes") -> dict[str, Any]:
+def run_entry(sizes: "RunSizes") -> dict[str, Any]:
     """The sizes of a run as plain values."""
     return {
-        "family": found.family,
-        "task": found.task,
-        "step": found.step,
-        "parameters": found.parameters,
-        "parts": dict(found.parts),
-        "state": found.state,
-        "operations_a_step": found.operations,
+        "family": sizes.family,
+        "task": sizes.task,
+        "step": sizes.step,
+        "parameters": sizes.parameters,
+        "parts": dict(sizes.parts),
+        "state": sizes.state,
+        "operations_a_step": sizes.operations,
     }
 
 
-def run_table(found: "RunSizes") -> str:
-    """The parts of a run's model as aligned columns, the total, and what a step computes."""
-    parts = {**found.parts, "total": found.parameters}
-    name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{found.parameters:,}"))
-    lines = [f"{found.family} on {found.task}, checkpoint of step {found.step}"]
+def run_table(sizes: "RunSizes") -> str:
+    """The parts of a run's model as aligned columns, the total, and the operations of a step."""
+    parts = {**sizes.parts, "total": sizes.parameters}
+    name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{sizes.parameters:,}"))
+    lines = [f"{sizes.family} on {sizes.task}, checkpoint of step {sizes.step}"]
     lines += [f"{'part':<{name}}  {'parameters':>{count}}   share"]
     lines += [
-        f"{part:<{name}}  {size:>{count},}  {100 * size / max(found.parameters, 1):4.0f} %"
+        f"{part:<{name}}  {size:>{count},}  {100 * size / max(sizes.parameters, 1):4.0f} %"
         for part, size in parts.items()
     ]
-    if found.state:
-        lines += [f"and {found.state:,} numbers of state, which is carried and not trained"]
+    if sizes.state:
+        lines += [f"and {sizes.state:,} numbers of state, which is carried and not trained"]
     computed = "unknown, for the family has no formula"
-    if found.operations is not None:
-        computed = f"{found.operations:.3e} over the config's largest batch"
+    if sizes.operations is not None:
+        computed = f"{sizes.operations:.3e} over the config's largest batch"
     return "\n".join([*lines, f"operations of a training step: {computed}"])
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _become_worker(arguments: Arguments) -> None:
-    """Only a worker becomes one: the words of its config are read with jax, which must not come before."""
+    """Prepare a worker process before jax is imported, which reading a config's words does."""
     if arguments.worker:
         if arguments.workers is not None:
             raise UserError("--worker is one worker itself: leave --workers away, and start it as often as you like")
@@ -40,13 +40,13 @@ COMMAND = Command(
     flags=(
         Flag("workdir", "the sweep's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
-        Flag("trials", "how many there are to be in all (default: every point of a finite space)", kind=int),
+        Flag("trials", "how many in all (default: every point of a finite space)", kind=int),
         Flag("engine", "what chooses them: grid, random, tpe, gp or hyperband (default: grid where it can be)"),
         Flag("metric", "what trials are compared by, as split/name", default="validation/loss"),
         Flag("better", "which way it is to go", choices=("lower", "higher"), default="lower"),
         Flag("seed", "of the engine's draws (default: 0)", kind=int),
         Flag("storage", "where Optuna keeps its study, as postgresql://HOST/NAME (default: a file in WORKDIR)"),
-        Flag("data_dir", "where the data lies on this machine, for data sets that are not made here"),
+        Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
         Flag("vectorise", "train trials of one program together, where that is faster", default=False, kind=bool),
         Flag("retry-failed", "make failed trials pending again", default=False, kind=bool),
         Flag("worker", "be one worker, in this process", default=False, kind=bool),
@@ -57,10 +57,10 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Check everything, then work or start workers, and say what came out."""
+    """Check everything, then work or start workers, and print the results."""
     workers = 1 if arguments.workers is None else arguments.workers
     if not arguments.worker:
-        divide_machine(workers, range(workers))  # what cannot be is told before anything is written
+        divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.records import parse_metric
     from transformer.studies.progress import best_done, look, summarise, write_csv
 
@@ -107,7 +107,7 @@ def _once_more(arguments: Arguments, ledger: "Ledger", trial: "Trial") -> str:
 
 
 class _Sweep(NamedTuple):
-    """A sweep that is ready to be worked at."""
+    """A sweep that is ready for workers."""
 
     ledger: "Ledger"
     total: int
@@ -117,7 +117,7 @@ class _Sweep(NamedTuple):
 def _sweep(arguments: Arguments) -> _Sweep:
     """The sweep that the flags describe, its trials planned as far as they can be.
 
-    Errors: UserError for what cannot be, and for a directory that holds another sweep.
+    Errors: UserError for invalid flags, and for a directory that holds another sweep.
     """
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
@@ -137,7 +137,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         "metric": arguments.metric,
         "better": arguments.better,
     }
-    # Before the directory is touched; what is not known yet is looked at by chance, for its keys and their types.
+    # Before the directory is touched; points that are not known yet are sampled, to check keys and types.
     trials = planned(engine, base, space, total, seed) if engine in PLANNED else [any_drawn(base, space, seed)]
     if engine in PLANNED and len(trials) < total and arguments.trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --trials={total}: all are tried")
@@ -148,7 +148,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         ledger.plan(trials)
         return _Sweep(ledger, len(trials), None)
     if not arguments.worker:
-        return _Sweep(ledger, total, None)  # each worker asks for itself
+        return _Sweep(ledger, total, None)  # each worker asks the engine itself
     from transformer.studies.optuna_proposer import connect
 
     maximise = arguments.better == "higher"
@@ -176,7 +176,7 @@ def _space(arguments: Arguments) -> "Space":
 
 
 def _check_flags(arguments: Arguments, engine: str) -> None:
-    """Errors: UserError for a flag that would do nothing with this engine, and for what is not installed."""
+    """Errors: UserError for a flag that has no effect with this engine, and for a missing package."""
     from transformer.storage import locate
     from transformer.studies.optuna_proposer import check_installed, resources
     from transformer.studies.proposers import PLANNED

@@ -10,14 +10,14 @@ COMMAND = Command(
     name="train",
     description=(
         "Train the model of a config file in a run directory, logging metrics and the attention maps of every "
-        "head. The same command on the same directory goes on where it stopped; there --config may be left out. On "
+        "head. The same command on the same directory resumes the run, then without --config if you like. On "
         "several processes or machines start it on each: TPU pods, Slurm and Open MPI are recognised; elsewhere give "
         "--coordinator, --processes and --process, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
     ),
     example="python -m launch.train --config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("data_dir", "where the data lies, for data sets that are not made here"),
+        Flag("data_dir", "folder of the data, for data sets that are not generated"),
         TRUST,
         Flag(
             "show_config",
@@ -28,7 +28,7 @@ COMMAND = Command(
         ),
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
         Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
-        Flag("processes", "how many processes there are", kind=int),
+        Flag("processes", "number of processes", kind=int),
         Flag("process", "which of them this is, from 0", kind=int),
         Flag("heartbeat", "seconds of silence after which a process counts as lost", default=60, kind=int),
     ),

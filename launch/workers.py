@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 # Deaths of one worker in a row, without a trial finished in between, after which it is not replaced. A trial that kills
 # its workers is recorded as failed by the first after `transformer.studies.worker.ATTEMPTS` of them: more than that.
 DEATHS = 7
-UNFIT = 3  # the exit code of a worker in which one trial after another failed: another here would do no better
-_PARENT = "HEADWISE_PARENT"  # the process that started a worker, with which it ends
-_WORKERS = "HEADWISE_WORKERS"  # how many that process started
-_PERIOD = 1.0  # seconds between two looks
-_GRACE = 30.0  # seconds that workers have to end in good order
+UNFIT = 3  # the exit code of a worker in which one trial after another failed: a new one would fail as well
+_PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
+_WORKERS = "HEADWISE_WORKERS"  # the number of its workers
+_PERIOD = 1.0  # seconds between two checks
+_GRACE = 30.0  # seconds that workers have to shut down
 
 
 class Place(NamedTuple):
@@ -54,7 +54,9 @@ def divide_machine(
             raise UserError(f"--workers={workers}: one process holds a machine's TPU, so say --workers=1 on each")
         cards = _cards(environment, files)
         if cards and workers > len(cards):
-            raise UserError(f"--workers={workers} is more than the {len(cards)} cards here: say {len(cards)} or fewer")
+            raise UserError(
+                f"--workers={workers} is more than the {len(cards)} cards of this machine: say {len(cards)} or fewer"
+            )
         if cards:
             return [Place(None, {"CUDA_VISIBLE_DEVICES": card}) for card in cards[:workers]]
     if workers > len(cores):
@@ -76,10 +78,10 @@ def run_workers(
 ) -> None:
     """Start `python -m MODULE WORDS --worker` so many times and show how far the sweep is until all have ended.
 
-    What worker N says goes to WORKDIR/workers/N.log. One that dies is replaced, one that is UNFIT is not. What ends
-    this call ends them all. The workers have `environment`, with what their share of the machine adds.
+    The output of worker N goes to WORKDIR/workers/N.log. One that dies is replaced, one that is UNFIT is not. All end
+    with this call. The workers have `environment`, plus the variables of their share of the machine.
 
-    Errors: UserError where a worker met one, in its words; RuntimeError where all died again and again or are UNFIT.
+    Errors: UserError with the message of a worker's; RuntimeError where all died again and again or are UNFIT.
     """
     from transformer.runs.records import parse_metric
     from transformer.storage import storage_of
@@ -116,7 +118,7 @@ def run_workers(
 def become_worker(path: Path) -> None:
     """Make this process a worker of the sweep at `path`: before anything imports jax.
 
-    It shares compiled programs, ends in good order on SIGTERM, and ends when the process that started it does.
+    It shares compiled programs, shuts down on SIGTERM, and ends with the process that started it.
     """
     from transformer.storage import storage_of
     from transformer.studies.compiled import share_compiled
@@ -137,7 +139,7 @@ def work_here(
     vectorise: bool,
     data_dir: str | None,
 ) -> None:
-    """Work in this process, which `become_worker` has made one, until all trials are finished by whomever.
+    """Work in this process, which `become_worker` has made one, until all trials are finished, by any worker.
 
     Where one trial after another fails it says so in one line and ends with the exit code UNFIT.
 
@@ -156,17 +158,17 @@ def work_here(
 
 
 class _Slot:
-    """One worker and those that replace it."""
+    """One worker and its replacements."""
 
     def __init__(self, command: Sequence[str], place: Place, log: Path):
         self._command, self._place, self._log = command, place, log
         self._deaths = 0
         self._finished = 0  # trials of the sweep, when the worker last died
-        self.given_up = ""  # why, if it is
+        self.given_up = ""  # the reason, if it is given up
         self._process = self._start()
 
     def attend(self, finished: int) -> bool:
-        """Replace the worker if it has died; whether it is at work."""
+        """Replace the worker if it has died; return whether one is running."""
         code = self._process.poll()
         if code is None:
             return True
@@ -191,12 +193,12 @@ class _Slot:
             self._process.send_signal(number)
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, no longer than that."""
+        """Wait for its end, at most so many seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(seconds, 0))
 
     def tail(self) -> str:
-        """The last line that it said, and where the others are."""
+        """The last line of its log, and the log's path."""
         lines = [line for line in self._lines() if line.strip()]
         return f"{lines[-1].strip() if lines else 'nothing'} (see {self._log})"
 
@@ -204,7 +206,7 @@ class _Slot:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C comes to the first process alone, which ends the workers in good order.
+        # A session of its own: Ctrl-C reaches only the first process, which shuts the workers down.
         options: dict[str, Any] = {
             "env": self._place.environment,
             "stdin": subprocess.DEVNULL,
@@ -216,7 +218,7 @@ class _Slot:
 
 @contextlib.contextmanager
 def _on_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
-    """What is started meanwhile runs on these cores, from its first instruction: jax counts them when it starts."""
+    """Processes started inside the context run on these cores from the start, when jax counts them."""
     before = os.sched_getaffinity(0)
     if cores is not None:
         os.sched_setaffinity(0, cores)
@@ -249,10 +251,10 @@ def _end_with(parent: int, now: Callable[[], int] = os.getppid) -> None:
 
 def _cards(environment: Mapping[str, str], files: Path) -> list[str]:
     """The NVIDIA cards that jax would see, as CUDA_VISIBLE_DEVICES names them."""
-    found = list(files.glob("dev/nvidia[0-9]*"))
+    devices = list(files.glob("dev/nvidia[0-9]*"))
     said = environment.get("CUDA_VISIBLE_DEVICES")
     if said is None:
-        # CUDA counts those that it may use from 0: in a container that is given card 5 alone, that is card 0.
-        return [str(number) for number in range(len(found))]
-    # What comes after -1, or after any other that there is none of, is not seen.
-    return list(itertools.takewhile(lambda card: card != "-1", re.findall(r"[^,\s]+", said))) if found else []
+        # CUDA numbers the visible cards from 0: in a container that has only card 5, that is card 0.
+        return [str(number) for number in range(len(devices))]
+    # CUDA ignores all entries from the first invalid one, such as -1, on.
+    return list(itertools.takewhile(lambda card: card != "-1", re.findall(r"[^,\s]+", said))) if devices else []

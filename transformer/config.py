@@ -193,6 +193,6 @@ class RunConfig:
             )
 
     @property
-    def looks(self) -> int:
-        """How often maps are taken: before the first step, every `maps_every` and at the end; of 0 at the end alone."""
+    def probe_count(self) -> int:
+        """How often the probe batch is mapped: before step 1, every `maps_every` steps and at the end."""
         return 1 + -(-self.steps // self.maps_every) if self.maps_every else 1

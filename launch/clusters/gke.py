@@ -49,7 +49,7 @@ COMMAND = Command(
     ),
 )
 JOB, CONTAINER = "slice", "train"
-# Where jax starts its coordinator on TPU hosts, and where libtpu's processes talk to each other.
+# The ports of jax's coordinator on TPU hosts, and of libtpu's processes.
 COORDINATOR_PORT, LIBTPU_PORT = 8482, 8471
 # Pods get JOB, its index, theirs and five letters behind the run's name, and 63 characters in all.
 LONGEST_SUFFIX = len(f"-{JOB}-0--") + len("abcde")
@@ -64,7 +64,7 @@ def main(arguments: Arguments, training: Training) -> None:
     name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.hosts - 1)))
     manifest = json.dumps(job_set(arguments, training, tpu, name), indent=2)
     namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
-    # create refuses a name that is taken, where apply would say that nothing has changed and start nothing.
+    # create refuses a name that is taken; apply would report no change and start nothing.
     create = ("kubectl", "create", *namespace, "--validate=strict", "--filename=-")
     delete = ("kubectl", "delete", *namespace, "jobset", name)
     if arguments.dry_run:
@@ -76,7 +76,7 @@ def main(arguments: Arguments, training: Training) -> None:
         print(f"nothing was started; a run of the same name is taken away with: {shown(delete)}", file=sys.stderr)
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
-    # By itself kubectl follows no more than five pods, and refuses a slice of six.
+    # Without this flag kubectl follows at most five pods, and refuses a slice of six.
     follow = (*follow, f"--max-log-requests={tpu.hosts}", "--prefix")
     print(f"follow it with: {shown(follow)}\nend it with: {shown(delete)}")
 
@@ -88,7 +88,7 @@ def job_set(arguments: Arguments, training: Training, tpu: Slice, name: str) -> 
         "parallelism": tpu.hosts,
         "completions": tpu.hosts,
         "completionMode": "Indexed",
-        # The JobSet starts all pods again together; a pod alone could not join the others.
+        # The JobSet restarts all pods together; a single pod could not join the others.
         "backoffLimit": 0,
         "podFailurePolicy": {
             "rules": [

@@ -1,4 +1,4 @@
-"""Train with several processes on this machine: a rehearsal of a pod on CPU devices, or a process for every GPU."""
+"""Train with several processes on this machine: a trial of a pod on CPU devices, or a process for every GPU."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ COMMAND = Command(
     ),
 )
 COUNT_FLAG = "--xla_force_host_platform_device_count"
-# A process that has not ended so long after it was told to is killed: what waits for a lost peer hears no SIGTERM.
+# Seconds from SIGTERM to SIGKILL: a process that waits for a lost peer does not react to SIGTERM.
 GRACE = 10.0
 LOOK = 0.05
 
@@ -63,7 +63,7 @@ def main(arguments: Arguments, training: Training) -> None:
 def plan(arguments: Arguments, training: Training) -> list[Process]:
     """One process a number, from 0.
 
-    Errors: UserError for numbers that are none, for --devices with --gpus, and for more processes than GPUs.
+    Errors: UserError for invalid numbers, for --devices with --gpus, and for more processes than GPUs.
     """
     count = arguments.processes
     devices = 1 if arguments.devices is None else arguments.devices
@@ -90,7 +90,7 @@ def plan(arguments: Arguments, training: Training) -> list[Process]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody has now."""
+    """A port of 127.0.0.1 that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -126,7 +126,7 @@ def _start(process: Process, environment: Mapping[str, str]) -> subprocess.Popen
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        # A session of its own: a Ctrl-C of the terminal reaches it through this process alone, and once.
+        # A session of its own: a Ctrl-C of the terminal reaches it once, through this process.
         start_new_session=True,
     )
 

@@ -1,4 +1,4 @@
-"""TPU slices: what Google Cloud calls them, how many chips and hosts they have, and what software they start with.
+"""TPU slices: their names in Google Cloud, their numbers of chips and hosts, and their software.
 
 Names, shapes and machines are those of the public documentation, "TPU v4", "v5e", "v5p", "v6e", "Plan TPUs in GKE"
 and "TPU software versions" of Google Cloud.
@@ -47,7 +47,7 @@ class Slice(NamedTuple):
 
     @property
     def generation(self) -> Generation:
-        """What all slices of its kind share."""
+        """The generation of the slice."""
         return GENERATIONS[self.name]
 
     @property
@@ -57,7 +57,7 @@ class Slice(NamedTuple):
 
     @property
     def chips(self) -> int:
-        """How many chips it has in all."""
+        """The number of chips."""
         return math.prod(self.shape)
 
     @property
@@ -67,7 +67,7 @@ class Slice(NamedTuple):
 
     @property
     def hosts(self) -> int:
-        """How many machines, and so processes."""
+        """The number of machines, and so of processes."""
         return self.chips // self.chips_a_host
 
     @property
@@ -77,7 +77,7 @@ class Slice(NamedTuple):
 
     @property
     def machine_type(self) -> str:
-        """What GKE's nodes are."""
+        """The machine type of GKE's nodes."""
         return f"{self.generation.machine}-{self.chips_a_host}t"
 
 

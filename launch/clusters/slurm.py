@@ -51,7 +51,7 @@ LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
 class Share(NamedTuple):
-    """How the GPUs lie on nodes."""
+    """The numbers of nodes and of GPUs a node."""
 
     nodes: int
     gpus: int
@@ -70,7 +70,7 @@ def main(arguments: Arguments, training: Training) -> None:
 
 
 def script(arguments: Arguments, training: Training) -> str:
-    """The batch script; every word that is not this module's own is quoted or of letters that need no quotes.
+    """The batch script; every word from outside this module is quoted or needs no quotes.
 
     Errors: UserError for flags that Slurm would not take, and a workdir on a node's own disk.
     """

@@ -31,7 +31,7 @@ COMMAND = Command(
     description=(
         "Train on the hosts of a TPU slice through gcloud's queued resources: ask for the slice and wait for it, run "
         "the train command, whose flags stand behind --, on every host, and give the slice back. A slice that was "
-        "preempted is asked for again and the run goes on; the same command takes up a slice that is still there."
+        "preempted is asked for again and the run goes on; the same command takes up a slice that still exists."
     ),
     example=(
         "python -m launch.clusters.tpu_vm --zone=us-east5-a --topology=v5p:2x2x2 -- "
@@ -58,7 +58,7 @@ LEAVING = ("DELETING", "SUSPENDING")
 GONE = ("FAILED", "SUSPENDED")
 # ssh itself fails with this, whatever the command on the host did.
 CONNECTION_LOST = 255
-# The train command's own: what was wrong is soon put right, and another slice may be hours of waiting away.
+# The train command's exit code for user errors: the slice is kept, since waiting for another may take hours.
 MISTAKE = 2
 LOOKS = 4
 
@@ -93,7 +93,7 @@ def main(arguments: Arguments, training: Training) -> None:
 
 
 def make_calls(arguments: Arguments, training: Training, tpu: Slice, name: str) -> Calls:
-    """Every call, quoted once for the hosts' shell and never for this machine's, which sees words."""
+    """Every call, quoted for the hosts' shell alone: on this machine calls are lists of words."""
     place: tuple[str, ...] = (f"--zone={plain('zone', arguments.zone)}",)
     place += (f"--project={plain('project', arguments.project)}",) if arguments.project else ()
     queued = ("gcloud", "compute", "tpus", "queued-resources")
@@ -117,10 +117,10 @@ def make_calls(arguments: Arguments, training: Training, tpu: Slice, name: str) 
 
 
 def described(calls: Calls, keep: bool) -> str:
-    """What a run would do, as a script with a comment where a call depends on the slice's state."""
+    """The calls of a run as a script, with a comment where one depends on the slice's state."""
     lines = [
         *("# The slice's state:", shown(calls.describe)),
-        *("# Where there is none, or it was lost (then deleted first, as below):", shown(calls.create)),
+        *("# If the slice does not exist, or was lost (then deleted first, as below):", shown(calls.create)),
         f"# The state is asked for every {PAUSE:.0f} s until it is ACTIVE; then on every host:",
         *((shown(calls.setup),) if calls.setup else ()),
         shown(calls.train),
@@ -158,7 +158,7 @@ def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> 
 
 
 def _obtain(calls: Calls, training: Training, tpu: Slice) -> None:
-    """Wait until the slice is there, asking for it once where it is not."""
+    """Wait until the slice is ready, asking for it once if it does not exist."""
     asked, said = False, None
     while (state := _state(calls, training, tpu)) != "ACTIVE":
         if state in (None, *GONE):
@@ -177,7 +177,7 @@ def _obtain(calls: Calls, training: Training, tpu: Slice) -> None:
 
 
 def _lost(calls: Calls, training: Training, tpu: Slice, code: int) -> bool:
-    """Whether the slice went, rather than the program failed or the line dropped; its state may lag behind ssh."""
+    """Whether the slice was lost, not the program or the connection; its state may lag behind ssh."""
     for look in range(LOOKS if code == CONNECTION_LOST else 1):
         if look:
             time.sleep(PAUSE)
@@ -187,24 +187,24 @@ def _lost(calls: Calls, training: Training, tpu: Slice, code: int) -> bool:
 
 
 def _state(calls: Calls, training: Training, tpu: Slice) -> str | None:
-    """The queued resource's state, None where there is none.
+    """The queued resource's state, None where it does not exist.
 
-    Errors: UserError for a resource of this name that is another slice, and for what gcloud itself complains of.
+    Errors: UserError for a resource of this name that is another slice, and for errors of gcloud itself.
     """
     done = subprocess.run(calls.describe, env=training.environment, capture_output=True, text=True, check=False)
     if done.returncode:
         if "NOT_FOUND" in done.stderr:
             return None
         raise UserError(f"gcloud cannot tell of the slice: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    found = json.loads(done.stdout)
-    for node in found.get("tpu", {}).get("nodeSpec", []):
+    described = json.loads(done.stdout)
+    for node in described.get("tpu", {}).get("nodeSpec", []):
         kind = node.get("node", {}).get("acceleratorType", tpu.accelerator_type)
         if kind != tpu.accelerator_type:
             raise UserError(
-                f"there is a queued resource of this name with a {kind}, and this run wants a {tpu.accelerator_type}: "
+                f"the queued resource of this name has a {kind}, and this run wants a {tpu.accelerator_type}: "
                 f"say another --name, or give it back with: {shown(calls.delete)}"
             )
-    return found.get("state", {}).get("state", "STATE_UNSPECIFIED")
+    return described.get("state", {}).get("state", "STATE_UNSPECIFIED")
 
 
 if __name__ == "__main__":

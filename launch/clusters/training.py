@@ -1,4 +1,4 @@
-"""What the launchers share: the train command behind `--`, checked here; the run's name; words shown and run."""
+"""Shared parts of the launchers: checking the train command behind `--`, naming runs, showing and running words."""
 
 import hashlib
 import itertools
@@ -46,7 +46,7 @@ def start(command: Command, main: Callable[[Arguments, Training], None], argv: S
     Nothing is booked before both are right: the train command's own parser reads its config file and overrides.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    # Taken before the platform is chosen for this process: what is right for a login node is wrong for its cluster.
+    # Copied before the platform is chosen for this process: a login node's may be wrong for its cluster.
     environment = dict(os.environ)
     own, behind = _split(words)
     astray = [word for word in own if re.match(r"--?(config|workdir)\b", word)]
@@ -60,8 +60,8 @@ def start(command: Command, main: Callable[[Arguments, Training], None], argv: S
 def read_training(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> Training:
     """The train command that `words` give.
 
-    Errors: UserError where they are missing, where the train command would refuse them, where they say what the
-    launcher says, and for a character that no shell, script or manifest should carry.
+    Errors: UserError where they are missing, where the train command would refuse them, where they set flags of
+    the launcher, and for a character that no shell, script or manifest should carry.
     """
     if not words:
         raise UserError(f"{command.name} needs the train command's flags behind --, as {command.example}")
@@ -78,7 +78,7 @@ def read_training(command: Command, words: Sequence[str] | None, environment: Ma
 
 
 def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
-    """The name of a run as the engines take it: an RFC 1123 label that begins with a letter.
+    """The name of a run for the engines: an RFC 1123 label that begins with a letter.
 
     Without `given` it is the last part of `workdir`, with a digest of that part where letters had to change.
 
@@ -99,7 +99,7 @@ def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
 
 
 def require_shared(training: Training) -> None:
-    """Hosts that share no disk see one run directory and one checkout.
+    """Check that hosts without a shared disk see one run directory and one checkout.
 
     Errors: UserError for a workdir that is not on object storage, and a config file outside the checkout.
     """
@@ -153,7 +153,7 @@ def plain(flag: str, value: str) -> str:
 
 
 def shown(words: Sequence[str], environment: Mapping[str, str] | None = None, typed: str | None = None) -> str:
-    """The call as a line for a shell, with what it reads on its standard input as a here-document."""
+    """The call as a line for a shell, with its standard input as a heredoc."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
     line = " ".join([*settings, shlex.join(words)])
     return line if typed is None else f"{line} <<'END_OF_INPUT'\n{typed.rstrip()}\nEND_OF_INPUT"
@@ -182,7 +182,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
-    """What the last `flag` among the words says, written --flag=value or --flag value."""
-    found = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
-    found += [after for word, after in itertools.pairwise(words) if word == flag]
-    return found[-1] if found else None
+    """The value of the last `flag` among the words, written --flag=value or --flag value."""
+    values = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+    values += [after for word, after in itertools.pairwise(words) if word == flag]
+    return values[-1] if values else None

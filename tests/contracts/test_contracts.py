@@ -23,7 +23,7 @@ from transformer.maps.tiers import MapsConfig
 from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
 from transformer.tasks.contract import View
-from transformer.tasks.registry import TASKS, rehearse
+from transformer.tasks.registry import TASKS, synthetic
 from transformer.training.assembly import Assembly, assemble, compile_once, numbers_of, preflight
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import Experiment, resolve
@@ -317,7 +317,7 @@ def test_every_family_and_every_task_is_in_the_table() -> None:
 def test_a_family_that_does_not_serve_a_task_is_refused(task: str, tmp_path: Path) -> None:
     for family, model in OF_FAMILY.items():
         experiment = resolve({"name": "pair", "steps": 1, "task": OF_TASK[task], "model": model, "optimizer": {}})
-        told = rehearse(experiment.task)
+        told = synthetic(experiment.task)
         if told.interface.signature not in FAMILIES[family].serves:
             with pytest.raises(UserError, match=rf"config\.model\.family={family} serves .*, but the task asks"):
-                assemble(experiment, tmp_path, one_device(), rehearse=True)
+                assemble(experiment, tmp_path, one_device(), synthetic=True)

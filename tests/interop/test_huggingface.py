@@ -53,7 +53,7 @@ def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> Non
 def test_what_has_no_place_is_said(tmp_path: Path) -> None:
     foreign = read(recording("bert_pretraining"), tmp_path)
     assert foreign.notes == [
-        "left out, as no model here has them: cls.seq_relationship.bias, cls.seq_relationship.weight"
+        "left out, as no model of ours has them: cls.seq_relationship.bias, cls.seq_relationship.weight"
     ]
     assert foreign.model["pooler"]
 

@@ -210,7 +210,7 @@ def test_a_request_that_is_refused_ends_the_wait(engines, describe, codes, made)
         ),
         (
             ["ACTIVE v5litepod-256"],
-            "a queued resource of this name with a v5litepod-256, and this run wants a v5litepod-16",
+            "the queued resource of this name has a v5litepod-256, and this run wants a v5litepod-16",
         ),
         (["ODD"], "demo is ODD, which this launcher does not know"),
     ],

@@ -42,7 +42,7 @@ def test_each_worker_has_a_card_and_a_tpu_has_one_worker(tmp_path):
     chosen = divide_machine(2, range(64), {"CUDA_VISIBLE_DEVICES": "3,GPU-1f"}, tmp_path)
     assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in chosen] == ["3", "GPU-1f"]
     assert cores_of(divide_machine(2, [0, 1], {"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path)) == [(0,), (1,)]
-    with pytest.raises(UserError, match="--workers=4 is more than the 3 cards here: say 3 or fewer"):
+    with pytest.raises(UserError, match="--workers=4 is more than the 3 cards of this machine: say 3 or fewer"):
         divide_machine(4, range(64), {}, tmp_path)
     assert cores_of(divide_machine(4, range(4), CPU, tmp_path)) == [(0,), (1,), (2,), (3,)]
     assert divide_machine(1, range(4), {}, tmp_path) == [Place(None, {})]

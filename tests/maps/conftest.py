@@ -12,7 +12,7 @@ from transformer.attention.pooling import evenly, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.maps.plan import statistic_names
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Kept, Tiers, keep
+from transformer.maps.tiers import StoredMaps, Tiers, keep
 from transformer.tasks.labels import Labels, Link
 
 STEPS = (100, 200, 400, 600, 800, 1000, 1300, 1600)
@@ -162,7 +162,7 @@ def write_run(directory: Path, steps: tuple[int, ...] = STEPS, seed: int = 0) ->
     return Run(directory, sites, labels, maps)
 
 
-def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, Kept]:
+def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredMaps]:
     """What training keeps of whole maps [layer, example, head, query, key], padded or not."""
     kept = {}
     for site in store.sites:

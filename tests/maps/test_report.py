@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.maps.carry import spreading
 from transformer.maps.curves import evenly, read_curves, thin
 from transformer.maps.encode import COARSE_LEVELS, recode, shrink
 from transformer.maps.first_view import count_crossings
+from transformer.maps.page_payload import spreading
 from transformer.maps.quantise import Quantised, quantise
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore

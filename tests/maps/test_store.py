@@ -18,7 +18,7 @@ from transformer.config import UserError
 from transformer.maps import store as store_module
 from transformer.maps.description import describe_site, site_of
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Kept, Tiers, keep, levels_of
+from transformer.maps.tiers import StoredMaps, Tiers, keep, levels_of
 from transformer.tasks.labels import Labels, Link
 
 LABELS = Labels(
@@ -50,7 +50,7 @@ def cut_to_labels(weights: np.ndarray, site: Site) -> np.ndarray:
     return weights[..., :queries, :keys]
 
 
-def some_maps(seed: int, store: MapStore) -> dict[str, Kept]:
+def some_maps(seed: int, store: MapStore) -> dict[str, StoredMaps]:
     rng = np.random.default_rng([seed, 1])
     kept = {}
     for site in SITES:

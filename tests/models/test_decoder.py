@@ -237,8 +237,9 @@ def test_the_rate_of_stochastic_depth_rises_in_proportion_to_the_last_layers() -
     for sublayer in range(2):
         deviation = np.sqrt(expected * (1 - expected) / draws)
         assert (np.abs(left_out[:, sublayer].mean(0) - expected) < 4 * deviation).all()
-    # The two sub-layers of a layer are drawn apart.
+    # The two sub-layers of a layer are drawn apart, and so are layers: one may be left out where the next is not.
     assert (left_out[:, 0] != left_out[:, 1]).any(axis=0).all()
+    assert (left_out[:, :, :-1] & ~left_out[:, :, 1:]).any(axis=0).all()
 
 
 TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "longest": 8}

@@ -339,6 +339,6 @@ def test_attention_that_no_ring_computes_is_refused_before_it_is_traced(model: d
     small = experiment(model=model, sharding=sharding)
     placement = make_placement(small.sharding, jax.devices()[:2])
     with pytest.raises(UserError, match=says):
-        assemble(small, Path(), placement, rehearse=True)
+        assemble(small, Path(), placement, synthetic=True)
     gathering = experiment(model=model, sharding=sharding | {"attention": "gather"})
-    assemble(gathering, Path(), make_placement(gathering.sharding, jax.devices()[:2]), rehearse=True)
+    assemble(gathering, Path(), make_placement(gathering.sharding, jax.devices()[:2]), synthetic=True)

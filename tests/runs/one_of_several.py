@@ -20,7 +20,7 @@ from launch.platform import leave
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Kept, keep, levels_of
+from transformer.maps.tiers import StoredMaps, keep, levels_of
 from transformer.tasks.labels import Labels
 from transformer.runs import processes
 from transformer.training import assembly, experiment
@@ -89,7 +89,7 @@ def same(state: dict[str, Any], seed: int) -> bool:
     )
 
 
-def some_maps() -> dict[str, Kept]:
+def some_maps() -> dict[str, StoredMaps]:
     """What is kept of the maps of one step, in NumPy."""
     weights = np.random.default_rng(5).dirichlet(np.ones(5), (2, 4, 2, 5)).astype(np.float32)
     return {SITE.name: keep(weights, levels_of(5, 5, (64,)), {"entropy": weights[..., 0, 0]})}

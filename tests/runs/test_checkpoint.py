@@ -127,7 +127,7 @@ def test_the_last_ones_are_kept(checkpoints: Checkpoints, directory: Path):
         assert metadata == {"step": step}
     with pytest.raises(ValueError, match="step=10 is not after the latest checkpoint, 10"):
         checkpoints.save(10, make_state(), {})
-    with pytest.raises(UserError, match=r"no checkpoint of step 1 in .*: there are \[2, 10\]"):
+    with pytest.raises(UserError, match=r"no checkpoint of step 1 in .*, which has \[2, 10\]"):
         checkpoints.restore(1, make_state())
     assert sorted(entry.name for entry in directory.iterdir()) == ["10", "2"]
 
@@ -161,27 +161,27 @@ def changed(state: State, **params: Any) -> State:
     [
         (
             {"flags": jnp.zeros(3, bool)},
-            r"leaf 'params/flags' is shape \(2,\) of bool there and shape \(3,\) of bool here",
+            r"leaf 'params/flags' is shape \(2,\) of bool in the checkpoint and shape \(3,\) of bool in this run",
         ),
         (
             {"flags": jnp.zeros(2)},
-            r"'params/flags' is shape \(2,\) of bool there and shape \(2,\) of float32 here",
+            r"'params/flags' is shape \(2,\) of bool in the checkpoint and shape \(2,\) of float32 in this run",
         ),
         (
             {"half": jnp.zeros((16, 8))},
-            "'params/half' is shape .* of bfloat16 there and shape .* of float32 here",
+            "'params/half' is shape .* of bfloat16 in the checkpoint and shape .* of float32 in this run",
         ),
-        ({"new": jnp.zeros(1)}, r"'params/new' is absent there and shape \(1,\) of float32 here"),
-        ({"flags": None}, r"'params/flags' is shape \(2,\) of bool there and absent here"),
+        ({"new": jnp.zeros(1)}, r"'params/new' is absent in the checkpoint and shape \(1,\) of float32 in this run"),
+        ({"flags": None}, r"'params/flags' is shape \(2,\) of bool in the checkpoint and absent in this run"),
         (
             {"flags": jax.random.split(jax.random.key(0), 2)},
-            "'params/flags' is shape .* of bool there and .* of key<fry> here",
+            "'params/flags' is shape .* of bool in the checkpoint and .* of key<fry> in this run",
         ),
         (
             {"empty": jnp.zeros((0, 15), jnp.bfloat16)},
-            r"'params/empty' is shape \(0, 16\) of bfloat16 there and shape \(0, 15\) of bfloat16 here",
+            r"'params/empty' is shape \(0, 16\) of bfloat16 in the checkpoint and shape \(0, 15\) of bfloat16 in this run",
         ),
-        ({"flags": 1}, "'params/flags' is shape .* there and .* of python int here"),
+        ({"flags": 1}, "'params/flags' is shape .* in the checkpoint and .* of python int in this run"),
     ],
 )
 def test_another_model_is_refused_before_anything_is_read(
@@ -201,11 +201,11 @@ def test_another_model_is_refused_before_anything_is_read(
 def test_another_kind_of_key_or_number_is_refused(checkpoints: Checkpoints):
     state = make_state()
     checkpoints.save(1, state, {})
-    with pytest.raises(UserError, match=r"'key' is .* of key<fry> there and .* of key<rbg> here"):
+    with pytest.raises(UserError, match=r"'key' is .* of key<fry> in the checkpoint and .* of key<rbg> in this run"):
         checkpoints.restore(1, state._replace(key=jax.random.split(jax.random.key(0, impl="rbg"), 2)))
-    with pytest.raises(UserError, match=r"'extra/rate' is .* python float there and .* python int here"):
+    with pytest.raises(UserError, match=r"'extra/rate' is .* python float in the checkpoint and .* python int in this run"):
         checkpoints.restore(1, state._replace(extra=state.extra | {"rate": 1}))
-    with pytest.raises(UserError, match=r"'extra/wide' is .* of int64 there and .* of int32 here"):
+    with pytest.raises(UserError, match=r"'extra/wide' is .* of int64 in the checkpoint and .* of int32 in this run"):
         checkpoints.restore(1, state._replace(extra=state.extra | {"wide": np.zeros(3, np.int32)}))
 
 

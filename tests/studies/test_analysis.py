@@ -177,6 +177,13 @@ def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
     assert any("post in 5 of 5 (95 % interval 57 to 100 %); never: pre" in line for line in result["summary"])
 
 
+def test_a_seed_that_one_arm_lost_leaves_the_others_paired() -> None:
+    cells = row("pre", [None, *PRE[1:]]) + row("post", [*POST[:2], None, *POST[3:]])
+    (pair,) = analyse(spec(), cells, {})["comparisons"]
+    off = {seed: POST[seed - 1] - PRE[seed - 1] for seed in (2, 4, 5)}
+    assert {entry["seed"]: entry["value"] for entry in pair["differences"]} == off
+
+
 def test_equal_arms_show_no_difference() -> None:
     result = analyse(spec(), row("pre", PRE) + row("post", PRE), {})
     (pair,) = result["comparisons"]

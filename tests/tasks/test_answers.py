@@ -80,5 +80,5 @@ def test_what_a_task_cannot_do_is_refused(
         language_task.answer(language_view, Request(["The foxe"], decoding={"length": 64}))
     with pytest.raises(UserError, match=r"has 65 tokens: with 1 more .*; shorten it$"):
         language_task.answer(language_view, Request([65 * "a"], decoding={}))
-    with pytest.raises(UserError, match="nothing to continue"):
+    with pytest.raises(UserError, match="no text to continue"):
         language_task.answer(language_view, Request([""], decoding={"length": 3}))

@@ -251,7 +251,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
     says = (
         r"checkpoint 4 in .* is of another model or version: leaf "
         r"'variables/params/layers/feed_forward/contract/kernel' is "
-        r"shape \(1, 32, 16\) of float32 there and shape \(1, 64, 16\) of float32 here"
+        r"shape \(1, 32, 16\) of float32 in the checkpoint and shape \(1, 64, 16\) of float32 in this run"
     )
     with pytest.raises(UserError, match=says):
         training.train(other, folder)

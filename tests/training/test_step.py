@@ -177,6 +177,22 @@ def test_every_micro_batch_starts_from_the_steps_extra() -> None:
     assert int(state.extra["updates"]) == 2
 
 
+class Drawing(Regression):
+    """The regression with a draw by the loss's key, and its square, so that sums of them tell equal draws."""
+
+    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, totals, key)
+        draw = jax.random.uniform(key)
+        return loss, aux._replace(metrics={**aux.metrics, "draw": draw, "square": jnp.square(draw)})
+
+
+def test_every_micro_batch_draws_by_a_key_of_its_own() -> None:
+    _, _, (metrics,) = steps(Drawing(), [batch_of(0)], accumulate=4)
+    sums = numbers(metrics)
+    # Of four equal draws the two would be one number.
+    assert 4 * sums["square"] > 1.01 * sums["draw"] ** 2
+
+
 def test_a_batch_that_cannot_be_cut_says_so() -> None:
     with pytest.raises(ValueError, match="8 rows cannot be cut into accumulate=3"):
         steps(Regression(), [batch_of(0)], accumulate=3)
@@ -274,3 +290,6 @@ def test_a_steps_draws_depend_on_the_step_and_the_purpose_alone() -> None:
     for step, metrics in enumerate(found):
         key = key_for(start.key, step, "second")
         assert float(metrics.values["second/draw"]) == pytest.approx(float(jax.random.uniform(key)))
+        # What is drawn for the data tells nothing of what a loss draws.
+        prepared = jax.random.uniform(key_for(start.key, step, "prepare"), batch["target"].shape)
+        assert float(metrics.values["first/draw"]) == pytest.approx(float(prepared[0]))

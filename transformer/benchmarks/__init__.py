@@ -1,1 +1,1 @@
-"""What is measured side by side: the loop beside its bare step, and what maps add."""
+"""Benchmarks: the loop against its bare step, and the cost of maps."""

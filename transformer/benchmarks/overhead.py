@@ -1,4 +1,4 @@
-"""What the loop costs beside the compiled step: both measured in turn, in one process, on the same batches."""
+"""The cost of the loop over the compiled step: both timed in turn, in one process, on the same batches."""
 
 import dataclasses
 import io
@@ -38,7 +38,7 @@ class Overhead(NamedTuple):
 
 
 def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Overhead:
-    """Time the loop with its logging and its making of batches against the step alone on batches made before."""
+    """Time the loop with its logging and its making of batches against the step alone on ready batches."""
     setting = assemble(experiment, directory)
     step = compile_step(experiment, setting)
     source = setting.task.source(experiment.run.seed)
@@ -84,7 +84,7 @@ def measure_capture(
 ) -> CaptureCost:
     """Time the training step with `rows` query rows of every head and all statistics captured beside it.
 
-    The three kinds of step are taken in turn on the same batch, so that a machine's moods fall on all of them.
+    The three kinds of step are taken in turn on the same batch, so that changes of the machine's speed affect all.
     """
     setting = assemble(experiment, directory)
     batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.placement)
@@ -96,12 +96,12 @@ def measure_capture(
     key = jax.random.key(experiment.run.seed)
     times: list[list[float]] = [[] for _ in kinds]
     for repeat in range(repeats + 1):
-        for (step, observe), found in zip(kinds, times, strict=True):
+        for (step, observe), measured in zip(kinds, times, strict=True):
             state = jax.block_until_ready(setting.initialise(key))
             seconds = _seconds_a_step(step, state, batch, observe, steps)
             if repeat:  # the first compiles
-                found.append(seconds)
-    without, off, on = (statistics.median(found) for found in times)
+                measured.append(seconds)
+    without, off, on = (statistics.median(measured) for measured in times)
     overhead = statistics.median(
         ((every - 1) * quiet + loud) / (every * bare) - 1 for bare, quiet, loud in zip(*times, strict=True)
     )
@@ -109,16 +109,16 @@ def measure_capture(
 
 
 class MapsCost(NamedTuple):
-    """What maps cost: median seconds of a step and of one look at the probe batch, and the share of all looks.
+    """The cost of maps: median seconds of a step and of one map of the probe batch, and the share of all maps.
 
-    `compiling` is the first look, once a run; `looks` are those of a whole run, and `share` theirs of its time
-    without compiling.
+    `compiling` is the time of the first map, once a run; a whole run takes `probe_count` maps, which are `share` of
+    its time without compiling.
     """
 
     step: float
     look: float
     compiling: float
-    looks: int
+    probe_count: int
     share: float
 
 
@@ -127,7 +127,12 @@ def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats
     setting = assemble(experiment, directory)
     step, config = compile_step(experiment, setting), experiment.run
     probe = compile_probe(
-        setting.model, setting.task, setting.abstract, setting.placement, config=experiment.maps, times=config.looks
+        setting.model,
+        setting.task,
+        setting.abstract,
+        setting.placement,
+        config=experiment.maps,
+        times=config.probe_count,
     )
     state = setting.initialise(jax.random.key(config.seed))
     began = time.perf_counter()
@@ -142,8 +147,8 @@ def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats
     pairs = [(loop(number, None), loop(number, probe)) for number in range(repeats)]
     one_step = statistics.median(without for without, _ in pairs) / steps
     look = max(0.0, statistics.median(mapped - without for without, mapped in pairs) / 2)
-    looking = config.looks * look
-    return MapsCost(one_step, look, compiling, config.looks, looking / (looking + config.steps * one_step))
+    looking = config.probe_count * look
+    return MapsCost(one_step, look, compiling, config.probe_count, looking / (looking + config.steps * one_step))
 
 
 def _seconds_of_loop(

@@ -13,10 +13,10 @@ from transformer.decode.generate import Rollout, Tokens
 
 
 class Ending(enum.Enum):
-    """Which ends become hypotheses.
+    """Which ended extensions become hypotheses.
 
-    `any`: every live hypothesis offers all its ends to the best that have ended. `among_best`: only an end that is
-    itself one of the `beams` best extensions counts, so that one beam without a length penalty is greedy decoding.
+    `any`: every ended extension of a live hypothesis competes with the best ended ones. `among_best`: only one that is
+    itself among the `beams` best extensions counts, so that one beam without a length penalty is greedy decoding.
     """
 
     ANY = "any"
@@ -24,9 +24,9 @@ class Ending(enum.Enum):
 
 
 class _State(NamedTuple):
-    tokens: Int[Array, "B N T"]  # hypotheses that go on
+    tokens: Int[Array, "B N T"]  # live hypotheses
     log_probability: Float[Array, "B N"]
-    ended_tokens: Int[Array, "B N T"]  # the best that have ended, with their penalised scores
+    ended_tokens: Int[Array, "B N T"]  # the best ended hypotheses, with their penalised scores
     ended_scores: Float[Array, "B N"]
     ended_lengths: Int[Array, "B N"]
 
@@ -64,7 +64,7 @@ class Beam:
         step: Int[Array, ""],
         tokens: Tokens,
     ) -> tuple[_State, Int[Array, " R"], Int[Array, " R"]]:
-        """Extend every live hypothesis by every token; keep the best that go on and the best that end."""
+        """Extend every live hypothesis by every token; keep the best live and the best ended ones."""
         examples, beams, _ = state.tokens.shape
         vocabulary = log_probability_RxV.shape[-1]
         total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, beams, vocabulary)
@@ -93,7 +93,7 @@ class Beam:
     def _pooled(
         self, state: _State, log_probability_BxN: Array, parent_BxN: Array, token_BxN: Array, step: Array
     ) -> tuple[Array, Array, Array]:
-        """The best of what has ended and of what ends now: tokens, penalised scores, lengths."""
+        """The best of the hypotheses that have ended and that end now: tokens, penalised scores, lengths."""
         grown_BxNxT = _grown(state.tokens, parent_BxN, token_BxN, step)
         scores = jnp.concatenate([state.ended_scores, log_probability_BxN / self.penalty(step + 1)], axis=1)
         tokens = jnp.concatenate([state.ended_tokens, grown_BxNxT], axis=1)
@@ -103,7 +103,7 @@ class Beam:
         return tokens, scores, jnp.take_along_axis(lengths, index, axis=1)
 
     def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
-        """No live hypothesis can still beat the worst that ended.
+        """Whether no live hypothesis can still beat the worst ended one.
 
         A log-probability only falls, and the penalty that favours it most is that of the greatest length
         (of the present one, where the penalty is negative).
@@ -123,7 +123,7 @@ class Beam:
         scores = jnp.where(missing, jnp.take_along_axis(live_scores, filler, axis=1), state.ended_scores)
         fill_tokens = jnp.take_along_axis(state.tokens, filler[:, :, None], axis=1)
         best = jnp.where(missing[:, :, None], fill_tokens, state.ended_tokens)
-        # What is impossible was never decoded: no more hypotheses exist.
+        # A score of -inf marks a hypothesis that does not exist.
         lengths = jnp.where(missing, jnp.where(jnp.isneginf(scores), 0, best.shape[-1]), state.ended_lengths)
         best = jnp.where(jnp.arange(best.shape[-1]) < lengths[:, :, None], best, tokens.fill)
         return Rollout(

@@ -1,4 +1,4 @@
-"""What every way of decoding may be asked to heed: said tokens cost, some are forbidden, stop strings end a row."""
+"""Constraints of every decoding method: a repetition penalty, forbidden tokens, stop strings."""
 
 import dataclasses
 import functools
@@ -14,14 +14,14 @@ from transformer.config import UserError
 
 
 class Prompt(NamedTuple):
-    """What stands before the first generated token: `lengths` tokens a row, padding behind them."""
+    """The tokens before the first generated one: `lengths` a row, padding behind them."""
 
     tokens: Int[Array | np.ndarray, "B P"]
     lengths: Int[Array | np.ndarray, " B"]
 
 
 class Said(NamedTuple):
-    """What the loop carries a row; None where nothing asks for it."""
+    """The state of the constraints of each row; a field that no constraint needs is None."""
 
     seen: Bool[Array, "R V"] | None  # the tokens that have occurred
     stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
@@ -32,7 +32,7 @@ class Said(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True)
 class Constraints:
-    """A repetition penalty (1: none), tokens that may not come, and stop strings (from `stops.stop_table`).
+    """A repetition penalty (1: none), forbidden tokens, and stop strings (from `stops.stop_table`).
 
     The logit x of a token that has occurred in the prompt or the rollout becomes x / penalty where x > 0, else
     x * penalty (Keskar et al. 2019, CTRL, section 4.1, with the sign minded, so that a penalty above 1 always costs).
@@ -61,7 +61,7 @@ class Constraints:
             )
 
     def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> Said:
-        """Only the prompt has been said; a stop string must lie in the rollout as a whole."""
+        """The state before the first step: the prompt's tokens have occurred, and no part of a stop string."""
         seen_RxV = None
         if self.repetition_penalty != 1:
             seen_RxV = jnp.zeros((rows, vocabulary), bool)
@@ -71,7 +71,7 @@ class Constraints:
         return Said(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32))
 
     def apply(self, logits_RxV: Float[Array, "R V"], said: Said) -> Float[Array, "R V"]:
-        """The logits after the penalty, -inf for what is forbidden."""
+        """The logits after the penalty, -inf for forbidden tokens."""
         if said.seen is not None:
             theta = self.repetition_penalty
             penalised_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
@@ -88,7 +88,7 @@ class Constraints:
         return table_SxV[said.stop] == table_SxV.shape[0] - 1
 
     def advance(self, said: Said, tokens_R: Int[Array, " R"]) -> Said:
-        """The state once each row has said a token."""
+        """The state after one more token a row."""
         seen_RxV = said.seen
         if seen_RxV is not None:
             seen_RxV = seen_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
@@ -100,6 +100,6 @@ def _occurring(prompt: Prompt, vocabulary: int) -> Any:
     tokens_BxP = jnp.asarray(prompt.tokens)
     examples, width = tokens_BxP.shape
     inside_BxP = jnp.arange(width) < jnp.asarray(prompt.lengths)[:, None]
-    # What is put at the vocabulary's size falls outside and is dropped.
+    # Padding gets the index V, outside of the vocabulary, and is dropped.
     index_BxP = jnp.where(inside_BxP, tokens_BxP, vocabulary)
     return jnp.zeros((examples, vocabulary), bool).at[jnp.arange(examples)[:, None], index_BxP].set(True, mode="drop")

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.decode.constraints import Constraints, Prompt
 from transformer.models.contract import Cache, Inputs, Model, Variables
 
-# Of the key of a rollout: the model's own stream, which no chooser draws from.
+# The number of the model's stream within a rollout's key; choosers draw from others.
 _MODEL_STREAM = 2**32 - 1
 
 
@@ -23,19 +23,19 @@ class Tokens(NamedTuple):
 
     @property
     def never(self) -> list[int]:
-        """What must not be generated: padding and begin. GPT-2 has one token for begin and end, which may come."""
+        """Tokens that are never generated: padding and begin, unless begin is also the end, as in GPT-2."""
         return [token for token in (self.pad, self.begin) if token is not None and token != self.end]
 
     @property
     def fill(self) -> int:
-        """What stands behind a rollout that ended: padding, else the end once more, else token 0."""
+        """The token behind the end of a rollout: padding, else the end token, else token 0."""
         return next((token for token in (self.pad, self.end) if token is not None), 0)
 
 
 class Rollout(NamedTuple):
-    """What decoding returns: the best hypothesis first (samples in the order in which they are drawn).
+    """The result of decoding: the best hypothesis first; samples in the order in which they are drawn.
 
-    `tokens` holds `lengths` tokens, the last of which is the one that ended it, if any did; `Tokens.fill` follows.
+    `tokens` holds `lengths` tokens, including the one that ended it, if any; `Tokens.fill` follows.
     """
 
     tokens: Int[Array, "B N T"]
@@ -89,9 +89,9 @@ def generate(
 
     A step takes the model's logits, penalises and forbids (`constraints`, then padding and begin), normalises, and
     lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end token or with the
-    token that completes a stop string. `key` is what a chooser draws by, and in a stream of its own what a model that
-    draws (hard attention) is given at each step; `prompt` is what a repetition penalty counts as said, where the
-    inputs begin with one: its tokens are no part of the rollout.
+    token that completes a stop string. `key` gives a stream of random numbers to the chooser and another
+    to a model that draws at each step (hard attention). `prompt` holds the tokens that the inputs begin with; a
+    repetition penalty counts them, and the rollout does not contain them.
 
     Jit it with `model`, `chooser`, `length` and `tokens` static.
 

@@ -15,11 +15,9 @@ class Greedy:
 
     @property
     def beams(self) -> int:
-        """One row an example."""
         return 1
 
     def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> Rows:
-        """Nothing chosen; nothing is drawn, so that no key is needed."""
         return Rows.empty(examples, length, tokens)
 
     def choose(
@@ -30,15 +28,12 @@ class Greedy:
         step: Int[Array, ""],
         tokens: Tokens,
     ) -> tuple[Rows, Int[Array, " R"], None]:
-        """The most probable token, the first of equals."""
         best_R = jnp.argmax(log_probability_RxV, axis=-1)
         state, next_R = state.append(best_R, jnp.max(log_probability_RxV, axis=-1), ends_RxV, step, tokens)
         return state, next_R, None
 
     def done(self, state: Rows, step: Int[Array, ""]) -> Bool[Array, ""]:
-        """All have ended."""
         return jnp.all(state.ended)
 
     def finish(self, state: Rows, tokens: Tokens) -> Rollout:
-        """One hypothesis an example."""
         return state.rollout(1)

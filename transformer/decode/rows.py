@@ -1,4 +1,4 @@
-"""Rows that grow by a token a step, each on its own: what greedy decoding and sampling carry."""
+"""The state of greedy decoding and sampling: rows that grow by a token a step, independently."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
         step: Int[Array, ""],
         tokens: Tokens,
     ) -> tuple["Rows", Int[Array, " R"]]:
-        """The rows with the chosen tokens, and what each row's next token is: the filling behind an end."""
+        """The rows with the chosen tokens, and each row's next token: the filling behind an end."""
         ends_R = jnp.take_along_axis(ends_RxV, chosen_R[:, None], axis=1)[:, 0]
         next_R = jnp.where(self.ended, tokens.fill, chosen_R).astype(jnp.int32)
         grown = Rows(

@@ -1,4 +1,4 @@
-"""Sampling: draws from the model's distribution, sharpened and cut to its likelier tokens."""
+"""Sampling from the model's distribution: temperature, top-k and nucleus."""
 
 import dataclasses
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Sampling:
     beams: int = 1
 
     def __post_init__(self) -> None:
-        # Smaller numbers are 0 to an accelerator.
+        # Accelerators flush smaller numbers to 0.
         if not np.finfo(np.float32).tiny <= self.temperature <= np.finfo(np.float32).max:
             raise UserError(f"temperature={self.temperature} must be above 0 and finite; greedy decoding is its limit")
         if self.top_k < 0:
@@ -67,7 +67,6 @@ class Sampling:
         step: Int[Array, ""],
         tokens: Tokens,
     ) -> tuple[_State, Int[Array, " R"], None]:
-        """A draw for every row."""
         kept_RxK, index_RxK = self.kept(log_probability_RxV)
         keys_R = jax.vmap(jax.random.fold_in, (0, None))(state.keys, step)
         place_R = jax.vmap(jax.random.categorical)(keys_R, kept_RxK)[:, None]
@@ -77,9 +76,9 @@ class Sampling:
         return _State(rows, state.keys), next_R, None
 
     def kept(self, log_probability_RxV: Float[Array, "R V"]) -> tuple[Float[Array, "R K"], Int[Array, "R K"] | None]:
-        """The log-probabilities that are drawn from, -inf for what is cut, and their tokens (None: all in order)."""
+        """The log-probabilities to draw from, -inf for cut tokens, and their token numbers (None: all in order)."""
         best_Rx1 = jnp.max(log_probability_RxV, axis=-1, keepdims=True)
-        # From the best down, so that a small temperature turns no best token into -inf.
+        # Relative to the best, so that a small temperature does not turn it into -inf.
         scaled = (log_probability_RxV - best_Rx1) / self.temperature
         vocabulary, index_RxK = scaled.shape[-1], None
         if 0 < self.top_k < vocabulary or self.top_p < 1:
@@ -91,9 +90,7 @@ class Sampling:
         return jax.nn.log_softmax(scaled), index_RxK
 
     def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
-        """All have ended."""
         return jnp.all(state.rows.ended)
 
     def finish(self, state: _State, tokens: Tokens) -> Rollout:
-        """The samples in the order of their numbers."""
         return state.rows.rollout(self.beams)

@@ -27,7 +27,7 @@ def stop_table(stops: Sequence[str], token_bytes: Sequence[bytes]) -> Int[np.nda
     texts_VxU = np.zeros((len(token_bytes), max(lengths, default=0)), np.uint8)
     for row, piece in zip(texts_VxU, token_bytes, strict=True):
         row[: len(piece)] = np.frombuffer(piece, np.uint8)
-    # The longest tokens come first, so that those which have a byte at some place are the first `count`.
+    # In the order of falling length: the tokens that have a byte at an index are the first `count`.
     table_SxV = np.repeat(np.arange(len(byte_SxU), dtype=np.int32)[:, None], len(token_bytes), axis=1)
     for place in range(texts_VxU.shape[1]):
         count = int(np.sum(lengths > place))
@@ -39,12 +39,12 @@ def stop_table(stops: Sequence[str], token_bytes: Sequence[bytes]) -> Int[np.nda
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """The text before the stop string that is complete first, as the loop that decoded it saw it.
+    """The text before the stop string that ends first, where decoding stopped.
 
-    Of several that are complete with the same character, the longest counts.
+    Of several that end with the same character, the longest counts.
     """
-    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
-    return text[: min(found)[1]] if found else text
+    spans = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    return text[: min(spans)[1]] if spans else text
 
 
 def _automaton(patterns: Sequence[bytes]) -> Int[np.ndarray, "S 256"]:
@@ -72,7 +72,7 @@ def _automaton(patterns: Sequence[bytes]) -> Int[np.ndarray, "S 256"]:
             fallback[child] = following[state, byte] if state else 0
             following[state, byte] = child
             waiting.append(child)
-    # Every complete state is one and the same, behind the others.
+    # All complete states become one, the last.
     kept = [state for state in range(len(children)) if state not in complete]
     number = np.full(len(children), len(kept), np.int32)
     number[kept] = np.arange(len(kept))

@@ -1,1 +1,1 @@
-"""Models of other libraries: their files in, ours out, and the other way."""
+"""Conversion of models from and to the files of other libraries."""

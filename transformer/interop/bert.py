@@ -41,7 +41,7 @@ _ONLY = (
     Only("add_cross_attention", False),
     Only("tie_word_embeddings", True),
 )
-# Old files name a norm's parameters by the letters of its paper.
+# Old files call a norm's scale and bias gamma and beta.
 _RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
 
@@ -66,7 +66,7 @@ def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple
 
 
 def _heads(config: Config, names: Names, body: str, transform: str) -> Config:
-    """Which heads a model has, by its architecture and by its file, and so whether tokens are scored."""
+    """The config with the heads that the model has, by its architecture and its file: they decide `unembed`."""
     architectures = config.get("architectures") or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = {f"{body}.pooler.dense.weight", "pooler.dense.weight"}
@@ -86,8 +86,8 @@ def _publish_heads(config: Config, bare: str) -> Config:
 
 def _simplify_bert(config: Config, names: Names) -> Config:
     longest = config.get("max_position_embeddings")
-    found = {**config, "longest": longest, "position_offset": 0}
-    return _heads(found, names, "bert", "cls.predictions.transform.dense.weight")
+    simplified = {**config, "longest": longest, "position_offset": 0}
+    return _heads(simplified, names, "bert", "cls.predictions.transform.dense.weight")
 
 
 def _publish_bert(config: Config) -> Config:
@@ -120,7 +120,7 @@ BERT = Family(
 
 
 def _simplify_roberta(config: Config, names: Names) -> Config:
-    # Positions are counted from behind the padding token's number, whose row belongs to padding.
+    # Position 0 has the row behind the padding token's number.
     offset = config.get("pad_token_id", 1) + 1
     longest = config.get("max_position_embeddings", 512) - offset
     return _heads({**config, "longest": longest, "position_offset": offset}, names, "roberta", "lm_head.dense.weight")

@@ -1,4 +1,4 @@
-"""Rows that the tables of several families share, and the words that they have for one thing."""
+"""Entries that the tables of several families share."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What makes a family of another library: tables of its config's keys and of its tensors."""
+"""A model family of another library, as tables of its config keys and tensors."""
 
 import dataclasses
 from collections.abc import Callable, Container, Mapping
@@ -19,10 +19,10 @@ FREE = frozenset({"initialisation", "stochastic_depth", "backend", "remat", "unr
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """A key of config.json that says one field of ours.
+    """A key of config.json that gives one field of our config.
 
-    `default` is what the other library takes where the key is absent or null. `values` are its values with ours, where
-    they are not the same; of several with one meaning the first is written.
+    `default` is the other library's value where the key is absent or null. `values` maps its values to ours where they
+    differ; if several mean the same, the first is written.
     """
 
     theirs: str
@@ -33,7 +33,7 @@ class Key:
     def read(self, config: Config) -> Any:
         """Our value.
 
-        Errors: UserError for a key that is missing or has a value that we lack.
+        Errors: UserError for a missing key, or a value that ours has no equivalent of.
         """
         value = config.get(self.theirs)
         if value is None:
@@ -51,7 +51,7 @@ class Key:
     def write(self, ours: Config) -> Any:
         """Their value.
 
-        Errors: UserError for a value that they lack.
+        Errors: UserError for a value that theirs has no equivalent of.
         """
         value = ours[self.ours]
         if self.values is None:
@@ -65,7 +65,7 @@ class Key:
 
 @dataclasses.dataclass(frozen=True)
 class Only:
-    """A key of config.json of which we have one value alone; it may be absent. `written`: a reader must be told."""
+    """A key of config.json with the only value that we support; it may be absent. `written`: files must state it."""
 
     theirs: str
     value: Any
@@ -83,10 +83,10 @@ class Only:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A tensor and the leaves that it holds; `{layer}` in its name stands for the place in stacked leaves.
+    """A tensor and the leaves that it holds; `{layer}` in its name stands for the index in stacked leaves.
 
-    An entry whose leaves a model does not have (no bias, tied output) is left out of that model's file; so is one that
-    stands only `beside` a leaf that the model lacks, or `without` a leaf that it has.
+    An entry whose leaves a model does not have (no bias, tied output) is left out of that model's file. An entry with
+    `beside` needs that leaf in the model, one with `without` needs it absent.
     """
 
     tensor: str
@@ -96,7 +96,7 @@ class Entry:
     without: str | None = None
 
     def stands(self, leaves: Container[str]) -> bool:
-        """Whether a model of these leaves has the tensor."""
+        """Whether a model with these leaves has the tensor."""
         needed = self.leaves if self.beside is None else (*self.leaves, self.beside)
         return all(leaf in leaves for leaf in needed) and self.without not in leaves
 
@@ -113,12 +113,12 @@ def _published(config: Config) -> Config:
 class Family:
     """One arrangement of another library, as tables.
 
-    `model_type` and `architecture` are its names there, `model` the name of our family. `keys`, `only` and `fixed`
-    translate the config: `fixed` are the fields of ours that this arrangement always has so, `begun` those that only
+    `model_type` and `architecture` are its names in the library, `model` the name of our family. `keys`, `only` and
+    `fixed` translate the config: `fixed` are our fields whose values this arrangement implies, `begun` those that only
     a training run reads. `simplify` makes a config whose keys are one to one with fields of ours, given the names of
     the file's tensors; `publish` is its inverse. `spellings` are other names of keys, `renamed` other parts of tensor
     names. A file may leave `prefix` out of the names. `aliases` are second copies of a tensor; `harmless` are patterns
-    of tensors that hold no parameter, `left_out` of parameters that no model here has.
+    of tensors that hold no parameter, `left_out` of parameters that no model of ours has.
     """
 
     model_type: str
@@ -186,7 +186,7 @@ class Family:
 
 
 class Inexpressible(UserError):
-    """A model that an arrangement cannot express, with everything that stands in the way."""
+    """A model that an arrangement cannot express, with the list of reasons."""
 
     def __init__(self, model_type: str, faults: list[str]):
         super().__init__(f"{model_type}: {'; '.join(faults)}")

@@ -112,7 +112,7 @@ GPT1 = Family(
     model="decoder",
     keys=(
         *_sizes(1e-5, 0.1, True),
-        # There "gelu" is the approximation.
+        # Their "gelu" is the tanh approximation.
         Key("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
     ),
     fixed={**_PLAIN, "norm_placement": "post", "positions": "learned"},
@@ -131,7 +131,7 @@ def _simplify_gptj(config: Config, names: Names) -> Config:
     _one_dropout(config, 0.0)
     depth, turned = config.get("n_embd", 0) // max(config.get("n_head", 1), 1), config.get("rotary_dim")
     if turned != depth:
-        raise UserError(f"config.json has rotary_dim={turned}; only whole heads can turn, which are {depth} deep here")
+        raise UserError(f"config.json has rotary_dim={turned}; only whole heads can rotate: it must be {depth}")
     return _four_widths(config)
 
 

@@ -1,4 +1,4 @@
-"""Folders as Hugging Face publishes them, config.json and model.safetensors, and our models."""
+"""Conversion between Hugging Face folders (config.json, model.safetensors) and our models."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import numpy as np
 from transformer.config import UserError, choice
 from transformer.interop import bert, gpt, llama, marian, t5, tensor_files
 from transformer.interop.family import Config, Family, Inexpressible
-from transformer.interop.parameters import Found, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
+from transformer.interop.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.interop.tensor_files import FLOATS, Tensor
 from transformer.layers.block_config import BlockConfig
 from transformer.models import registry
@@ -20,13 +20,13 @@ from transformer.models.interface import Interface
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
 FAMILIES = {family.model_type: family for family in (*_LANGUAGE, bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5)}
-"""By their names there; where two can express one of our models, the first does."""
+"""By their `model_type`; of two that can express a model of ours, the first is used."""
 
 CONFIG = "config.json"
 
 
 class Foreign(NamedTuple):
-    """A model that was read: its config.json, our model section, the parameters, and what is worth saying of them."""
+    """A model that was read: its config.json, our model section, the parameters, and notes for the user."""
 
     config: Config
     model: Config
@@ -38,7 +38,7 @@ def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
     """The model of a Hugging Face folder, its parameters in the type `dtype`, as NumPy arrays.
 
     Errors: UserError for a family or a config that our models cannot express, naming the key and its value; for a
-    tensor that is missing, has no place or another shape, naming it; for a pickle or a damaged file.
+    tensor that is missing, unknown or of another shape, naming it; for a pickle or a damaged file.
     """
     headers = tensor_files.open_folder(folder)
     config = read_config(folder)
@@ -46,18 +46,18 @@ def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
     try:
         section = _section(family, config, frozenset(headers))
         slots = plan(family, shapes_of(_model(section).functional.shapes()))
-        found = sort_names(family, headers, slots)
-        _check(slots, found, headers)
-        _check_aliases(family, found, headers)
+        names = sort_names(family, headers, slots)
+        _check(slots, names, headers)
+        _check_aliases(family, names, headers)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    return Foreign(config, section, _read(slots, found, headers, dtype), _notes(found, headers, dtype))
+    return Foreign(config, section, _read(slots, names, headers, dtype), _notes(names, headers, dtype))
 
 
 def write_folder(
     folder: Path, model: BlockConfig, params: PyTree, tokens: Mapping[str, int | None] | None = None
 ) -> Family:
-    """Write config.json and model.safetensors of a model of ours into a folder, which is made; the family they are of.
+    """Write config.json and model.safetensors of a model of ours into a new folder, and return their family.
 
     `tokens` are further keys of config.json, such as pad_token_id.
 
@@ -97,7 +97,7 @@ def express(model: BlockConfig, params: PyTree) -> tuple[Family, Config, list[Sl
 def read_config(folder: Path) -> Config:
     """The config.json of a folder.
 
-    Errors: UserError where there is none, or it is no JSON object.
+    Errors: UserError where it is missing or no JSON object.
     """
     path = folder / CONFIG
     try:
@@ -122,7 +122,7 @@ def claim_folder(folder: Path, flag: str) -> None:
 
 
 def build_model(config: BlockConfig, vocabulary: int, precision: Precision) -> Model:
-    """A model of ours without a task, for the sake of its parameters."""
+    """A model of ours without a task, to describe its parameters."""
     interface = Interface({}, {"tokens": vocabulary, "joint": vocabulary}, pad=0, begin=0, end=0)
     return registry.build(config, interface, precision)
 
@@ -138,9 +138,9 @@ def _model(section: Config) -> Model:
     return build_model(registry.model_config(section), section["embedding_rows"], Precision())
 
 
-def _check(slots: list[Slot], found: Found, headers: Mapping[str, Tensor]) -> None:
+def _check(slots: list[Slot], names: FileNames, headers: Mapping[str, Tensor]) -> None:
     for slot in slots:
-        name = found.tensors[slot.tensor]
+        name = names.tensors[slot.tensor]
         header = headers[name]
         if header.shape != slot.shape:
             raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {slot.shape}")
@@ -148,16 +148,16 @@ def _check(slots: list[Slot], found: Found, headers: Mapping[str, Tensor]) -> No
             raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOATS)} can be read")
 
 
-def _read(slots: list[Slot], found: Found, headers: Mapping[str, Tensor], dtype: str) -> PyTree:
-    ours = {found.tensors[slot.tensor]: slot.tensor for slot in slots}
+def _read(slots: list[Slot], names: FileNames, headers: Mapping[str, Tensor], dtype: str) -> PyTree:
+    ours = {names.tensors[slot.tensor]: slot.tensor for slot in slots}
     tensors = ((ours[name], tensor) for name, tensor in tensor_files.read(headers, list(ours)))
     return from_tensors(slots, tensors, jnp.dtype(dtype))
 
 
-def _check_aliases(family: Family, found: Found, headers: Mapping[str, Tensor]) -> None:
-    """Refuse a second copy of a tensor that is not one: the config says one thing, the file another."""
-    for alias, name in found.aliases.items():
-        original = found.tensors.get(family.aliases[alias], name)
+def _check_aliases(family: Family, names: FileNames, headers: Mapping[str, Tensor]) -> None:
+    """Refuse a second copy of a tensor with other values: the file contradicts the config."""
+    for alias, name in names.aliases.items():
+        original = names.tensors.get(family.aliases[alias], name)
         if original == name:
             continue
         tensors = dict(tensor_files.read(headers, [name, original]))
@@ -165,9 +165,9 @@ def _check_aliases(family: Family, found: Found, headers: Mapping[str, Tensor]) 
             raise UserError(f"the tensor {name!r} is not {original!r} once more, as its config.json has it")
 
 
-def _notes(found: Found, headers: Mapping[str, Tensor], dtype: str) -> list[str]:
-    held = sorted({FLOATS[headers[name].dtype] for name in found.tensors.values()} - {dtype})
+def _notes(names: FileNames, headers: Mapping[str, Tensor], dtype: str) -> list[str]:
+    held = sorted({FLOATS[headers[name].dtype] for name in names.tensors.values()} - {dtype})
     notes = [f"the file holds {', '.join(held)}; the run's parameters are {dtype}"] if held else []
-    if found.left_out:
-        notes.append(f"left out, as no model here has them: {', '.join(sorted(found.left_out))}")
+    if names.left_out:
+        notes.append(f"left out, as no model of ours has them: {', '.join(sorted(names.left_out))}")
     return notes

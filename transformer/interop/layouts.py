@@ -1,4 +1,4 @@
-"""How a tensor of another library holds one or several of our leaves: reversible, without a number changed."""
+"""How a tensor of another library holds one or several of our leaves; conversion is exact and reversible."""
 
 import dataclasses
 import enum
@@ -11,7 +11,7 @@ Shape = tuple[int, ...]
 
 
 class Form(enum.Enum):
-    """A tensor's axes: one for all of a vector, or a matrix's inputs and outputs in one order or the other."""
+    """A tensor's axes: one (vector), or a matrix's inputs and outputs in either order."""
 
     VECTOR = "vector"
     IN_OUT = "in_out"
@@ -19,7 +19,7 @@ class Form(enum.Enum):
 
 
 class Fusion(enum.Enum):
-    """How several leaves share the output axis: one behind another, or in turn within every head."""
+    """How several leaves share the output axis: concatenated, or interleaved within every head."""
 
     BLOCKS = "blocks"
     HEADS = "heads"

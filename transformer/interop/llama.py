@@ -33,7 +33,7 @@ _FIXED: dict[str, Any] = {
     "output_bias": False,
 }
 _BEGUN = {"initialisation": "gpt", "dropout": 0.0}
-_HARMLESS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rates of turning, a constant
+_HARMLESS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
 
 
 def _entries() -> tuple[Entry, ...]:
@@ -51,7 +51,7 @@ def _entries() -> tuple[Entry, ...]:
 
 
 def _rotary(config: Config) -> Config:
-    """The base of rotary positions, which newer files keep in a table of its own; refuses stretched positions."""
+    """The config with the base of rotary positions, which newer files nest; scaled positions are refused."""
     for name in ("rope_scaling", "rope_parameters"):
         stated = config.get(name) or {}
         kind = stated.get("rope_type", stated.get("type", "default"))
@@ -100,7 +100,7 @@ LLAMA = Family(
 
 
 def _simplify_mistral(config: Config, names: Names) -> Config:
-    # There a query counts among the positions that it sees, here it does not.
+    # Their window includes the query's own position, ours does not.
     window = config.get("sliding_window", 4096)
     if window is not None and window < 2:
         raise UserError(f"config.json has sliding_window={window}; it must be at least 2, or null")

@@ -5,7 +5,7 @@ from transformer.interop.entries import ACTIVATIONS, attention, linear, norm, ta
 from transformer.interop.family import Config, Entry, Family, Key, Names, Only
 from transformer.interop.layouts import ROW
 
-_EPSILON = 1e-5  # that of its norms, which no file says
+_EPSILON = 1e-5  # that of its norms, which files do not state
 
 
 def _side(name: str) -> tuple[Entry, ...]:
@@ -98,7 +98,7 @@ MARIAN = Family(
         "model.decoder.embed_tokens.weight": "model.shared.weight",
         "lm_head.weight": "model.shared.weight",
     },
-    harmless=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the waves, a constant
+    harmless=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
     simplify=_simplify,
     publish=_publish,
 )

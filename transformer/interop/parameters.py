@@ -1,4 +1,4 @@
-"""Parameters between a family's tensors and our tree: one plan from its table, which reading and writing follow."""
+"""Parameters between a family's tensors and our tree: one plan, by which both reading and writing go."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ Shapes = Mapping[str, Shape]
 
 
 class Slot(NamedTuple):
-    """One tensor of a file: its name and shape, the leaves in it, and the layer that it is of (None: no stack)."""
+    """One tensor of a file: its name and shape, the leaves in it, and its layer (None: not stacked)."""
 
     tensor: str
     shape: Shape
@@ -26,8 +26,8 @@ class Slot(NamedTuple):
     layout: Layout
 
 
-class Found(NamedTuple):
-    """The tensors of a file by the family's names for them; `left_out` are parameters that no model here has."""
+class FileNames(NamedTuple):
+    """The tensors of a file by the family's names for them; `left_out` are parameters that no model of ours has."""
 
     tensors: dict[str, str]
     aliases: dict[str, str]
@@ -60,10 +60,10 @@ def _slots(entry: Entry, shapes: Shapes) -> Iterable[Slot]:
         yield Slot(entry.tensor.format(layer=layer), shape, entry.leaves, single, layer, entry.layout)
 
 
-def sort_names(family: Family, names: Iterable[str], slots: list[Slot]) -> Found:
-    """Which tensor of a file is which of the plan.
+def sort_names(family: Family, names: Iterable[str], slots: list[Slot]) -> FileNames:
+    """Match the tensors of a file with those of the plan.
 
-    Errors: UserError naming a tensor that has no place, or that is missing.
+    Errors: UserError naming an unknown or a missing tensor.
     """
     known = {slot.tensor for slot in slots}
     tensors: dict[str, str] = {}
@@ -81,7 +81,7 @@ def sort_names(family: Family, names: Iterable[str], slots: list[Slot]) -> Found
             left_out.append(name)
         elif not _matches(family.harmless, name):
             extra.append(name)
-    # Some files keep a second copy alone.
+    # Some files hold only the alias.
     for alias, name in list(aliases.items()):
         original = family.aliases[alias]
         if original in known and original not in tensors:
@@ -91,11 +91,11 @@ def sort_names(family: Family, names: Iterable[str], slots: list[Slot]) -> Found
             raise UserError(f"the tensor {slot.tensor!r} of shape {slot.shape} is missing{_also(extra)}")
     if extra:
         raise UserError(f"the tensor {extra[0]!r} has no place in a {family.model_type} model of this config")
-    return Found(tensors, aliases, left_out)
+    return FileNames(tensors, aliases, left_out)
 
 
 def respell(family: Family, name: str, known: Iterable[str]) -> str:
-    """The family's name for a tensor that a file may call otherwise."""
+    """The family's name for a tensor, from the name that a file gives it."""
     for old, new in family.renamed.items():
         name = re.sub(old, new, name)
     return family.prefix + name if name not in known and family.prefix + name in known else name
@@ -123,7 +123,7 @@ def to_tensors(slots: list[Slot], params: PyTree) -> dict[str, np.ndarray]:
 def from_tensors(slots: list[Slot], tensors: Iterable[tuple[str, np.ndarray]], dtype: Any = np.float32) -> PyTree:
     """Our parameters, in one type, from the tensors of a plan by name: the inverse of `to_tensors`.
 
-    Every tensor is let go of before the next is asked for.
+    Each tensor is freed before the next is read.
     """
     places = {slot.tensor: slot for slot in slots}
     leaves: dict[str, np.ndarray] = {}
@@ -137,10 +137,10 @@ def from_tensors(slots: list[Slot], tensors: Iterable[tuple[str, np.ndarray]], d
     tree: dict[str, Any] = {}
     for path, array in leaves.items():
         *parents, last = path.split("/")
-        here = tree
+        node = tree
         for parent in parents:
-            here = here.setdefault(parent, {})
-        here[last] = array
+            node = node.setdefault(parent, {})
+        node[last] = array
     return tree
 
 

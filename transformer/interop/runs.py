@@ -41,7 +41,7 @@ _SPECIAL = {
 
 @dataclasses.dataclass(frozen=True)
 class Fitting:
-    """How a model that was read is trained further: its data, its batches and its steps.
+    """How a converted model is trained further: its data, batches and steps.
 
     `context` is the greatest length of a text in tokens, at most the model's own; `rows` such texts fill a batch.
     Absent values are the task's own.
@@ -65,7 +65,7 @@ class Fitting:
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-    """What was made: the task or the other library's family, the parameters, and what is worth saying."""
+    """The result of a conversion: the task or the other library's family, the parameters, and notes for the user."""
 
     kind: str
     parameters: int
@@ -77,7 +77,7 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
 
     Errors: UserError for a folder that cannot be read, data that is missing, or a run directory that is not empty.
     """
-    # A start that was refused leaves its lock behind.
+    # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
     tokenizer = from_huggingface(source)
@@ -96,7 +96,7 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
 
 
 def _save_start(experiment: Experiment, directory: RunDirectory, params: PyTree, seed: int) -> int:
-    """Save the state before the first step, with these parameters; how many they are."""
+    """Save the state before the first step, with these parameters; return their number."""
     setting = assemble(experiment, directory.path, one_device())
     state = setting.initialise(jax.random.key(seed))
     placed = jax.tree.map(
@@ -125,7 +125,7 @@ def config_of(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting, *, na
         "steps": fitting.steps,
         "task": _task(TASKS[model["family"]], context, fitting),
         "model": model,
-        # A schedule without an end: more steps can be asked for later.
+        # A schedule without an end allows more steps later.
         "optimizer": {
             "algorithm": "adamw",
             "learning_rate": fitting.learning_rate,
@@ -151,8 +151,8 @@ def _task(name: str, context: int, fitting: Fitting) -> dict[str, Any]:
 def export_run(workdir: Path, target: Path, step: int | None = None) -> Converted:
     """Write a run's parameters, config.json and tokenizer as Hugging Face publishes them.
 
-    Errors: UserError where there is no run or no such step, or for a model that Hugging Face has no class for, naming
-    what it cannot express.
+    Errors: UserError for a folder that is no run, a step without a checkpoint, and a model that Hugging Face has no
+    class for, naming what it cannot express.
     """
     run = open_run(workdir)
     directory, experiment = run
@@ -183,9 +183,9 @@ def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, longest: 
 
 
 def tokenizer_config(tokenizer: Tokenizer, longest: int) -> Mapping[str, Any]:
-    """What says, beside tokenizer.json, which token plays which role."""
+    """The content of tokenizer_config.json: the special tokens by role."""
     tokens = {role: getattr(tokenizer, role) for role in _SPECIAL}
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
-    # A config.json may give a role to a number that its tokenizer does not have.
+    # config.json may name a token number that the tokenizer lacks.
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}
     return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest, **roles}

@@ -27,7 +27,7 @@ def _side(name: str, cross: bool) -> tuple[Entry, ...]:
     return (
         *attention(f"{block}.0.SelfAttention", f"{name}/attention", names),
         *norm(f"{block}.0.layer_norm", f"{name}/attention_residual/norm"),
-        # One table for all layers, which the first one keeps.
+        # All layers share the table of the first.
         *table(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{name}_relative"),
         *(middle if cross else ()),
         Entry(f"{wide}.wi_0.weight", (gate,), LINEAR),
@@ -107,7 +107,7 @@ T5 = Family(
         "decoder.embed_tokens.weight": "shared.weight",
         "lm_head.weight": "shared.weight",
     },
-    # Published files have a table for attention over the encoder's output, which no version reads.
+    # Published files also hold a table for cross-attention, which no version reads.
     harmless=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     simplify=_simplify,
     publish=_publish,

@@ -1,7 +1,7 @@
-"""Files of tensors in the safetensors format, whose headers are checked before the library reads a byte.
+"""Files of tensors in the safetensors format, whose headers are checked before the library reads them.
 
-The format: 8 bytes, the length N of the header, little-endian; N bytes of JSON, by tensor its type, shape and the
-begin and end of its bytes; then the bytes, without a hole (safetensors' specification).
+The format: 8 bytes, the length N of the header, little-endian; N bytes of JSON with the type, shape and
+byte range of each tensor; then the bytes, without gaps (safetensors' specification).
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 1
 _BITS |= {"F64": 64, "I64": 64, "U64": 64, "F8_E4M3": 8, "F8_E5M2": 8}
 FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-# A zip of pickles, or a bare one by its protocol.
+# A zip of pickles, or a bare pickle, which begins with its protocol.
 _PICKLED = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _ADVICE = "holds a pickle, which can run code; convert it to safetensors"
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """What a header says of one tensor, and the file that it is in."""
+    """A tensor as its file's header describes it."""
 
     file: Path
     dtype: str
@@ -40,7 +40,7 @@ class Tensor:
 def open_folder(folder: Path) -> dict[str, Tensor]:
     """The tensors of a Hugging Face folder by name, from model.safetensors or its shards; none is read yet.
 
-    Errors: UserError for a folder without them, for pickles, and for a header or an index that lies.
+    Errors: UserError for a folder without them, for pickles, and for a wrong header or index.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder: name one that holds config.json and {WEIGHTS}")
@@ -55,7 +55,7 @@ def open_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def read(headers: Mapping[str, Tensor], names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """The numbers of tensors by name, one tensor at a time, file by file.
+    """Read the values of tensors by name, one tensor at a time, file by file.
 
     Errors: UserError naming a file that the library cannot read.
     """
@@ -75,7 +75,7 @@ def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
-    """What a file's header says of its tensors, after every claim in it was checked against the file.
+    """The tensors in a file's header, after every entry was checked against the file.
 
     Errors: UserError naming the file and the tensor.
     """
@@ -84,7 +84,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
         start = opened.read(_LENGTH)
         length = int.from_bytes(start, "little")
         text = opened.read(length) if length <= min(size - _LENGTH, _LONGEST_HEADER) else b""
-    # A safetensors file can begin with the same bytes, but then a header of that length follows.
+    # A safetensors file may begin with the same bytes; then a header of that length follows.
     if start.startswith(_PICKLED) and not text.startswith(b"{"):
         raise UserError(f"{file} {_ADVICE}")
     if len(start) < _LENGTH or not text:
@@ -101,12 +101,12 @@ def read_header(file: Path) -> dict[str, Tensor]:
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        entries = dict(pairs)
+        if len(entries) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise UserError(f"{file} is damaged: its header names {twice!r} twice")
-        return found
+        return entries
 
     try:
         header = json.loads(text, object_pairs_hook=once)
@@ -120,7 +120,7 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
 
 
 def _span(file: Path, name: str, claim: Any, data: int) -> tuple[int, int]:
-    """The bytes of one tensor, once its claims agree with each other and with the file."""
+    """The byte range of one tensor, checked against its type, its shape and the file."""
 
     def damaged(what: str) -> UserError:
         return UserError(f"{file} is damaged: tensor {name!r} {what}")
@@ -166,7 +166,7 @@ def _open_shards(folder: Path) -> dict[str, Tensor]:
         files = sorted(set(where.values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} is damaged: it has no weight_map of tensors and files") from error
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
             raise UserError(f"{index} is damaged: it names the file {name!r}, which is not beside it")
@@ -175,10 +175,10 @@ def _open_shards(folder: Path) -> dict[str, Tensor]:
         if name.endswith(_PICKLES):
             raise UserError(f"{folder / name} {_ADVICE}")
         for tensor, header in read_header(folder / name).items():
-            if tensor in found:
-                raise UserError(f"{folder} holds tensor {tensor!r} twice, in {found[tensor].file.name} and in {name}")
-            found[tensor] = header
+            if tensor in tensors:
+                raise UserError(f"{folder} holds tensor {tensor!r} twice, in {tensors[tensor].file.name} and in {name}")
+            tensors[tensor] = header
     for tensor, name in where.items():
-        if tensor not in found or found[tensor].file.name != name:
+        if tensor not in tensors or tensors[tensor].file.name != name:
             raise UserError(f"{index} is damaged: tensor {tensor!r} is not in {name}")
-    return found
+    return tensors

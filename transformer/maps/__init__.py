@@ -1,4 +1,4 @@
-"""Attention maps of a run: the store they are kept in, the page they are looked at on, and named arrays of them."""
+"""Attention maps of a run: their store, the page that shows them, and named arrays of them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 def open(run: str | Path) -> "RunMaps":  # read as transformer.maps.open(run)
     """The maps of the run in a directory, for notebooks: `weights`, `statistics` and `show`.
 
-    Errors: UserError where there are none, or they were written by an unknown version.
+    Errors: UserError for a run without maps, or with a store of an unknown version.
     """
     from transformer.maps.notebook import open_run
 

@@ -1,4 +1,4 @@
-"""What a run wrote down beside its maps, as the page shows it: config, curves and samples."""
+"""The page's data beside the maps: config, curves and samples."""
 
 import json
 import math
@@ -22,10 +22,10 @@ Curve = list[tuple[int, float]]
 def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
     """The points (step, value) of every metric and split, in the order of their steps.
 
-    A step that was logged twice, as after a resume, counts with its last value; what is not finite is
-    left out.
+    A step that was logged twice, as after a resume, counts with its last value; values that are not
+    finite are left out.
 
-    Errors: UserError where it has reported no number yet.
+    Errors: UserError for a run that has reported no number yet.
     """
     curves: dict[str, dict[str, dict[int, float]]] = {}
     for record in read_records(directory.metrics_file):
@@ -68,7 +68,7 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
         steps = sorted(step for owner, step in groups if owner == split)
         for index in evenly(len(steps), min(len(steps), SAMPLE_STEPS)):
             rows = groups[split, steps[index]]
-            # A resumed run says the same step again: the same row is one row.
+            # A resumed run reports steps again: equal rows count once.
             unique = list({tuple(sorted(row.items())): row for row in rows}.values())
             shown = unique[:SAMPLES_PER_STEP]
             samples.append({"split": split, "step": steps[index], "rows": shown, "total": len(unique)})

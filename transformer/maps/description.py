@@ -1,4 +1,4 @@
-"""What a store says of its sites and labels, as plain JSON values, and back."""
+"""Descriptions of a store's sites and labels as plain JSON values, and back."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from transformer.tasks.labels import Labels, Link
 
 
 def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
-    """All that must agree for a store to be continued, in values that compare with those read back."""
+    """All values that must agree for a store to be continued, as JSON returns them."""
     described = {
         "sites": [describe_site(site) for site in sites],
         "labels": {
@@ -31,7 +31,7 @@ def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes
 
 
 def describe_site(site: Site) -> dict[str, Any]:
-    """All that a site is."""
+    """A site as plain JSON values."""
     return {
         "name": site.name,
         "query": _describe_axis(site.query),
@@ -64,14 +64,14 @@ def shown(labels: Labels) -> dict[str, np.ndarray]:
 
 
 def site_of(entry: Mapping[str, Any]) -> Site:
-    """The site that was described so."""
+    """The site of a description: the inverse of `describe_site`."""
     query, key = (_axis(entry[side]) for side in ("query", "key"))
     names = tuple(entry["layers"]), tuple(entry["heads"])
     return Site(entry["name"], query, key, *names, entry["causal"], Values(entry["values"]))
 
 
 def labels_of(entry: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Labels:
-    """The labels that were described so; `read` gives the array of a picture or spectrogram."""
+    """The labels of a description; `read` gives the array of a picture or spectrogram."""
     links, periods = entry["links"], entry["periods"]
     arrays = {name: read(name) for name in entry["shown"]}
     return Labels(

@@ -10,7 +10,7 @@ from transformer.maps.quantise import LEVELS, Quantised
 
 COARSE_LEVELS = 127
 WITHIN = 0.0095  # of what is stored, that a weight drawn from coarse codes stays
-_MANTISSA = 11  # bits of a scale that are kept: half precision, with the range of a float32
+_MANTISSA = 11  # stored bits of a scale: half precision, with the range of a float32
 
 
 def recode(maps: Quantised, levels: int) -> Quantised:
@@ -25,7 +25,7 @@ def recode(maps: Quantised, levels: int) -> Quantised:
     if levels != LEVELS:
         widest = np.floor(WITHIN * 2 * levels / np.maximum(scale, 1e-9))
         kept = np.clip(widest, 2, root).astype(np.uint8)
-        # A row that keeps its root is rounded from its codes alone, all others through their own power.
+        # Rows that keep their root are rounded from their codes directly, others through the power root / root'.
         table = np.rint(levels * (np.arange(LEVELS + 1) / LEVELS)).astype(np.uint8)
         fewer = table[codes]
         changed = kept != root
@@ -56,7 +56,7 @@ def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantised) -> str:
 
 def pack(data: bytes) -> str:
     """Base64 of gzip, without a time stamp: the same run gives the same page, byte for byte."""
-    # Weights look like noise: without the search for chance repeats of a few bytes they come out smaller.
+    # Weights look like noise: they pack smaller without a search for chance repeats.
     packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9, zlib.Z_FILTERED)
     return base64.b64encode(packer.compress(data) + packer.flush()).decode("ascii")
 

@@ -1,4 +1,4 @@
-"""What the page opens with: the cross-attention head that aligns best, on a sentence that re-orders."""
+"""The page's first view: the cross-attention head that aligns best, on a sentence that re-orders."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ def first_view(store: MapStore) -> dict[str, Any]:
 
     The site is the first with gold links whose whole maps are kept, else the first between two sequences. Its head
     is the one with the most weight on gold links, else with the sharpest rows; its example the one in which the
-    strongest weights of that head, those on gold links where there are any, cross most often. Long sites are judged
+    strongest weights of that head, those on gold links if the site has some, cross most often. Long sites are judged
     by their coarsest level.
     """
     linked = [site for site in store.sites if site.name in (store.labels.links or {}) and _coarsest(store, site).whole]
@@ -76,6 +76,6 @@ def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[Link] | None) 
     strongest = [(int(query), int(weights_QxK[query].argmax())) for query in attending]
     if links is None:
         return strongest
-    # Possible links may fill a whole phrase and cross by themselves: only what the head really picks re-orders.
+    # Possible links may fill a whole phrase and cross each other: only the head's own choices count.
     linked = {(query, key) for query, key, _ in links}
     return [pair for pair in strongest if pair in linked]

@@ -1,4 +1,4 @@
-"""What the page is told of heads over training: their statistics at every step, their roles, and where they change."""
+"""The page's data of heads over training: their statistics at every step, roles and change points."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.attention.sites import Site
-from transformer.maps.carry import Block
 from transformer.maps.curves import evenly
 from transformer.maps.encode import pack
+from transformer.maps.page_payload import Block
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import change_points, describe, head_roles
 from transformer.runs.directory import RunDirectory
@@ -19,8 +19,8 @@ from transformer.runs.records import read_records
 
 COLUMNS = 400  # steps of a heat map at most: more would be less than a pixel each
 CODES = 65_534  # the code after the last one stands for what is not defined
-SHARE = 0.1  # of a page's bytes, that statistics of single examples may take
-# What a statistic is called, its unit, and the ends of its scale where it has some of its own.
+SHARE = 0.1  # the largest share of a page's bytes for statistics of single examples
+# A statistic's words, its unit, and the fixed ends of its scale, if any.
 SCALES: dict[str, tuple[str, str, float | None, float | None]] = {
     "entropy": ("entropy", "nats", 0, None),
     "largest_weight": ("largest weight of a row", "", 0, 1),
@@ -66,7 +66,7 @@ def history(
             tables += training_table(heads[site.name], site)
         if other is not None:
             tables.append(probe_tables(other, site.name)[0]._replace(source="against"))
-        # Of one example alone the mean is that example.
+        # The mean of a single example is that example.
         single += [(number, table) for table in examples if len(examples) > 1]
         sites.append({"tables": [], "changes": _changes(mean)})
         for table in tables:
@@ -89,7 +89,7 @@ def probe_tables(store: MapStore, site: str) -> list[Table]:
     steps = tuple(store.steps[index] for index in kept)
     values_BxNxLxHxS = np.transpose(np.asarray(values_SxBxLxHxN, np.float32)[kept], (1, 4, 2, 3, 0))
     with warnings.catch_warnings():
-        # Where no example defines a statistic, its mean is undefined too: that is no news.
+        # A mean over no defined example is NaN, without a warning.
         warnings.simplefilter("ignore", RuntimeWarning)
         mean = np.nanmean(values_BxNxLxHxS, axis=0)
     tables = [Table("mean", names, steps, mean)]
@@ -109,7 +109,7 @@ def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
 
 
 def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list[Table]:
-    """The statistics of training batches as a table; none where the records are not of this site's heads."""
+    """The statistics of training batches as a table; None where the records do not match this site's heads."""
     steps = sorted(records)
     steps = [steps[index] for index in evenly(len(steps), min(COLUMNS, len(steps)))]
     names = tuple(dict.fromkeys(name for step in steps for name in records[step]))
@@ -144,7 +144,7 @@ def encode_table(table: Table) -> tuple[dict[str, Any], str]:
 
 
 def _defined(table: Table) -> Table:
-    """The table without statistics that are not defined anywhere in it."""
+    """The table without statistics that are undefined everywhere."""
     kept = np.flatnonzero(np.isfinite(table.values_NxLxHxS).any(axis=(1, 2, 3)))
     return table._replace(names=tuple(table.names[row] for row in kept), values_NxLxHxS=table.values_NxLxHxS[kept])
 
@@ -158,23 +158,23 @@ def _add(number: int, table: Table, sites: Sequence[dict[str, Any]], blocks: lis
 
 def _changes(table: Table) -> list[tuple[str, int, int, list[int]]]:
     """Statistic, layer, head and steps of every change of level in a table, heads without one left out."""
-    found = []
+    changes = []
     for row, name in enumerate(table.names):
         for layer, head in np.ndindex(table.values_NxLxHxS.shape[1:3]):
             points = change_points(table.steps, table.values_NxLxHxS[row, layer, head])
             if points:
-                found.append((name, layer, head, [int(point.step) for point in points]))
-    return found
+                changes.append((name, layer, head, [int(point.step) for point in points]))
+    return changes
 
 
 def _scales(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How each statistic is called and scaled."""
+    """The words and the scale of each statistic."""
     names = {name for site in sites for table in site["tables"] for name in table["names"]}
-    found = {}
+    scales = {}
     for name in sorted(names):
         words, unit, low, high = SCALES.get(name, (name.replace("_", " "), "", None, None))
-        found[name] = {"words": words, "unit": unit, "low": low, "high": high}
-    return found
+        scales[name] = {"words": words, "unit": unit, "low": low, "high": high}
+    return scales
 
 
 def _roles(store: MapStore) -> list[dict[str, Any]]:

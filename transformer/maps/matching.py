@@ -1,4 +1,4 @@
-"""Which head of one run is which of another: heads of a layer have no order, so that two seeds shuffle them."""
+"""Matching the heads of two runs: heads of a layer have no order, so that two seeds shuffle them."""
 
 from typing import NamedTuple
 
@@ -35,12 +35,12 @@ def match_heads(store: MapStore, other: MapStore) -> tuple[Match, ...]:
     Errors: UserError if a run has no maps yet, or their sites differ in name, layers, heads or all statistics.
     """
     _check_comparable(store, other)
-    found = []
+    matches = []
     for site in store.sites:
         similarity = _similarity(store, other, site)
         for layer, of_layer in enumerate(similarity):
-            found += [Match(site.name, layer, h, layer, g, float(of_layer[h, g])) for h, g in assign(of_layer)]
-    return tuple(found)
+            matches += [Match(site.name, layer, h, layer, g, float(of_layer[h, g])) for h, g in assign(of_layer)]
+    return tuple(matches)
 
 
 def assign(similarity_HxG: Float[np.ndarray, "H H"]) -> list[tuple[int, int]]:
@@ -57,14 +57,14 @@ def statistics_similarity(
     d is the root mean square, over the statistics, of their differences in units of their standard deviation over
     all heads of both runs. Statistics that do not vary, or that some head lacks, are left out.
 
-    Errors: UserError where none is left.
+    Errors: UserError where no statistic is left.
     """
     pooled = np.concatenate([part.reshape(-1, part.shape[-1]) for part in (signature_LxHxN, other_LxGxN)])
     known = np.isfinite(pooled).all(axis=0)
     if not known.any():
-        raise UserError("no statistic is known of every head of both runs: there is nothing to match them by")
+        raise UserError("no statistic is defined for every head of both runs, so their heads cannot be matched")
     spread = pooled.std(axis=0)
-    # In units of a spread that is rounding alone, heads that agree would look far apart.
+    # Divided by a spread of mere rounding errors, equal heads would seem far apart.
     varies = known & (spread > 1e-6 * np.abs(pooled).max(axis=0))
     apart = (signature_LxHxN[:, :, None, varies] - other_LxGxN[:, None, :, varies]) / spread[varies]
     return np.exp(-np.square(apart).sum(axis=-1) / max(np.count_nonzero(varies), 1) / 2)
@@ -83,7 +83,7 @@ def maps_similarity(
     rows_BxQ = full[0] & full[1]
     roots = roots * rows_BxQ[:, None, None, :, None]
     layers = [
-        # One product of matrices a layer: every head's rows, end to end, with every head's of the other run.
+        # One matrix product a layer: the concatenated rows of every head with those of the other run.
         np.moveaxis(roots[:, layer], 1, 0).reshape(roots.shape[2], -1)
         @ np.moveaxis(other_roots[:, layer], 1, 0).reshape(other_roots.shape[2], -1).T
         for layer in range(roots.shape[1])
@@ -115,9 +115,9 @@ def _similarity(store: MapStore, other: MapStore, site: Site) -> Similarity:
 def _signatures(statistics: Statistics) -> dict[str, np.ndarray]:
     """[layer, head] of each statistic at the last step, averaged over the examples for which it is defined."""
     values_BxLxHxN = statistics.values[-1].astype(np.float64)
-    there = np.isfinite(values_BxLxHxN)
-    total = np.where(there, values_BxLxHxN, 0).sum(axis=0)
-    count = there.sum(axis=0)
+    defined_BxLxHxN = np.isfinite(values_BxLxHxN)
+    total = np.where(defined_BxLxHxN, values_BxLxHxN, 0).sum(axis=0)
+    count = defined_BxLxHxN.sum(axis=0)
     mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
     defined = count.any(axis=(0, 1))
     return {name: mean[..., index] for index, name in enumerate(statistics.names) if defined[index]}

@@ -1,4 +1,4 @@
-"""The maps of a run in a notebook: arrays whose axes and positions have names, and pictures of them."""
+"""The maps of a run in a notebook: named arrays, and pictures of them."""
 
 import html
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ SHOWN_STEPS = 40  # of a picture with a slider
 
 
 class RunMaps:
-    """What every head of a run attends to: `weights` and `statistics` as named arrays, `show` as a picture.
+    """The attention of every head of a run: `weights` and `statistics` as named arrays, `show` as a picture.
 
-    A run that is still training may have more steps a moment later: open it again to see them.
+    Open a run that is still training again to see its new steps.
     """
 
     def __init__(self, store: MapStore):
@@ -30,7 +30,7 @@ class RunMaps:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The names of the places where attention happens."""
+        """The names of the attention sites."""
         return tuple(site.name for site in self.store.sites)
 
     @property
@@ -53,7 +53,7 @@ class RunMaps:
             raise UserError(f"example={example} is not in the map store: it has 0 ... {len(titles) - 1}")
         chosen = self.store.steps if steps is None else tuple(steps)
         if not chosen:
-            raise UserError(f"there are no steps to show: the map store has {list(self.store.steps)}")
+            raise UserError(f"no steps to show: the map store has {list(self.store.steps)}")
         levels = {each.name: each for each in self.store.levels(site)}
         name = list(levels)[-1] if level is None else level
         stored = [self.store.read_quantised(site, step, name).weights()[example] for step in chosen]
@@ -106,7 +106,7 @@ class RunMaps:
 
         steps = self.store.steps
         every = max(1, -(-len(steps) // SHOWN_STEPS))
-        # From the last one back, so that it is always among them.
+        # Counted from the last step, so that it is always shown.
         weights = self.weights(site, steps=steps[::-every][::-1], example=example)
         return treescope.render_array(
             weights.values,
@@ -147,7 +147,7 @@ class RunMaps:
 def open_run(run: str | Path) -> RunMaps:
     """The maps of the run in a directory.
 
-    Errors: UserError where there are none, or they were written by an unknown version.
+    Errors: UserError for a run without maps, or with a store of an unknown version.
     """
     return RunMaps(MapStore.existing(locate(run) / "maps"))
 

@@ -1,4 +1,4 @@
-"""What is asked of the probe batch, and what is kept of the answer: the same for every family."""
+"""The plan of the probe batch's maps: what is captured and what is stored, the same for every family."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
-from transformer.maps.tiers import Kept, Level, MapsConfig, Tiers, choose_tiers, keep, levels_of
+from transformer.maps.tiers import Level, MapsConfig, StoredMaps, Tiers, choose_tiers, keep, levels_of
 from transformer.tasks.labels import Labels
 
 ALIGNMENT_ERROR = "alignment_error"
@@ -21,18 +21,18 @@ Sizes = Mapping[str, tuple[int, int]]
 def statistics_of(site: Site, labels: Labels) -> dict[str, Statistic]:
     """The statistics of a site's heads, by the names that they are stored under.
 
-    Distances are two-dimensional on a grid; induction is asked for where examples repeat random tokens.
+    Distances are two-dimensional on a grid; induction is measured where examples repeat random tokens.
     """
-    found = dict(STATISTICS)
+    statistics = dict(STATISTICS)
     axis = site.key
     if site.query == axis and axis.shape is not None:
-        found[DISTANCE.name] = dataclasses.replace(
+        statistics[DISTANCE.name] = dataclasses.replace(
             grid_distance(axis.shape[1], axis.leading), name=f"{DISTANCE.name} of {axis.name}"
         )
     if site.causal and labels.periods is not None and any(labels.periods):
         statistic = induction(*labels.periods)
-        found[statistic.name] = statistic
-    return found
+        statistics[statistic.name] = statistic
+    return statistics
 
 
 def statistic_names(site: Site, labels: Labels) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def statistic_names(site: Site, labels: Labels) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is kept of the maps of a batch: by which tiers, and how many queries and keys of each site."""
+    """The stored part of a batch's maps: its tiers, and the number of queries and keys of each site."""
 
     sites: tuple[Site, ...]
     labels: Labels
@@ -51,7 +51,7 @@ class Plan:
     sizes: Sizes
 
     def request(self) -> Capture:
-        """All that is kept, as one request."""
+        """The capture of everything that is stored."""
         statistics = {each.name: each for site in self.sites for each in statistics_of(site, self.labels).values()}
         return Capture(
             tuple(site.name for site in self.sites),
@@ -62,13 +62,13 @@ class Plan:
             by_example=True,
         )
 
-    def keep(self, maps: Mapping[str, Captured]) -> dict[str, Kept]:
-        """What is kept of each site of a pass that captured what `request` asks for."""
-        found = {}
+    def keep(self, maps: Mapping[str, Captured]) -> dict[str, StoredMaps]:
+        """The stored maps of each site, from a pass with the capture of `request`."""
+        stored = {}
         for site in self.sites:
             levels = levels_of(*self.sizes[site.name], self.tiers.cells)
-            found[site.name] = _keep(maps[site.name], site, self.labels, levels)
-        return found
+            stored[site.name] = _keep(maps[site.name], site, self.labels, levels)
+        return stored
 
 
 def make_plan(
@@ -79,10 +79,10 @@ def make_plan(
     times: int = 1,
     tiers: Tiers | None = None,
 ) -> Plan:
-    """The plan by which so many times as much fits as `config` allows, or with the `tiers` that were chosen before.
+    """The plan whose maps of `times` steps fit the budget of `config`, or with the `tiers` that were chosen before.
 
-    `traced` are the abstract whole maps of a pass over the batch. What is kept of a whole map is cut to the longest
-    example; of a pooled one the padding stays.
+    `traced` are the abstract whole maps of a pass over the batch. A whole map is cut to the longest example;
+    a pooled one keeps its padding.
     """
     shapes = {site: captured.weights.shape for site, captured in traced.items() if captured.weights is not None}
     tiers = tiers or choose_tiers(config, list(shapes.values()), times)
@@ -95,26 +95,26 @@ def make_plan(
     return Plan(tuple(sites), labels, tiers, sizes)
 
 
-def _keep(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> Kept:
+def _keep(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> StoredMaps:
     means, counts = captured.means(), captured.counts
-    found = {
+    statistics = {
         name: jnp.where(counts[statistic.name] > 0, means[statistic.name], jnp.nan)
         for name, statistic in statistics_of(site, labels).items()
     }
     if captured.pooled is not None:
-        return keep(captured.pooled, levels, found, captured.weights, captured.top)
+        return keep(captured.pooled, levels, statistics, captured.weights, captured.top)
     assert captured.weights is not None
     weights = captured.weights[..., : levels[-1].queries, : levels[-1].keys]
     if site.name in (labels.links or {}):
-        found[ALIGNMENT_ERROR] = alignment_error(weights, site, labels)
-    return keep(weights, levels, found)
+        statistics[ALIGNMENT_ERROR] = alignment_error(weights, site, labels)
+    return keep(weights, levels, statistics)
 
 
 def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: Labels) -> Float[Array, "L B H"]:
     """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) of each head and example (Och and Ney 2003, equation 8).
 
     A links each query that has a gold link with the key of its largest weight; S are the sure links, P the possible
-    ones with the sure among them. Queries that the truth says nothing of are left out. NaN for an example without.
+    ones with the sure among them. Queries without a gold link are left out. NaN for an example without links.
     """
     assert labels.links is not None
     examples, (queries, keys) = labels.links[site.name], weights.shape[-2:]

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, UInt8
 
 LEVELS = 255
 ROOTS = tuple(range(2, 11))
-TOLERANCE = 0.005  # of a row's weights in L1, up to which it stays with the square root
+TOLERANCE = 0.005  # the L1 error of a row's weights up to which it keeps the square root
 
 AnyArray = Array | np.ndarray
 
@@ -31,7 +31,7 @@ def quantise(weights: Float[AnyArray, "*rows K"]) -> Quantised:
 
     The root is 2, whose codes are spaced evenly in sqrt(w), so that small weights keep their share of the levels and
     the largest weight of a row is exact. Rows with a few large weights over a wide floor, as an attention sink has
-    them, need the levels lower down: where the square root's error is above `TOLERANCE`, the best of the roots to
+    them, need finer levels near zero: where the square root's error is above `TOLERANCE`, the best of the roots to
     10 is taken. So the error of a row that sums to one stays in L1 below 0.01 to 128 keys and below 0.02 to 2,048.
 
     A row with a weight that is negative or not finite gets the scale NaN. NumPy and jax arrays alike.

@@ -8,12 +8,12 @@ import numpy as np
 
 from transformer.attention.sites import Axis
 from transformer.config import UserError
-from transformer.maps.carry import Block, Carried, carry, least_size
 from transformer.maps.curves import leaves, read_curves, read_samples, thin
 from transformer.maps.encode import grey, pack, shrink
 from transformer.maps.first_view import first_view
 from transformer.maps.history import history
 from transformer.maps.matching import match_heads
+from transformer.maps.page_payload import Block, PagePayload, least_size, page_payload
 from transformer.maps.store import MapStore
 from transformer.pages.template import Folder, drawn_page, script_of, style_of
 from transformer.runs.directory import RunDirectory
@@ -76,10 +76,10 @@ def render(
     """The page of a run: curves, samples, statistics of its heads and every stored map.
 
     `against` is another run's directory, whose maps the page can be compared with. `maps` is the store that is
-    shown, the run's own by default. With a `version` the page looks at the server that gives it out for a newer one.
+    shown, the run's own by default. With a `version` the page asks its server for newer ones.
 
     Where not all maps fit into `budget` bytes, evenly spaced steps of thumbnails stay, the first and the last among
-    them, then as much of the finer levels as there is room for; the page says what is left out.
+    them, then as much of the finer levels as fits; the page lists what is left out.
 
     Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
     or if the two runs cannot be compared.
@@ -93,15 +93,15 @@ def render(
         facts["against"] = _against(against, store, other)
     facts["history"], shown = history(store, run, budget, other)
     shown += _blocks_of_labels(store)
-    # The page as it is without any maps: what it takes is not theirs to spend.
+    # The size of the page without maps is taken off their budget.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
     fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
     room = budget - fixed
-    carried = carry(store, room if other is None else room // 2)
-    blocks = [*shown, *carried.blocks]
-    enough = bool(carried.steps)
+    payload = page_payload(store, room if other is None else room // 2)
+    blocks = [*shown, *payload.blocks]
+    enough = bool(payload.steps)
     if other is not None:
-        theirs = carry(other, room - carried.size, "against", _nearest(carried.steps, other.steps))
+        theirs = page_payload(other, room - payload.size, "against", _nearest(payload.steps, other.steps))
         facts["against"] |= {"steps": theirs.steps, "codes": theirs.codes, "sites": theirs.sites}
         blocks += theirs.blocks
         enough = enough and bool(theirs.steps)
@@ -110,7 +110,7 @@ def render(
         raise UserError(
             f"budget={budget} bytes is too small for one step of maps: give at least {fixed + least + 1000}"
         )
-    return _page(facts | _carried_facts(store, carried), blocks, version)
+    return _page(facts | _payload_facts(store, payload), blocks, version)
 
 
 def _complete_store(path: Path) -> MapStore:
@@ -121,7 +121,7 @@ def _complete_store(path: Path) -> MapStore:
 
 
 def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
-    """Of the others' steps those that lie nearest to one of ours."""
+    """The steps of `others` that are nearest to one of `steps`."""
     return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
 
 
@@ -148,16 +148,16 @@ def _facts(run: RunDirectory, curves: Mapping[str, Any], store: MapStore) -> dic
     }
 
 
-def _carried_facts(store: MapStore, carried: Carried) -> dict[str, Any]:
+def _payload_facts(store: MapStore, payload: PagePayload) -> dict[str, Any]:
     return {
-        "steps": carried.steps,
-        "codes": carried.codes,
-        "leftOut": sorted(set(store.steps) - set(carried.steps)),
-        "sites": [_site_facts(store, number, entry) for number, entry in enumerate(carried.sites)],
+        "steps": payload.steps,
+        "codes": payload.codes,
+        "leftOut": sorted(set(store.steps) - set(payload.steps)),
+        "sites": [_site_facts(store, number, entry) for number, entry in enumerate(payload.sites)],
     }
 
 
-def _site_facts(store: MapStore, number: int, carried: Mapping[str, Any]) -> dict[str, Any]:
+def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     site = store.sites[number]
     return {
         "name": site.name,
@@ -168,12 +168,12 @@ def _site_facts(store: MapStore, number: int, carried: Mapping[str, Any]) -> dic
         "causal": site.causal,
         "values": site.values.value,
         "links": (store.labels.links or {}).get(site.name),
-        **carried,
+        **entry,
     }
 
 
 def _axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
-    """What the positions of every axis are, and the sizes of what they were cut from."""
+    """The kind and shape of every axis, and the sizes of the pictures or spectrograms that it was cut from."""
     axes: dict[str, dict[str, Any]] = {}
     for axis in (axis for site in store.sites for axis in (site.query, site.key)):
         picture, spectrogram = (table.get(axis.name) for table in (store.labels.pictures, store.labels.spectrograms))

@@ -16,25 +16,25 @@ def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L 
 
     Errors: UserError where the site is no self-attention, or its whole maps are not stored at that step.
     """
-    there = store.site(site)
-    if there.values is not Values.PROBABILITY:
-        raise UserError(f"site={site!r} has maps of values={there.values.value}: rollout needs rows that sum to one")
-    if not is_self_attention(there, store.labels):
+    stored = store.site(site)
+    if stored.values is not Values.PROBABILITY:
+        raise UserError(f"site={site!r} has maps of values={stored.values.value}: rollout needs rows that sum to one")
+    if not is_self_attention(stored, store.labels):
         raise UserError(
-            f"site={site!r} attends from {there.query.name} to {there.key.name}: rollout needs self-attention, whose "
+            f"site={site!r} attends from {stored.query.name} to {stored.key.name}: rollout needs self-attention, whose "
             "position i is the same on both sides"
         )
-    lengths = [len(tokens) for tokens in store.labels.tokens[there.query.name]]
+    lengths = [len(tokens) for tokens in store.labels.tokens[stored.query.name]]
     return rollout(store.read(site, step), lengths)
 
 
 def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence[int]) -> Float[np.ndarray, "B L Q K"]:
-    """What each position holds of each position of the first layer's input, after every layer.
+    """The share of each position of the first layer's input in each position, after every layer.
 
     A_l = 0.5 mean_h W_lh + 0.5 I with rows that sum to one, R_l = A_l R_(l-1), R_0 = I (Abnar and Zuidema 2020,
     equation 1): half of a position stays where it is, along the residual stream. The maps must be those of one stack,
-    from its first layer. It follows the weights alone, not what the values, norms and feed-forward layers make of
-    them: it shows how positions are mixed, and is no attribution. Beyond an example's length all is zero.
+    from its first layer. It follows the weights alone, not values, norms and feed-forward layers: it shows how
+    positions are mixed, and is no attribution. Beyond an example's length all is zero.
 
     Errors: ValueError if maps are not square, or `lengths` is not one length for each example.
     """
@@ -50,7 +50,7 @@ def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence
     stays_BxQxK = 0.5 * before_BxQxK
     for layer in range(layers):
         step_BxQxK = np.where(inside_BxQxK, 0.5 * weights_BxLxHxQxK[:, layer].mean(axis=1), 0) + stays_BxQxK
-        # Stored weights are quantised, and a row that attends to nothing keeps itself alone.
+        # Stored weights are quantised; a row that attends to nothing keeps only itself.
         total_BxQx1 = step_BxQxK.sum(axis=-1, keepdims=True)
         step_BxQxK /= np.where(total_BxQx1 > 0, total_BxQx1, 1)
         before_BxQxK = mixed_BxLxQxK[:, layer] = step_BxQxK @ before_BxQxK

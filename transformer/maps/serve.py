@@ -1,4 +1,4 @@
-"""The page of a run that is still training, given to a browser on this machine and renewed while the run goes on."""
+"""Serving the page of a run to a browser on this machine, and renewing it while the run trains."""
 
 import hashlib
 import http.server
@@ -16,26 +16,26 @@ from transformer.pages.template import Folder, escaped, fill, still_page, style_
 from transformer.runs.directory import RunDirectory
 from transformer.storage import Version, locate, storage_of
 
-ADDRESS = "127.0.0.1"  # this machine alone: a page can hold data that is nobody else's
+ADDRESS = "127.0.0.1"  # this machine alone: a page may hold private data
 PORT = 8765
-PAUSE = 1.0  # seconds between two looks at the run
+PAUSE = 1.0  # seconds between two checks of the run
 QUIET = 10.0  # seconds at least between two pages: a reader is not to be reloaded at every logged step
-# What a page is made from; the lists of a store's steps, in maps/*.json, are replaced once a step is complete.
+# A page is made from these files; the lists of a store's steps, in maps/*.json, are replaced once a step is complete.
 FILES = ("*.json", "*.jsonl", "maps/*.json")
 
 
 class Shown(NamedTuple):
-    """What is given out: a whole page, and the version that its reader asks for."""
+    """The page that is served, and its version."""
 
     page: bytes
     version: str
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Gives out `shown`, which its owner replaces, at "/" and its version at "/version", to this machine alone.
+    """Serves `shown`, which its owner replaces, at "/" and its version at "/version", to this machine alone.
 
-    A request is answered only under this server's own name: a page of another site that has had its name pointed
-    at this machine still sends that name.
+    Only requests with this server's own host name are answered, against DNS rebinding: a page of another site whose
+    name was pointed at this machine still sends that name.
 
     Errors: UserError where the port is taken or not allowed.
     """
@@ -57,18 +57,18 @@ class Server(socketserver.ThreadingTCPServer):
             self.hosts |= {ADDRESS, "localhost"}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away in the middle of an answer is nothing to tell; any other fault is."""
+        """Report errors, but not a browser that disconnects."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port of the server."""
         return int(self.server_address[1])
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page."""
+        """The address of the page."""
         return f"http://{ADDRESS}:{self.port}/"
 
 
@@ -83,7 +83,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(whole=False)
 
     def _answer(self, whole: bool) -> None:
-        shown = self.server.shown  # once: the next moment it can be another
+        shown = self.server.shown  # read once: it may be replaced at any moment
         if self.headers.get_all("Host") not in [[host] for host in self.server.hosts]:
             status, kind, body = HTTPStatus.MISDIRECTED_REQUEST, "text/plain", b"this server has another name\n"
         elif self.path == "/":
@@ -91,7 +91,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/version":
             status, kind, body = HTTPStatus.OK, "text/plain", shown.version.encode()
         else:
-            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"there is one page here, /\n"
+            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"the only page is /\n"
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -99,7 +99,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Referrer-Policy", "no-referrer")
-        # The page's own policy says the rest; that it may not be framed can be said here alone.
+        # A page's own policy cannot forbid framing; only this header can.
         self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
         self.end_headers()
         if whole:
@@ -122,14 +122,13 @@ def serve(
     pause: float = PAUSE,
     quiet: float = QUIET,
 ) -> None:
-    """Give out the page of a run until Ctrl-C, and make it anew when the run has new maps, metrics or samples.
+    """Serve the page of a run until Ctrl-C, and make it anew when the run has new maps, metrics or samples.
 
     `render(version)` returns the page; until the run has both a complete step of maps and metrics, a small page says
-    what is waited for. `also` are further run directories that the page is made from. `announce` is told the address;
-    `pause` and `quiet` are the seconds between two looks at the run and, at least, between two pages.
+    what is missing. `also` are further run directories that the page is made from. `announce` is called with the
+    address; `pause` and `quiet` are the seconds between two checks of the run and, at least, between two pages.
 
-    Errors: UserError where the port cannot be had, or where the page cannot be made for a reason that waiting does
-    not mend.
+    Errors: UserError for a port that is taken, or for an error in making the page that does not go away by waiting.
     """
     run_directory = locate(run_directory)
     directories = [run_directory, *map(locate, also)]
@@ -139,7 +138,7 @@ def serve(
         try:
             announce(server.url)
             for renewed in _renewals(server, run_directory, directories, render):
-                # Making pages may take at most a third of the time: it is the run that the machine is for.
+                # Making pages may take at most a third of the time, which the run needs.
                 time.sleep(pause if renewed is None else max(quiet, 2 * renewed))
         except KeyboardInterrupt:
             pass
@@ -150,25 +149,25 @@ def serve(
 def _renewals(
     server: Server, run_directory: Path, directories: list[Path], render: Callable[[str], str]
 ) -> Iterator[float | None]:
-    """Look at the run again and again: yields the seconds that a new page took, None where there was nothing new."""
+    """Check the run again and again: yields the seconds that a new page took, None without changes."""
     start, seen = time.time_ns(), None
     while True:
-        began, found = time.monotonic(), signature(directories)
-        if found == seen:
+        began, current = time.monotonic(), signature(directories)
+        if current == seen:
             yield None
             continue
-        version = hashlib.sha256(repr((start, found)).encode()).hexdigest()[:16]
+        version = hashlib.sha256(repr((start, current)).encode()).hexdigest()[:16]
         try:
             missing = awaited(run_directory)
             page = None if missing else render(version).encode()
         except (OSError, ValueError):
-            # A run that writes while it is read, or drops steps on a resume, is read again; a fault that stays is told.
-            if signature(directories) == found:
+            # A run may write, or drop steps on a resume, while it is read: read it again; a repeated error is raised.
+            if signature(directories) == current:
                 raise
             yield None
             continue
         server.shown = Shown(page, version) if page else _waiting_page(run_directory, missing or "")
-        seen = found
+        seen = current
         yield None if missing else time.monotonic() - began
 
 
@@ -178,7 +177,7 @@ def signature(directories: Iterable[Path]) -> tuple[Version, ...]:
 
 
 def awaited(run_directory: Path) -> str | None:
-    """What a run has yet to write before it has a page, in words; None where it has one."""
+    """The files that a run must write before it has a page, in words; None where it has all."""
     from transformer.maps.store import MapStore
 
     run = RunDirectory(run_directory)
@@ -186,14 +185,14 @@ def awaited(run_directory: Path) -> str | None:
         return "its first maps"
     metrics = run.metrics_file
     try:
-        # A first line without its end is still being written.
+        # A first line without a newline is still being written.
         return None if b"\n" in metrics.read_bytes() else "its first metrics"
     except FileNotFoundError:
         return "its first metrics"
 
 
 def _waiting_page(run_directory: Path, awaited: str) -> Shown:
-    """A page without a script, which the browser asks for again by itself."""
+    """A page without a script, which the browser reloads by itself."""
     title = run_directory.resolve().name
     parts = {"title": escaped(title), "awaited": escaped(awaited)}
     body = fill(Folder("transformer.maps", "page").read("waiting.html"), parts)

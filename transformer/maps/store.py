@@ -31,9 +31,10 @@ from transformer.attention.pooling import evenly
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.description import describe, describe_site, labels_of, longest, shown, site_of
+from transformer.maps.pieces import cut, statistics_pieces
 from transformer.maps.plan import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
-from transformer.maps.tiers import Kept, Level, Tiers, levels_of
+from transformer.maps.tiers import Level, StoredMaps, Tiers, levels_of
 from transformer.maps.zarr_files import (
     Piece,
     array_metadata,
@@ -96,32 +97,32 @@ class MapStore:
         sizes: Sizes | None = None,
         writers: tuple[int, int] = (0, 1),
     ) -> "MapStore":
-        """Create the store at `path`, or continue the one that is there.
+        """Create the store at `path`, or continue an existing one.
 
-        `sizes` are queries and keys of the sites whose maps are padded beyond the longest example; `writers` says
-        which process this is, and of how many: the first must have opened the store when the others do.
+        `sizes` are queries and keys of the sites whose maps are padded beyond the longest example; `writers` is
+        this process's number and their count: the first must have opened the store before the others do.
 
-        Errors: UserError if the store there has other sites, labels, sizes or tiers, or an unknown version.
+        Errors: UserError if the existing store has other sites, labels, sizes or tiers, or an unknown version.
         """
         path = locate(path).resolve()
-        found = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
-        store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), found, writers)
+        known_sizes = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
+        store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), known_sizes, writers)
         if (path / "zarr.json").exists():
-            there = _read_attributes(path)
+            stored = _read_attributes(path)
             for part, value in store._described.items():
-                if there.get(part) != value:
+                if stored.get(part) != value:
                     raise UserError(
                         f"the map store {path} was written with other {part}: take a new run directory, "
                         "or move that store away"
                     )
-            store._steps = _complete(path, there)
+            store._steps = _complete(path, stored)
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
             store._arrays[array] = open_array(path / array, metadata)
         for array, values in shown(labels).items() if writers[0] == 0 else ():
             write_whole(path / "labels" / array, values)
         if not writers[0]:
-            # What the writers of another start listed is theirs no longer: all go on from the steps that are complete.
+            # The lists of an earlier start's writers are dropped: all continue from the complete steps.
             for writer in range(1, writers[1]):
                 store._list(writer, store._steps)
             store._commit(store._steps)
@@ -129,25 +130,27 @@ class MapStore:
 
     @classmethod
     def tiers_at(cls, path: Path) -> Tiers | None:
-        """What the store at `path` keeps of its maps; None where there is none."""
+        """The tiers of the store at `path`; None where it does not exist."""
         path = locate(path).resolve()
         return _tiers(_read_attributes(path)) if (path / "zarr.json").exists() else None
 
     @classmethod
     def existing(cls, path: Path) -> "MapStore":
-        """Open the store at `path` for reading, with all that it says of itself.
+        """Open the store at `path` for reading.
 
-        Errors: UserError if there is none, or if it was written by an unknown version.
+        Errors: UserError if it does not exist, or was written by an unknown version.
         """
         path = locate(path).resolve()
         if not (path / "zarr.json").exists():
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
-        there = _read_attributes(path)
-        sites = tuple(site_of(entry) for entry in there["sites"])
-        labels = labels_of(there["labels"], lambda name: np.asarray(open_array(path / "labels" / name).read().result()))
-        sizes = {name: (queries, keys) for name, (queries, keys) in there["sizes"].items()}
-        store = cls(path, sites, labels, there["config_hash"], _tiers(there), sizes, (0, there["writers"]))
-        store._steps = _complete(path, there)
+        stored = _read_attributes(path)
+        sites = tuple(site_of(entry) for entry in stored["sites"])
+        labels = labels_of(
+            stored["labels"], lambda name: np.asarray(open_array(path / "labels" / name).read().result())
+        )
+        sizes = {name: (queries, keys) for name, (queries, keys) in stored["sizes"].items()}
+        store = cls(path, sites, labels, stored["config_hash"], _tiers(stored), sizes, (0, stored["writers"]))
+        store._steps = _complete(path, stored)
         return store
 
     @property
@@ -156,20 +159,20 @@ class MapStore:
         return tuple(self._steps)
 
     def site(self, name: str) -> Site:
-        """The site called `name`. Errors: UserError naming the sites that there are."""
+        """The site called `name`. Errors: UserError naming the known sites."""
         for site in self.sites:
             if site.name == name:
                 return site
         raise UserError(f"site={name!r} is not in the map store: it has {', '.join(s.name for s in self.sites)}")
 
     def levels(self, site: str) -> tuple[Level, ...]:
-        """The levels that are kept of `site`, coarse to fine. Errors: UserError for an unknown site."""
+        """The stored levels of `site`, coarse to fine. Errors: UserError for an unknown site."""
         return levels_of(*self._sizes[self.site(site).name], self.tiers.cells)
 
-    def write(self, step: int, maps: Mapping[str, Kept]) -> None:
-        """Append what is kept of every site at `step`; returns once it is on disk and listed.
+    def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+        """Append the maps of every site at `step`; returns once they are on disk and listed.
 
-        Of arrays that are divided over devices each process writes the shards that it holds itself.
+        Of sharded arrays each process writes its own shards.
 
         Errors: ValueError if `step` does not come after the stored ones, a site is missing or unknown, a shape is not
         the site's, or a weight is negative or not finite.
@@ -190,9 +193,11 @@ class MapStore:
                     if name.endswith("scale") and not np.isfinite(values).all():
                         raise ValueError(
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
-                            "has diverged, or what was captured there are no weights"
+                            "has diverged, or this site captured no weights"
                         )
-                    pending.append(place[where].write(self._cut(site, name, where, values)))
+                    pending.append(
+                        place[where].write(cut(values, where, name, self.labels, site, self.levels(site.name)))
+                    )
         for future in pending:
             future.result()
         self._commit([*self._steps, int(step)])
@@ -238,9 +243,9 @@ class MapStore:
         kept = [step for step in self._steps if step <= after_step]
         if kept == self._steps:
             return
-        # The list first: a kill between the two leaves data that nothing names and the next write replaces.
+        # The list first: after a kill in between, the unlisted data is replaced by the next write.
         self._commit(kept)
-        # Of several writers none knows that the others have dropped theirs and not yet written anew.
+        # A writer cannot tell whether the others have dropped their steps or written them anew.
         for name, _ in self._wanted_arrays() if self._writers == 1 else ():
             array = self._array(name)
             bounds = [len(kept)] + [None] * (array.rank - 1)
@@ -262,10 +267,10 @@ class MapStore:
         return self._arrays[name]
 
     def _resized(self, name: str, steps: int) -> Any:
-        # Opened anew where another writer may have made it longer.
+        # Opened anew if another writer may have made it longer.
         array = self._array(name) if self._writers == 1 else open_array(self.path / name)
         if array.shape[0] < steps:
-            # Never shorter: another writer may be ahead, and what lies beyond its bounds an array loses.
+            # Never shorter: another writer may be ahead, and shrinking an array deletes its data.
             array = array.resize(exclusive_max=[steps] + [None] * (array.rank - 1), expand_only=True).result()
         self._arrays[name] = array
         return self._arrays[name]
@@ -279,8 +284,8 @@ class MapStore:
     def _rows(self, site: str) -> tuple[int, ...]:
         return evenly(self._sizes[site][0], self.tiers.rows)
 
-    def _parts_of(self, site: Site, kept: Kept) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
-        """Every array of what is kept: its name below the site's group, its shape, and the pieces to write here."""
+    def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
+        """Every array of a site: its name in the site's group, its shape, and this process's pieces."""
         groups = dict(kept.levels)
         arrays: dict[str, Any] = {}
         if kept.rows is not None:
@@ -294,18 +299,7 @@ class MapStore:
         unknown = set(kept.statistics) - set(names)
         if unknown:
             raise ValueError(f"maps[{site.name!r}] has the statistics {sorted(unknown)}; known: {', '.join(names)}")
-        yield "statistics", (*heads, len(names)), self._statistics_pieces(kept.statistics, names, heads)
-
-    def _statistics_pieces(
-        self, statistics: Mapping[str, Any], names: tuple[str, ...], heads: tuple[int, int, int]
-    ) -> Iterator[Piece]:
-        """The statistics side by side on the host: devices that are amid training compute nothing for it."""
-        found = {name: list(own_pieces(statistics[name])) for name in names if name in statistics}
-        places = [where for where, _ in next(iter(found.values()))] if found else [(slice(None),) * len(heads)]
-        for number, where in enumerate(places):
-            nothing = np.full(heads, np.nan, np.float32)[where]
-            values = [found[name][number][1] if name in found else nothing for name in names]
-            yield where, np.stack(values, axis=-1).astype(np.float32)
+        yield "statistics", (*heads, len(names)), statistics_pieces(kept.statistics, names, heads)
 
     def _wanted_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Every array of the store and its metadata."""
@@ -330,24 +324,6 @@ class MapStore:
         """One step and one writer's examples a shard; in it one layer a chunk, so that a reader may fetch it alone."""
         shard = (1, -(-shape[0] // self._writers), *shape[1:])
         return name, array_metadata((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
-
-    def _cut(self, site: Site, name: str, where: tuple[slice, ...], values: np.ndarray) -> np.ndarray:
-        """Zeros beyond an example's own tokens, whatever a model leaves there."""
-        sides = {level.name: (level.query_block, level.key_block) for level in self.levels(site.name)}
-        group, _, part = name.partition("/")
-        if group not in sides:
-            return values
-        cut = np.array(values)
-        for index, example in enumerate(range(len(self.labels.titles))[where[0]]):
-            queries, keys = (
-                -(-len(self.labels.tokens[axis.name][example]) // block)
-                for axis, block in zip((site.query, site.key), sides[group], strict=True)
-            )
-            first_query, first_key = (where[axis].start or 0 if len(where) > axis else 0 for axis in (3, 4))
-            cut[index, :, :, max(0, queries - first_query) :] = 0
-            if part == "codes":
-                cut[index, ..., max(0, keys - first_key) :] = 0
-        return cut
 
     @functools.cached_property
     def _described(self) -> dict[str, Any]:

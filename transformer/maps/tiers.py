@@ -1,4 +1,4 @@
-"""What is kept of a map: the whole of it where that is affordable, else a pyramid, some rows, and the top of each row.
+"""The stored parts of a map: all of it if affordable, else a pyramid, some rows, and the top of each row.
 
 A level of `cells` a side holds, for each block of positions, the largest weight in it; blocks are powers of two, so
 the levels of a map nest. The last level of a map that is no longer than its cells is the map itself, "full".
@@ -18,14 +18,14 @@ from transformer.config import UserError
 from transformer.maps.quantise import AnyArray, Quantised, quantise
 
 THUMBNAIL = 64  # cells a side of the coarsest level
-FINEST = 8192  # cells a side: nothing longer is kept whole
+FINEST = 8192  # cells a side of the largest map that is stored whole
 
 
 @dataclasses.dataclass(frozen=True)
 class MapsConfig:
-    """How much of its maps a run may keep: at most `megabytes` before compression, over all its steps.
+    """The budget of a run's maps: at most `megabytes` before compression, over all its steps.
 
-    Thumbnails, one whole row and the statistics of every head are kept whatever they take. A map that does not fit
+    Thumbnails, one whole row and the statistics of every head are always stored. A map that does not fit
     is pooled; of such a map up to `rows` whole rows, evenly spaced, and up to the `top` largest weights of every row
     are kept beside it, as far as they fit.
     """
@@ -44,7 +44,7 @@ class MapsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Tiers:
-    """The sides of the levels that are kept, coarse to fine; of pooled maps also whole rows and the top of each."""
+    """The sides of the stored levels, coarse to fine; of pooled maps also whole rows and the top of each."""
 
     cells: tuple[int, ...] = (64, 128, 256, 512, 1024)
     rows: int = 8
@@ -53,7 +53,7 @@ class Tiers:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """One resolution of a site's maps: cells a side, and how many positions a cell stands for."""
+    """One resolution of a site's maps: cells a side, and positions a cell."""
 
     name: str
     queries: int
@@ -62,8 +62,8 @@ class Level:
     key_block: int
 
 
-class Kept(NamedTuple):
-    """What is kept of one site at one step; all arrays begin [example, layer, head], `rows` follow the query axis."""
+class StoredMaps(NamedTuple):
+    """The stored maps of one site at one step, arrays of [example, layer, head, ...]; `rows` follow the query axis."""
 
     levels: dict[str, Quantised]
     rows: Quantised | None
@@ -78,7 +78,7 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
     """
     budget = config.megabytes * 1e6 / max(steps, 1)
     tiers = Tiers((THUMBNAIL,), config.rows, config.top)
-    # Of what stands beside the thumbnails the larger part gives way first.
+    # Beside the thumbnails, the larger part is reduced first.
     while sum(_bytes(shape, tiers) for shape in shapes) > budget and (tiers.top or tiers.rows > 1):
         if tiers.top:
             tiers = dataclasses.replace(tiers, top=tiers.top // 2)
@@ -93,7 +93,7 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
 
 
 def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
-    """Of one step, before compression: codes, scale (4 bytes) and root of a row, and the keys (4 bytes) of its top."""
+    """Bytes of one step before compression: codes, scale (4 bytes) and root of a row, and the keys (4) of its top."""
     *heads, queries, keys = shape
     levels = levels_of(queries, keys, tiers.cells)
     size = sum(level.queries * (level.keys + 5) for level in levels)
@@ -105,15 +105,15 @@ def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
 
 def levels_of(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...]:
     """The levels of a map of so many positions, coarse to fine, to the first that is the whole map."""
-    found: list[Level] = []
+    levels: list[Level] = []
     for side in cells:
         blocks = block_of(queries, side), block_of(keys, side)
         whole = blocks == (1, 1)
         name = "full" if whole else f"pooled-{side}"
-        found.append(Level(name, -(-queries // blocks[0]), -(-keys // blocks[1]), *blocks))
+        levels.append(Level(name, -(-queries // blocks[0]), -(-keys // blocks[1]), *blocks))
         if whole:
             break
-    return tuple(found)
+    return tuple(levels)
 
 
 def keep(
@@ -122,8 +122,8 @@ def keep(
     statistics: Mapping[str, Float[AnyArray, "L B H"]] | None = None,
     rows: Float[AnyArray, "L B H R K"] | None = None,
     top: Top | None = None,
-) -> Kept:
-    """Quantise what is kept of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
+) -> StoredMaps:
+    """Quantise the maps of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
 
     Errors: ValueError for weights that are not of the finest level's size.
     """
@@ -137,7 +137,7 @@ def keep(
     for fine, coarse in itertools.pairwise(reversed(levels)):
         weights = pool(weights, coarse.query_block // fine.query_block, coarse.key_block // fine.key_block)
         kept[coarse.name] = quantise(_examples_first(weights))
-    return Kept(
+    return StoredMaps(
         dict(reversed(kept.items())),
         None if rows is None else quantise(_examples_first(rows)),
         None if top is None else (_examples_first(top.keys), quantise(_examples_first(top.weights))),

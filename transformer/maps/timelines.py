@@ -13,15 +13,15 @@ from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
 from transformer.tasks.labels import Labels
 
-# Of the way from what an untrained head would score to a perfect one. A head that puts that share of its weight, beyond
-# chance, on one key of every row is bent on it; soft mixtures and mean habits of many heads stay well below.
+# The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
+# heads stay well below.
 PLAYED = 0.4
 
-# A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its place and its level
-# are two parameters, for which Schwarz's criterion asks 2 log n; the rest is for noise estimated from few points, and
-# for neighbours that go up and down together, as steps of training do.
+# A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
+# its level are two parameters, for which Schwarz's criterion asks 2 log n; the rest covers noise estimated from few
+# points, and correlated neighbours, as steps of training are.
 PENALTY = 6.0
-# Of the curve's range: what is less is no change of level, even where there is no noise at all.
+# The least noise, as a share of the curve's range, assumed even for a curve without noise.
 LEAST_NOISE = 0.05
 MOST_CHANGES = 4
 
@@ -35,7 +35,7 @@ class ChangePoint(NamedTuple):
 
 
 class Role(enum.Enum):
-    """What a head can be seen to do."""
+    """The roles that a head can play."""
 
     INDUCTION = "induction"
     PREVIOUS_TOKEN = "previous token"
@@ -55,7 +55,7 @@ class HeadRole(NamedTuple):
     onset: int
 
 
-# The statistic that a role is read from, and whether it means anything only where queries and keys are one sequence.
+# The statistic of a role, and whether it is defined only where queries and keys are one sequence.
 _MEASURES = {
     Role.INDUCTION: ("induction", True),
     Role.PREVIOUS_TOKEN: ("previous_token", True),
@@ -69,8 +69,8 @@ def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
     """Every role that a head plays at the last stored step, the highest score first; see `roles_of`."""
     if not store.steps:
         return ()
-    found = (roles_of(store.steps, site, store.labels, store.statistics(site.name)) for site in store.sites)
-    return tuple(sorted(itertools.chain(*found), key=lambda role: -role.score))
+    roles_of_sites = (roles_of(store.steps, site, store.labels, store.statistics(site.name)) for site in store.sites)
+    return tuple(sorted(itertools.chain(*roles_of_sites), key=lambda role: -role.score))
 
 
 def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Statistics) -> tuple[HeadRole, ...]:
@@ -78,13 +78,13 @@ def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Stati
 
     The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples;
     c the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) >= `PLAYED`: Cohen's
-    kappa (1960). So short causal rows, which sit on the first token or the diagonal anyhow, name nobody.
+    kappa (1960). So short causal rows, whose weight must lie on the first tokens or the diagonal, give no head a role.
 
-    The onset is the last change point at which the level crosses that line on its way up. Where there is none, as in
-    a head that has played the role from the beginning, it is the step t that maximises sum_(s >= t) (kappa_s - PLAYED),
+    The onset is the last change point at which the level rises across `PLAYED`. Without one, as in a head that plays
+    the role from the beginning, it is the step t that maximises sum_(s >= t) (kappa_s - PLAYED),
     after the cumulative sums of Page (1954).
     """
-    found = []
+    roles = []
     for role, (name, needs_one_sequence) in _MEASURES.items():
         if name not in statistics.names or (needs_one_sequence and not is_self_attention(site, labels)):
             continue
@@ -94,8 +94,8 @@ def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Stati
         scores_SxLxH, kappa_SxLxH = _beyond(values_SxBxLxH, chance(role, site, labels))
         for layer, head in np.argwhere(kappa_SxLxH[-1] >= PLAYED).tolist():
             score, onset = float(scores_SxLxH[-1, layer, head]), _onset(steps, kappa_SxLxH[:, layer, head])
-            found.append(HeadRole(site.name, layer, head, role, score, onset))
-    return tuple(found)
+            roles.append(HeadRole(site.name, layer, head, role, score, onset))
+    return tuple(roles)
 
 
 def describe(role: HeadRole, store: MapStore) -> str:
@@ -109,11 +109,11 @@ def describe(role: HeadRole, store: MapStore) -> str:
 
 
 def chance(role: Role, site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
-    """The score of a role that an untrained head has on each example; NaN for one that cannot show the role.
+    """The score of a role that an untrained head has on each example; NaN for an example that cannot show the role.
 
-    Of a head that spreads its weight evenly over all keys that it sees: the mean of 1 / keys over the rows that count.
-    Of alignment the better of two that know nothing of the sentence: one link a query at random, or to the key at the
-    same relative place. A site does not say whether a window hides far keys; it is not thought of here.
+    It is that of a head with equal weights on all visible keys: the mean of 1 / keys over the rows that count. For
+    alignment it is the better of two that ignore the sentence: one link a query at random, or to the key at the same
+    relative position. Windows, which a site does not record, are ignored.
     """
     if role is Role.ALIGNMENT:
         return _chance_links(site, labels)
@@ -128,19 +128,19 @@ def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarr
     absolute difference of neighbours, as a normal's deviation, and at least `LEAST_NOISE` of the range. Pieces that a
     curve only passes through on its way up or down are no levels: their changes count as one, which is where the curve
     crosses the middle between the levels at both ends. Values that are not finite are left out, and running medians
-    take out single stray ones. Points count alike, however their steps are spaced.
+    take out single stray ones. Points count equally, whatever the spacing of their steps.
 
-    Errors: ValueError if there are not as many steps as values.
+    Errors: ValueError for different numbers of steps and values.
     """
     if len(steps) != len(values):
-        raise ValueError(f"there are {len(steps)} steps and {len(values)} values: give one value a step")
+        raise ValueError(f"got {len(steps)} steps and {len(values)} values: give one value a step")
     curve = np.asarray(values, np.float64)
     known = np.flatnonzero(np.isfinite(curve))
     curve = curve[known]
-    # Statistics are stored in float32: what is less than its rounding is no change either.
+    # Statistics are stored in float32: changes below its rounding do not count.
     if len(curve) < 2 or np.ptp(curve) <= 1e-6 * np.abs(curve).max():
         return ()
-    # A median of few differences is often far too small.
+    # A median of few differences underestimates the noise.
     deviation = np.median(np.abs(np.diff(curve))) / 0.6745 / np.sqrt(2) * (1 + 2 / len(curve))
     noise = max(deviation, LEAST_NOISE * np.ptp(curve))
     penalty = PENALTY * np.log(len(curve)) * noise**2
@@ -153,9 +153,9 @@ def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarr
 
 
 def _without_strays(curve: np.ndarray) -> np.ndarray:
-    """Running medians of three (Tukey 1977): one point is no level, while a rise stays where and as steep as it is.
+    """Running medians of three (Tukey 1977): they remove single stray points and keep rises as steep as they are.
 
-    The first point stays, for the state before training is seen once; the last is held to what those before it say.
+    The first point, the state before training, stays; the last is corrected by those before it.
     """
     if len(curve) < 3:
         return curve
@@ -195,14 +195,14 @@ def _join_passages(curve: np.ndarray, bounds: list[int], deviation: float) -> li
     changes = []
     for left, right in itertools.pairwise(levels):
         start, end = bounds[left], bounds[right + 1]
-        # The cut that fits the two levels best: noise moves it less than it moves the largest difference.
+        # The cut that fits the two levels best, which noise moves less than the largest difference.
         behind = np.cumsum((curve[start:end] - means[left]) ** 2 - (curve[start:end] - means[right]) ** 2)
         changes.append((start + 1 + int(behind[:-1].argmin()), means[left], means[right]))
     return changes
 
 
 def _is_passage(piece: np.ndarray, deviation: float, before: float, mean: float, after: float) -> bool:
-    """Whether a piece may well go on in the direction of the changes at its sides, instead of staying at its mean."""
+    """Whether a piece continues the direction of the changes at its sides, instead of staying at its mean."""
     if (mean - before) * (after - mean) <= 0:
         return False
     if len(piece) < 3:
@@ -224,13 +224,13 @@ def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
 
 
 def _beyond(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over examples, and how far it is from chance to 1; NaN where no example shows it."""
+    """The mean over examples, and its share of the way from chance to 1; NaN where no example defines it."""
     chance_Bx1x1 = chance_B[:, None, None]
-    there = np.isfinite(values_SxBxLxH) & np.isfinite(chance_Bx1x1)
-    count = there.sum(axis=1)
+    defined = np.isfinite(values_SxBxLxH) & np.isfinite(chance_Bx1x1)
+    count = defined.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(there, values_SxBxLxH, 0).sum(axis=1) / count
-        expected = np.where(there, chance_Bx1x1, 0).sum(axis=1) / count
+        mean = np.where(defined, values_SxBxLxH, 0).sum(axis=1) / count
+        expected = np.where(defined, chance_Bx1x1, 0).sum(axis=1) / count
         return mean, np.where(expected < 1, (mean - expected) / (1 - expected), np.nan)
 
 
@@ -258,7 +258,7 @@ def _chance_links(site: Site, labels: Labels) -> np.ndarray:
         if not links:
             continue
         queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
-        # Och and Ney's agreement counts a sure link twice: it is also possible.
+        # Och and Ney's agreement counts a sure link twice, as it is also a possible one.
         worth = {(link.query, link.key): 2 if link.sure else 1 for link in links}
         linked = {link.query for link in links}
         total = len(linked) + sum(link.sure for link in links)

@@ -11,7 +11,7 @@ import tensorstore
 
 from transformer.storage import storage_of
 
-# Where in an array, and what to write there.
+# An index into an array, and the values to write at it.
 Piece = tuple[tuple[slice, ...], np.ndarray]
 
 
@@ -32,7 +32,7 @@ def array_metadata(
 
 
 def open_array(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
-    """The array at `path`; made there if its metadata is given and it is missing."""
+    """The array at `path`; created if it is missing and its metadata is given."""
     spec: dict[str, Any] = {"driver": "zarr3", "kvstore": storage_of(path).key_value_store(path)}
     if metadata is not None and not (path / "zarr.json").exists():
         spec |= {"open": True, "create": True, "metadata": dict(metadata)}
@@ -40,7 +40,7 @@ def open_array(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
 
 
 def write_whole(path: Path, values: np.ndarray) -> None:
-    """Write an array that never grows, and the groups that it lies in."""
+    """Write an array of a fixed size, and the groups that contain it."""
     names = tuple(f"axis_{axis}" for axis in range(values.ndim))
     for parent in (path.parent.parent, path.parent):
         write_group(parent, {})
@@ -49,7 +49,7 @@ def write_whole(path: Path, values: np.ndarray) -> None:
 
 
 def own_pieces(array: Any) -> Iterator[Piece]:
-    """The parts of an array that this process writes: of a divided one its own shards, one of each copy."""
+    """The parts of an array that this process writes: of a sharded one its own shards, one of each copy."""
     if not isinstance(array, jax.Array):
         yield (slice(None),) * array.ndim, np.asarray(array)
         return
@@ -59,7 +59,7 @@ def own_pieces(array: Any) -> Iterator[Piece]:
 
 
 def write_group(path: Path, attributes: Mapping[str, Any]) -> None:
-    """Make the group at `path`, or replace what it says of itself."""
+    """Create the group at `path`, or replace its metadata."""
     replace_file(
         path / "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1)
     )

@@ -59,7 +59,7 @@ def embedded(facts: Mapping[str, Any]) -> str:
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
-    """The template with its places {{name}} filled, in one pass: what is filled in is never searched for places."""
+    """The template with its places {{name}} filled, in one pass: inserted text is not searched for places."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 

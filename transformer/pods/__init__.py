@@ -1,1 +1,1 @@
-"""What an experiment needs on a pod that nobody has booked: compiled for its topology, and searched for what fits."""
+"""Compiling experiments for the topology of a pod, without its devices, and searching for meshes that fit."""

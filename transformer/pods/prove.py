@@ -16,7 +16,7 @@ from transformer.costs.program import Program, read_program, split_arguments
 from transformer.costs.roofline import Estimate, estimate
 from transformer.models.contract import count_parameters
 from transformer.models.registry import operations
-from transformer.tasks.rehearsal import abstract_batch
+from transformer.tasks.synthetic import abstract_batch
 from transformer.training.assembly import assemble, compile_step, count_flops
 from transformer.training.experiment import Experiment
 from transformer.training.mesh import make_placement
@@ -35,14 +35,14 @@ class Largest(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What compiling an experiment's training step for a topology has shown. Bytes are those of one device.
+    """The result of compiling an experiment's training step for a topology. Bytes are those of one device.
 
-    `held` are the bytes that a step begins with, by kind. `memory` is the device's by its data sheet, None where there
-    is none (CPUs). `flops` are the operations of a step by formula, `rows` those of its batch.
+    `held` are the bytes at the start of a step, by kind. `memory` is the device's by its data sheet, None without one
+    (CPUs). `flops` are the operations of a step by formula, `rows` the rows of its batch.
 
-    `program` is None where the compiler itself refused; `needed`, the most bytes that are held at once, is then by what
-    it said, None where it gave no figure, and `buffers`, the largest arrays, are those of what was to be compiled,
-    their bytes as if they were divided evenly. There is no `estimate` then, nor without a data sheet.
+    Where the compiler refused the step, `program` is None, `needed`, the most bytes held at once, is the compiler's
+    figure, or None if it gave none, and `buffers`, the largest arrays, are those of the traced step, as if divided
+    evenly. Then, and without a data sheet, `estimate` is None.
     """
 
     experiment: Experiment
@@ -69,7 +69,7 @@ class Proof(NamedTuple):
 
 
 def topology_of(experiment: Experiment, said: str | None) -> str:
-    """The topology that was said, or else the one that the config is meant for.
+    """The given topology, or else the config's `pod`.
 
     Errors: UserError where neither names one.
     """
@@ -85,7 +85,7 @@ def prove(experiment: Experiment, topology: str) -> Proof:
     """
     devices = topology_devices(topology)
     placement = make_placement(experiment.sharding, devices)
-    setting = assemble(experiment, Path(), placement, rehearse=True)
+    setting = assemble(experiment, Path(), placement, synthetic=True)
     batch: Any = {
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding(array.shape, placement))
         for name, array in abstract_batch(setting.task).items()
@@ -143,21 +143,21 @@ def _held(state: TrainState, batch: Any) -> dict[str, int]:
 
 
 def said_to_need(message: str, held: int) -> int | None:
-    """The bytes that the compiler said a program needs, who held `held` before its temporaries; None if it did not."""
-    if found := re.search(r"HLO temporaries \(([\d.]+)([BKMGT])\)", message):
-        return held + round(float(found[1]) * _UNITS[found[2]])
-    if found := re.search(r"Used ([\d.]+)([BKMGT]) of", message):
-        return round(float(found[1]) * _UNITS[found[2]])
+    """The bytes that the compiler's message says a program needs, `held` before its temporaries; None without them."""
+    if match := re.search(r"HLO temporaries \(([\d.]+)([BKMGT])\)", message):
+        return held + round(float(match[1]) * _UNITS[match[2]])
+    if match := re.search(r"Used ([\d.]+)([BKMGT]) of", message):
+        return round(float(match[1]) * _UNITS[match[2]])
     return None
 
 
 def largest_of(jaxpr: Any, devices: int, count: int = 10) -> tuple[Largest, ...]:
     """The largest arrays that a traced program keeps or multiplies, one of each shape, as if divided evenly.
 
-    A program that was refused has no list of its own. Only what loops and products of matrices return is looked at:
-    most else is fused with its use.
+    For a program that the compiler refused. Only results of loops and matrix products count: most others are fused
+    with their use.
     """
-    found: dict[str, Largest] = {}
+    largest: dict[str, Largest] = {}
     for equation in _equations(jaxpr):
         if equation.primitive.name not in ("scan", "while", "dot_general"):
             continue
@@ -165,8 +165,8 @@ def largest_of(jaxpr: Any, devices: int, count: int = 10) -> tuple[Largest, ...]
             size = math.ceil(made.aval.size * made.aval.dtype.itemsize / devices)
             shape = f"{made.aval.dtype.name}[{','.join(map(str, made.aval.shape))}]"
             where = "/".join(filter(None, (str(equation.source_info.name_stack), equation.primitive.name)))
-            found.setdefault(shape, Largest(size, shape, where))
-    return tuple(sorted(found.values(), key=lambda each: -each.bytes)[:count])
+            largest.setdefault(shape, Largest(size, shape, where))
+    return tuple(sorted(largest.values(), key=lambda each: -each.bytes)[:count])
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

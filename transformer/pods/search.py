@@ -1,4 +1,4 @@
-"""What would fit a topology: advice by where the bytes are, and a search over meshes and rematerialisation."""
+"""Advice on what makes a step smaller, and a search over meshes and rematerialisation for those that fit."""
 
 import dataclasses
 import math
@@ -14,18 +14,18 @@ from transformer.costs.compiler import topology_devices
 from transformer.costs.program import split_arguments
 from transformer.layers.block_config import BlockConfig, Remat
 from transformer.pods.prove import Proof, prove
-from transformer.tasks.rehearsal import abstract_batch
+from transformer.tasks.synthetic import abstract_batch
 from transformer.training.assembly import assemble, count_flops
 from transformer.training.experiment import Experiment
 from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.sharding import is_names
 from transformer.training.state import by_path
 
-# Of the memory, as much is left to what no formula here knows: temporaries of the update, the program itself.
+# The share of the memory for what the formulas leave out: temporaries of the update, the program itself.
 _FREE = 0.1
-# What the backward pass finds kept, the most first.
+# The policies in the order of the activations that they keep, the most first.
 _POLICIES = (Remat.NONE, Remat.DOTS, Remat.ATTENTION, Remat.FULL)
-# A step's operations with each of them, those of the step without as the measure: full computes the forward pass twice.
+# A step's operations by policy, relative to no rematerialisation: full computes the forward pass twice.
 _AGAIN = {Remat.NONE: 1.0, Remat.DOTS: 1.0, Remat.ATTENTION: 4 / 3, Remat.FULL: 4 / 3}
 _WIDEST = 16
 
@@ -38,7 +38,7 @@ class Suggestion(NamedTuple):
 
 
 def advise(proof: Proof) -> list[Suggestion]:
-    """What would make a step that does not fit smaller, by where its bytes are; the cheapest first."""
+    """Suggestions to make a step that does not fit smaller, by the kinds of its bytes; the cheapest first."""
     if proof.memory is None or proof.fits:
         return []
     room = (1 - _FREE) * proof.memory
@@ -52,7 +52,7 @@ def advise(proof: Proof) -> list[Suggestion]:
 
 
 def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion]:
-    # Devices that divide positions or experts hold the same other parameters.
+    # Devices along the axes of positions or experts hold the same other parameters.
     kept_apart = proof.mesh["sequence"] * proof.mesh["expert"]
     devices, divided = math.prod(proof.mesh.values()) // kept_apart, proof.mesh["fsdp"] * proof.mesh["tensor"]
     whole, sharding = fixed * divided, proof.experiment.sharding
@@ -92,9 +92,9 @@ def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
 
 
 def _divided_rows(proof: Proof) -> tuple[str, ...]:
-    """Twice as many devices for one row, of half as many rows at once; nothing where the mesh has none to give.
+    """Twice as many devices for one row, of half as many rows at once; nothing where the mesh has no devices left.
 
-    Without twice the micro-batches every device would have two halves of rows in the place of one row.
+    Without twice the micro-batches every device would have two halves of rows instead of one row.
     """
     axis = "sequence" if proof.mesh["sequence"] > 1 else "tensor"
     giver = next((name for name in ("data", "fsdp") if proof.mesh[name] % 2 == 0), None)
@@ -118,7 +118,7 @@ class Candidate(NamedTuple):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What selects it on the command line."""
+        """The flags that select it."""
         sharding = dataclasses.asdict(self.sharding)
         return (
             *(f"--config.sharding.{name}={sharding[name]}" for name in ("rules", "data", "fsdp", "tensor")),
@@ -133,19 +133,19 @@ class Candidate(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A candidate that was compiled, and what that showed."""
+    """A candidate that was compiled, and its proof."""
 
     candidate: Candidate
     proof: Proof
 
 
 def search(experiment: Experiment, topology: str, tries: int) -> Iterator[Tried]:
-    """Compile the most promising meshes and policies, `tries` at most, in the order of what formulas say of their time.
+    """Compile the most promising meshes and policies, `tries` at most, in the order of their time by formula.
 
-    A mesh whose policy fits is not compiled with one that keeps less; of one that does not fit those are tried next.
+    A mesh that fits is not compiled with a policy that keeps less; one that does not fit is tried with it next.
 
-    Errors: UserError for a topology that is none, a model whose family is not made of blocks, and where nothing can
-    fit by formula.
+    Errors: UserError for a topology that is none, a model whose family is not made of blocks, and where nothing
+    fits by formula.
     """
     waiting = candidates(experiment, topology)
     if not waiting:
@@ -162,7 +162,7 @@ def search(experiment: Experiment, topology: str, tries: int) -> Iterator[Tried]
         try:
             proof = prove(candidate.of(experiment), topology)
         except UserError:
-            settled.add(candidate.sharding)  # the task or the model cannot be divided so
+            settled.add(candidate.sharding)  # the task or the model cannot be sharded so
             continue
         tries -= 1
         if proof.fits:
@@ -173,7 +173,7 @@ def search(experiment: Experiment, topology: str, tries: int) -> Iterator[Tried]
 def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
     """The meshes and policies whose state and whose kept activations fit by formula, the quickest by formula first.
 
-    Whatever the topology has no published figures for is ordered as if it were a TPU v5e.
+    A topology without published figures is ordered as a TPU v5e.
     """
     if not isinstance(experiment.model, BlockConfig):
         raise UserError("--search knows models that are made of blocks alone: choose config.sharding by hand")
@@ -181,13 +181,13 @@ def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
     chip = chip_of(devices[0])
     memory = math.inf if chip is None else (1 - _FREE) * chip.memory
     formulas = _Formulas.of(experiment, devices)
-    found = []
+    fitting = []
     for sharding in meshes(experiment, len(devices)):
         for remat in _POLICIES:
             if formulas.least_bytes(sharding, remat) <= memory:
-                found.append(Candidate(sharding, remat, formulas.seconds(sharding, remat)))
-    # Of one mesh the policy that keeps most comes first, also where formulas see no difference.
-    return sorted(found, key=lambda each: (each.seconds, _POLICIES.index(each.remat)))
+                fitting.append(Candidate(sharding, remat, formulas.seconds(sharding, remat)))
+    # At equal times the policy that keeps most comes first.
+    return sorted(fitting, key=lambda each: (each.seconds, _POLICIES.index(each.remat)))
 
 
 def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
@@ -198,7 +198,7 @@ def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
     config = experiment.sharding
     said = max(config.sequence, 1) * max(config.expert, 1)
     rest = devices // said if devices % said == 0 else devices
-    found = []
+    shardings = []
     for tensor in _divisors(math.gcd(rest, experiment.model.heads, experiment.model.feed_forward)):
         for fsdp in _divisors(math.gcd(rest // tensor, experiment.model.width)):
             if tensor > _WIDEST:
@@ -209,8 +209,8 @@ def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
                     continue  # no rules divide heads and positions
                 rules = "sp"
             data = rest // (tensor * fsdp)
-            found.append(dataclasses.replace(config, rules=rules, data=data, fsdp=fsdp, tensor=tensor))
-    return found
+            shardings.append(dataclasses.replace(config, rules=rules, data=data, fsdp=fsdp, tensor=tensor))
+    return shardings
 
 
 def _divisors(number: int) -> list[int]:
@@ -219,7 +219,7 @@ def _divisors(number: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Formulas:
-    """What is known of a step before anything compiles: to order what is compiled, and to leave out what cannot fit."""
+    """Bytes and seconds of a step by formula, to order candidates and to leave out those that cannot fit."""
 
     model: BlockConfig
     chip_flops: float
@@ -235,8 +235,8 @@ class _Formulas:
 
     @classmethod
     def of(cls, experiment: Experiment, devices: Sequence[jax.Device]) -> "_Formulas":
-        """The sizes of an experiment on such devices, all of them together."""
-        setting = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), rehearse=True)
+        """The sizes of an experiment, over all devices together."""
+        setting = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
         abstract, batch = setting.abstract, abstract_batch(setting.task)
         sizes = split_arguments({"state": abstract, "parameters": abstract.variables.params})
         names = by_path(setting.model.axes().params, is_names)
@@ -281,7 +281,7 @@ class _Formulas:
             Remat.NONE: 3 * model.width + (inner + of_heads) / sharding.tensor,
         }[remat]
         tokens = self.tokens / (parts * self.accumulate)
-        # Of the state, experts have the part that they have of the parameters: moments and averages are as large.
+        # The experts' share of the state is that of the parameters: moments and averages are as large.
         own = (1 - self.of_experts + self.of_experts / expert) / (sharding.fsdp * sharding.tensor)
         return (self.state + self.parameters) * own + tokens * self.layers * kept * self.item
 
@@ -289,8 +289,8 @@ class _Formulas:
         """Operations over their rate, and the bytes of the collectives of each axis over that of all links.
 
         Divided parameters are gathered twice for each micro-batch and their gradients scattered once; whole ones have
-        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. What goes
-        to experts and back hardly differs between meshes that divide them alike, and is left out.
+        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. The
+        exchange with experts hardly differs between meshes of one `expert` size, and is left out.
         """
         data, fsdp, tensor = sharding.data * max(sharding.expert, 1), sharding.fsdp, sharding.tensor
         compute = _AGAIN[remat] * self.flops / (self.devices * self.chip_flops)

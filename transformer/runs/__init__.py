@@ -1,1 +1,1 @@
-"""A run as it lies in its directory: its files by name, its checkpoints and records, and the processes that share it."""
+"""Run directories: their files by name, checkpoints, records, and the processes that share them."""

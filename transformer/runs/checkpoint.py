@@ -1,6 +1,6 @@
-"""Checkpoints of a whole training state: written by orbax, verified leaf by leaf when they come back.
+"""Checkpoints of a whole training state: written by orbax, verified leaf by leaf when restored.
 
-Orbax restores flipped bits and casts types without a word, so every checkpoint carries a manifest beside
+Orbax restores flipped bits and casts types without a word, so every checkpoint has a manifest beside
 its arrays: the shape, type and digest of every leaf (transformer.runs.digest), and the SHA-256 of the manifest
 itself. Of several processes each writes, reads and verifies what it holds; a checkpoint can be restored on any number
 of processes and devices, in any sharding.
@@ -34,7 +34,7 @@ class DamagedCheckpoint(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class StoredLeaf:
-    """What the manifest says of one leaf, digest apart."""
+    """A leaf as the manifest describes it, without its digest."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -44,7 +44,7 @@ class StoredLeaf:
 
 
 def _described(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
-    """What a manifest says of its leaves."""
+    """The leaves of a manifest by path."""
     return {name: StoredLeaf(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
 
 
@@ -89,13 +89,13 @@ def _sha256(leaves: Any, metadata: Any) -> str:
 
 
 def _manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    found = digests(stored)
+    sums = digests(stored)
     leaves: dict[str, Any] = {}
     for name, leaf in state.items():
-        leaves[name] = {**dataclasses.asdict(_describe(leaf)), "digest": found[name]}
+        leaves[name] = {**dataclasses.asdict(_describe(leaf)), "digest": sums[name]}
         if _is_key(leaf):
             leaves[name]["implementation"] = str(jax.random.key_impl(leaf))
-    # One trip through JSON first: a tuple or an integer key must not change the digest on the way back.
+    # As JSON returns it: a tuple or an integer key must not change the digest.
     plain = json.loads(json.dumps({"leaves": leaves, "metadata": dict(metadata)}))
     return {**plain, "sha256": _sha256(plain["leaves"], plain["metadata"])}
 
@@ -105,9 +105,9 @@ def _restore_arguments(leaf: Any) -> ocp.RestoreArgs:
         return ocp.RestoreArgs(restore_type=np.ndarray)
     sharding = _sharding(leaf)
     if _is_key(leaf):
-        # Of the shape of the keys' bits, whose last axis no sharding of keys speaks of.
+        # The bits of keys have one more axis than the keys, which their sharding does not mention.
         return ocp.ArrayRestoreArgs(sharding=sharding)
-    # The shapes are known to be equal; strict makes orbax refuse instead of padding should they ever differ.
+    # The shapes were compared before; strict makes orbax refuse others instead of padding.
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype, strict=True)
 
 
@@ -116,7 +116,7 @@ def _sharding(leaf: Any) -> jax.sharding.Sharding:
 
 
 def _as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
-    """The leaf that the caller knows, made from the array that was stored for it."""
+    """The leaf in the caller's form, from the stored array."""
     if _is_key(expected):
         key = jax.random.wrap_key_data(stored, impl=entry["implementation"])
         return key if expected.sharding is None else jax.device_put(key, expected.sharding)
@@ -129,8 +129,8 @@ class Checkpoints:
     """The checkpoints of one run: `<directory>/<step>/`, the newest `keep` of them.
 
     A save returns once the state is safe to donate and goes on in the background; the next save, any
-    question about what is there, and `close` wait for it and raise what it raised. Several processes do all of
-    this together, and the first says what is there.
+    query of the steps, and `close` wait for it and raise its error. Several processes call all methods together, and
+    the first one's list of steps counts.
     """
 
     def __init__(self, directory: str | Path, keep: int):
@@ -190,7 +190,7 @@ class Checkpoints:
         return max(self.steps(), default=None)
 
     def drop_after(self, step: int) -> None:
-        """Delete the checkpoints beyond `step`: a run that goes on from there will save them again."""
+        """Delete the checkpoints beyond `step`: a run resumed at `step` saves them again."""
         for later in self.steps():
             if later > step:
                 self._manager.delete(later)
@@ -202,7 +202,7 @@ class Checkpoints:
         the first device's is taken), arrays, keys or numbers.
 
         Errors: UserError naming the first leaf that differs in name, shape or type, before anything is read,
-        or for a step that is not there; DamagedCheckpoint naming the leaf whose bytes changed.
+        or for a step without a checkpoint; DamagedCheckpoint naming the leaf whose bytes changed.
         """
         manifest = self._load_manifest(step)
         return self._restore(step, manifest, abstract, ()), manifest["metadata"]
@@ -217,7 +217,7 @@ class Checkpoints:
     def leaves(self, step: int) -> dict[str, StoredLeaf]:
         """The shape and type of every leaf of the state of `step`, by its path; no array is read.
 
-        Errors: as `restore`, for the step and what says this of it.
+        Errors: as `restore`, for the step and its manifest.
         """
         return _described(self._load_manifest(step)["leaves"])
 
@@ -227,12 +227,12 @@ class Checkpoints:
         Errors: as `restore`, over these leaves.
         """
         manifest = self._load_manifest(step)
-        there = _described(manifest["leaves"])
-        self._compare(step, {name: there[name] for name in abstract if name in there}, abstract)
+        saved = _described(manifest["leaves"])
+        self._compare(step, {name: saved[name] for name in abstract if name in saved}, abstract)
         return self._verified(step, manifest, abstract)
 
     def close(self) -> None:
-        """Wait for a save under way and let go of the threads; raises what the save raised."""
+        """Wait for a save under way and end the threads; raises the error of the save."""
         try:
             self._manager.wait_until_finished()
         finally:
@@ -242,7 +242,7 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def _damaged(self, step: int, what: str) -> DamagedCheckpoint:
-        # Never "delete it": the others are not known to be sound either.
+        # No advice to delete it: the other checkpoints may be damaged as well.
         others = [other for other in self._listed() if other != step]
         back = f"step {others[-1]}" if others else "the start"
         advice = f"move it away to go back to {back}"
@@ -251,7 +251,7 @@ class Checkpoints:
     def _load_manifest(self, step: int) -> dict[str, Any]:
         steps = self.steps()
         if step not in steps:
-            raise UserError(f"no checkpoint of step {step} in {self._directory}: there are {steps or 'none'}")
+            raise UserError(f"no checkpoint of step {step} in {self._directory}, which has {steps or 'none'}")
         try:
             manifest = self._manager.restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
             sound = manifest["sha256"] == _sha256(manifest["leaves"], manifest["metadata"])
@@ -264,8 +264,8 @@ class Checkpoints:
     def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
         expected = _named_leaves(abstract, prefix)
         inside = "".join(f"{name}/" for name in prefix)
-        there = _described(manifest["leaves"])
-        self._compare(step, {name: leaf for name, leaf in there.items() if f"{name}/".startswith(inside)}, expected)
+        saved = _described(manifest["leaves"])
+        self._compare(step, {name: leaf for name, leaf in saved.items() if f"{name}/".startswith(inside)}, expected)
         restored = self._verified(step, manifest, expected)
         return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
 
@@ -283,22 +283,22 @@ class Checkpoints:
                 stored[name] = jax.make_array_from_callback(array.shape, _sharding(expected[name]), array.__getitem__)
         return {name: _as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()}
 
-    def _compare(self, step: int, there: Mapping[str, StoredLeaf], expected: Mapping[str, Any]) -> None:
-        here = {name: _describe(leaf) for name, leaf in expected.items()}
-        for name in here | dict(there):
-            if there.get(name) != here.get(name):
+    def _compare(self, step: int, saved: Mapping[str, StoredLeaf], expected: Mapping[str, Any]) -> None:
+        wanted = {name: _describe(leaf) for name, leaf in expected.items()}
+        for name in wanted | dict(saved):
+            if saved.get(name) != wanted.get(name):
                 raise UserError(
                     f"checkpoint {step} in {self._directory} is of another model or version: leaf {name!r} is "
-                    f"{there.get(name, 'absent')} there and {here.get(name, 'absent')} here; "
+                    f"{saved.get(name, 'absent')} in the checkpoint and {wanted.get(name, 'absent')} in this run; "
                     "give the config and the version that it was trained with, or another --workdir"
                 )
 
     def _read(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """The stored arrays by name, unverified; on an unreadable file, finds the leaf that it spoils."""
+        """The stored arrays by name, unverified; of an unreadable file, the error names the leaf."""
         try:
             return self._read_together(step, leaves)
         except Exception as error:
-            if jax.process_count() > 1:  # the others do not read again with this one
+            if jax.process_count() > 1:  # a second read needs all processes
                 raise self._damaged(step, f"process {jax.process_index()} cannot read state/") from error
             for name, leaf in leaves.items():
                 try:

@@ -1,4 +1,4 @@
-"""Digests of arrays, found where their shards lie: they depend on neither the sharding nor the number of processes.
+"""Digests of arrays, computed shard by shard: they depend on neither the sharding nor the number of processes.
 
 An array is a sequence of 32-bit words w_p, p = 0, 1, ... in C order: an element of one or two bytes is one word, one of
 eight is two. With z_p = p G + w_p mod 2^64, its digest is the pair of sums over p, mod 2^64, of two scramblings of z_p
@@ -7,7 +7,7 @@ eight is two. With z_p = p G + w_p mod 2^64, its digest is the pair of sums over
 they are: an array whose words were changed, exchanged, zeroed or shifted has other z, and the same two sums by a chance
 of about 2^-128. Sums of integers are exact in any order, so that each process adds up what it holds.
 
-It is made against accidents, not against forgers.
+It detects accidents, not forgery.
 """
 
 import concurrent.futures
@@ -27,7 +27,7 @@ _BLOCK = 1 << 15  # words at a time, so that the passes over them stay in a core
 
 
 class _Part(NamedTuple):
-    """A part of an array that lies on this process: where, what, and which copies of the array it is a part of."""
+    """A shard of this process: its index in the array, its values, and the copies of the array that it is part of."""
 
     where: tuple[slice, ...]
     values: Any
@@ -35,12 +35,10 @@ class _Part(NamedTuple):
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """The digest of every array, by name; all processes call it together and get the same.
-
-    Of an array that has several copies the first one counts.
+    """The digest of every array, by name, of its first copy; all processes call it together and get the same.
     """
-    found = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
-    return {name: _text(sums) for name, sums in zip(arrays, _over_processes(list(found.values())), strict=True)}
+    sums = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
+    return {name: _text(total) for name, total in zip(arrays, _over_processes(list(sums.values())), strict=True)}
 
 
 def differing(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
@@ -48,19 +46,19 @@ def differing(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[st
 
     All processes call it together and get the same.
     """
-    found = _summed({name: _copies(array) for name, array in arrays.items()}, arrays)
-    # What a process holds whole it judges alone; copies whose parts lie on several processes are added up.
-    here = [name for name, array in arrays.items() if _is_whole_here(array)]
-    scattered = [name for name in arrays if name not in set(here)]
-    judged = [np.array([[_text(found[name][0]) != expected[name]] * 2], np.uint64) for name in here]
-    together = _over_processes([*judged, *(found[name] for name in scattered)])
-    wrong = {name for name, count in zip(here, together, strict=False) if count.any()}
-    owners = [name for name in scattered for _ in found[name]]
-    wrong |= {name for name, sums in zip(owners, together[len(here) :], strict=True) if _text(sums) != expected[name]}
+    summed = _summed({name: _copies(array) for name, array in arrays.items()}, arrays)
+    # A process compares its whole arrays alone; the sums of a copy on several processes are added up first.
+    local = [name for name, array in arrays.items() if _is_whole(array)]
+    scattered = [name for name in arrays if name not in set(local)]
+    judged = [np.array([[_text(summed[name][0]) != expected[name]] * 2], np.uint64) for name in local]
+    together = _over_processes([*judged, *(summed[name] for name in scattered)])
+    wrong = {name for name, count in zip(local, together, strict=False) if count.any()}
+    owners = [name for name in scattered for _ in summed[name]]
+    wrong |= {name for name, sums in zip(owners, together[len(local) :], strict=True) if _text(sums) != expected[name]}
     return [name for name in arrays if name in wrong]
 
 
-def _is_whole_here(array: Any) -> bool:
+def _is_whole(array: Any) -> bool:
     if not isinstance(array, jax.Array) or not array.size:
         return True
     return array.is_fully_addressable or array.is_fully_replicated
@@ -69,19 +67,19 @@ def _is_whole_here(array: Any) -> bool:
 def _first_copy(array: Any) -> list[_Part]:
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return [_Part(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
-    # Every process has it, and the first says so.
+    # Every process has it: the first one's counts.
     return _copies(array)[1] if jax.process_index() == 0 else []
 
 
 def _copies(array: Any) -> tuple[int, list[_Part]]:
-    """How many copies are told apart, and the distinct parts that lie here; one that is whole here is one copy."""
+    """The number of separate copies, and this process's distinct shards; an array whole on a process is one copy."""
     if not isinstance(array, jax.Array):
         return 1, [_Part((slice(None),) * array.ndim, array)]
     parts: dict[tuple[slice, ...], _Part] = {}
     for shard in array.addressable_shards:
         before = parts.get(shard.index, _Part(shard.index, shard.data, ()))
         parts[shard.index] = before._replace(copies=(*before.copies, shard.replica_id))
-    if _is_whole_here(array):
+    if _is_whole(array):
         return 1, [part._replace(copies=(0,)) for part in parts.values()]
     cut = array.size // math.prod(array.sharding.shard_shape(array.shape))
     return len(array.sharding.device_set) // cut, list(parts.values())
@@ -90,14 +88,14 @@ def _copies(array: Any) -> tuple[int, list[_Part]]:
 def _summed(
     copies: Mapping[str, tuple[int, Sequence[_Part]]], arrays: Mapping[str, Any]
 ) -> dict[str, UInt64[np.ndarray, "copies 2"]]:
-    """The two sums of every copy of every array, over the parts of it that lie here."""
-    found = {name: np.zeros((count, 2), np.uint64) for name, (count, _) in copies.items()}
+    """The two sums of every copy of every array, over this process's shards."""
+    totals = {name: np.zeros((count, 2), np.uint64) for name, (count, _) in copies.items()}
     work = [(name, part) for name, (_, parts) in copies.items() for part in parts]
-    with concurrent.futures.ThreadPoolExecutor() as pool:  # NumPy lets go of the interpreter lock
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # NumPy releases the interpreter lock
         sums = pool.map(lambda each: _sums(each[1], arrays[each[0]].shape), work)
         for (name, part), of_part in zip(work, sums, strict=True):
-            found[name][list(part.copies)] += of_part
-    return found
+            totals[name][list(part.copies)] += of_part
+    return totals
 
 
 def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
@@ -110,7 +108,7 @@ def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
     starts = _starts(part.where, shape) * np.uint64(words.size // values.size)
     shifted, scrambled = np.empty((2, _BLOCK), np.uint64)
     for z in _blocks(starts, words.reshape(len(starts), -1)):
-        # In place all along: new arrays would take longer than what is done with them.
+        # In place: allocating new arrays would take longer than the arithmetic.
         t, y = shifted[: z.size], scrambled[: z.size]
         np.bitwise_xor(z, np.right_shift(z, 30, out=t), out=z)
         np.multiply(z, _FIRST, out=z)
@@ -130,9 +128,9 @@ def _starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarr
         last -= 1
     starts = np.zeros(1, np.uint64)
     for axis, (first, end) in enumerate(bounds[:last]):
-        # Of the last axis that is divided the elements are neighbours: one run.
-        here = np.arange(first, first + 1 if axis == last - 1 else end, dtype=np.uint64)
-        starts = (starts[:, None] + here * np.uint64(math.prod(shape[axis + 1 :]))).reshape(-1)
+        # Along the last divided axis the elements are contiguous: one run.
+        indices = np.arange(first, first + 1 if axis == last - 1 else end, dtype=np.uint64)
+        starts = (starts[:, None] + indices * np.uint64(math.prod(shape[axis + 1 :]))).reshape(-1)
     return starts
 
 
@@ -154,12 +152,12 @@ def _blocks(
 
 def _over_processes(sums: Sequence[UInt64[np.ndarray, "some 2"]]) -> UInt64[np.ndarray, "all 2"]:
     """The sums of all processes added up, in one exchange."""
-    here = np.concatenate([np.zeros((0, 2), np.uint64), *sums])
-    if jax.process_count() == 1 or not here.size:
-        return here
+    local = np.concatenate([np.zeros((0, 2), np.uint64), *sums])
+    if jax.process_count() == 1 or not local.size:
+        return local
     # As 32-bit words: jax has no wider integers unless it is told so.
-    everywhere = np.asarray(multihost_utils.process_allgather(here.view(np.uint32)))
-    return np.ascontiguousarray(everywhere).view(np.uint64).sum(axis=0)
+    gathered = np.asarray(multihost_utils.process_allgather(local.view(np.uint32)))
+    return np.ascontiguousarray(gathered).view(np.uint64).sum(axis=0)
 
 
 def _text(sums: UInt64[np.ndarray, "2"]) -> str:

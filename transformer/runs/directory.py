@@ -30,7 +30,7 @@ class RunDirectory:
     """The files of one run by name. `open` a run to read it, `claim` it to train in it."""
 
     path: Path
-    fresh: bool = False  # claimed without a run in it
+    fresh: bool = False  # claimed without an earlier run
 
     @property
     def config_file(self) -> Path:
@@ -54,7 +54,7 @@ class RunDirectory:
 
     @property
     def samples_file(self) -> Path:
-        """What the model said of sample inputs, a JSON object a line."""
+        """The model's outputs for sample inputs, a JSON object a line."""
         return self.path / "samples.jsonl"
 
     @property
@@ -79,7 +79,7 @@ class RunDirectory:
 
     @property
     def log_file(self) -> Path:
-        """What the run logged, and warnings of the libraries."""
+        """The run's log, and warnings of the libraries."""
         return self.path / "log.txt"
 
     @classmethod
@@ -106,12 +106,12 @@ class RunDirectory:
         """The directory at `path`, made or resumed, for this process alone while the context lasts.
 
         `config` is the resolved config, ready for JSON. On a resumed run it must equal the recorded one but
-        for `may_change`: dotted keys, each standing for all that is under it too. A process that dies, however it
-        dies, holds its directory no longer.
+        for `may_change`: dotted keys, each with all keys under it. A process that dies, in any way, releases its
+        directory.
 
         Errors: UserError, with the directory as it was, when a live process holds it, when it holds something
         other than a run, when the config differs (naming the first key), or when it cannot be written; in a bucket
-        also in the midst of the context, when the directory is lost to another process.
+        also inside the context, when another process has taken the directory over.
         """
         directory = cls(locate(path))
         storage = storage_of(directory.path)
@@ -119,10 +119,10 @@ class RunDirectory:
         with contextlib.ExitStack() as stack:
             with _usable(directory.path):
                 storage.reach(directory.path)
-                # Before the lock, whose file must not appear in a directory that is then refused.
+                # Before the lock, so that a refused directory gets no lock file.
                 directory._check(plain, may_change)
                 stack.enter_context(storage.claim(directory.path, _LOCK))
-                directory._check(plain, may_change)  # another process may have been here in between
+                directory._check(plain, may_change)  # another process may have started in between
                 fresh = not directory.config_file.exists()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
@@ -135,9 +135,9 @@ class RunDirectory:
         write_json(self.environment_file, [*starts[:-1], {**starts[-1], **facts}])
 
     def abandon(self) -> None:
-        """Empty a directory in which no run had been, so that a corrected config can start there.
+        """Empty a new run's directory, so that a corrected config can start in it.
 
-        Errors: ValueError where there was a run before, or training has begun: that is never thrown away.
+        Errors: ValueError for a directory that held a run before, or a run that has trained: neither is ever deleted.
         """
         if not self.fresh or self.checkpoints.exists():
             raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
@@ -148,7 +148,7 @@ class RunDirectory:
                 entry.unlink()
 
     def facts(self) -> dict[str, Any]:
-        """All that environment.json says, of each fact the latest."""
+        """The latest value of each fact in environment.json."""
         return {name: value for start in self._starts() for name, value in start.items()}
 
     def config(self) -> dict[str, Any]:
@@ -160,10 +160,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def log_to_file(self) -> Iterator[None]:
-        """Append to log.txt, while the context lasts, what is logged.
+        """Append log messages to log.txt while the context lasts.
 
-        That is INFO and above from `transformer`, WARNING and above from everybody else; nothing that speaks of
-        another run of this process.
+        They are INFO and above from `transformer`, WARNING and above from other libraries, without those of another
+        run of this process.
         """
         lines = _LogLines(storage_of(self.log_file).append_to(self.log_file))
         handler = logging.StreamHandler(lines)
@@ -187,7 +187,7 @@ class RunDirectory:
         if self.config_file.exists():
             self._check_config(config, may_change)
         elif self.path.is_dir():
-            # A start that was killed before it wrote its config leaves these behind.
+            # Files of a start that was killed before it wrote its config.
             names = {entry.name for entry in self.path.iterdir()} - {_LOCK}
             others = {name for name in names if not (name.startswith(_CONFIG) and name.endswith(".new"))}
             if others:
@@ -197,10 +197,10 @@ class RunDirectory:
                 )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        here, there = as_texts(config), as_texts(self.config())
-        for key in here | there:
+        new, recorded = as_texts(config), as_texts(self.config())
+        for key in new | recorded:
             free = any(key == name or key.startswith(f"{name}.") for name in may_change)
-            now, before = here.get(key, _ABSENT), there.get(key, _ABSENT)
+            now, before = new.get(key, _ABSENT), recorded.get(key, _ABSENT)
             if not free and now != before:
                 raise UserError(
                     f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "
@@ -212,18 +212,18 @@ class RunDirectory:
 
 
 class _LogLines:
-    """What a log writes its lines to: a file that grows."""
+    """The stream of a log handler, which appends to a file."""
 
     def __init__(self, file: Appended):
         self._file = file
 
     def write(self, text: str) -> None:
-        # That a directory is lost is told by what trains in it, once.
+        # The training process reports once that its directory is lost.
         with contextlib.suppress(Lost):
             self._file.append(text.encode())
 
     def flush(self) -> None:
-        """Nothing: a log asks for it at every line, and the file says itself when it is written."""
+        """Nothing: a log handler calls it at every line, and the file flushes itself."""
 
     def close(self) -> None:
         self._file.close()
@@ -231,7 +231,7 @@ class _LogLines:
 
 @contextlib.contextmanager
 def _usable(path: Path) -> Iterator[None]:
-    """A place that cannot be asked or written to is a mistake of whoever named it."""
+    """Raise a UserError where storage cannot be reached or written."""
     try:
         yield
     except OSError as error:
@@ -245,8 +245,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """What a run's figures depend on beside its config; a fact that cannot be had is None."""
-    import jax  # what only reads a run does without
+    """The facts beside its config that a run's figures depend on; unknown ones are None."""
+    import jax  # processes that only read runs do not need jax
 
     devices = jax.devices()
     return {
@@ -263,7 +263,7 @@ def environment() -> dict[str, Any]:
 
 
 def _cores() -> int | None:
-    """The cores that this process may use: by their number products are divided, which is seen in the last bits."""
+    """The cores that this process may use: their number divides matrix products, which changes the last bits."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
@@ -283,7 +283,7 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        # An installed package can lie inside somebody else's checkout.
+        # An installed package may lie inside another project's checkout.
         if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
             return None
         commit = git("rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""One run on several processes: how they find one another, who decides, and how they end together.
+"""One run on several processes: how they find one another, how the first decides, and how they end together.
 
 A process learns of the others in one of these ways, the first that applies:
 
@@ -8,15 +8,15 @@ A process learns of the others in one of these ways, the first that applies:
     Slurm                          srun with more than one task: SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS,
                                    SLURM_PROCID, SLURM_LOCALID
     Open MPI                       mpirun with more than one process: OMPI_MCA_orte_hnp_uri, OMPI_COMM_WORLD_SIZE ...
-    a TPU pod                      what the TPU's own machine or GKE says (jax asks for it)
+    a TPU pod                      the metadata of the TPU's machine or of GKE (read by jax)
 
-Every process runs the same program on the same data and makes the same programs in the same order. What one alone can
-know (is the directory free, which checkpoint is the newest) the first decides for all.
+Every process runs the same program on the same data and makes the same programs in the same order. Where
+their answers could differ (is the directory free, which checkpoint is the newest) the first decides for all.
 
-They end together. A process that fails ends at once, without the farewell that jax would wait for; one that was killed,
-or has stopped, is missed after `HEARTBEAT` seconds. Those that it leaves end with an error of the collective operation
-that they were in, or are ended by jax, which says which process was lost. A process that lives but does not get on (its
-data hang, say) is not missed: its heart beats, and the others wait.
+They end together. A process that fails ends at once, without the shutdown barrier of jax; one that was killed or
+stopped counts as lost after `HEARTBEAT` seconds. The others end with an error of their collective operation, or are
+ended by jax, which names the lost process. A process that lives but makes no progress (its data hang, say) is not
+detected: its heart beats, and the others wait.
 """
 
 import contextlib
@@ -51,11 +51,11 @@ def start(
     environment: Mapping[str, str] = os.environ,
     files: Path = Path("/"),
 ) -> bool:
-    """Join the other processes of this run, before jax is used; False where there are none.
+    """Join the other processes of this run, before jax is used; False for a single process.
 
     `heartbeat` is after how many seconds of silence a process counts as lost.
 
-    Errors: UserError for what is given by halves or cannot be.
+    Errors: UserError for incomplete or invalid settings.
     """
     if heartbeat < 1:
         raise UserError(f"--heartbeat={heartbeat} must be at least 1 second")
@@ -69,7 +69,7 @@ def start(
     recognised = bool(settings) or _started_by_slurm(environment) or _started_by_mpi(environment)
     if not (recognised or _has_tpu(environment, files)):
         return False
-    # It would take SIGTERM for a notice of preemption and live on; what a run goes on from is its last checkpoint.
+    # jax would treat SIGTERM as a notice of preemption and go on; a run resumes from its last checkpoint instead.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
@@ -77,7 +77,7 @@ def start(
     except ValueError:
         if recognised:
             raise
-        return False  # a TPU that nothing says is part of a pod
+        return False  # a TPU without signs of a pod
     return True
 
 
@@ -131,9 +131,9 @@ def primary() -> bool:
 
 
 def decided[T](decide: Callable[[], T]) -> T:
-    """What `decide` returns on the first process, on all of them: it is called there alone. JSON must hold it.
+    """Call `decide` on the first process and return its value, which JSON must be able to hold, on all of them.
 
-    A UserError is raised on all of them; what else is raised ends the first process, and with it the others.
+    A UserError is raised on all of them; any other error ends the first process, and with it the others.
     """
     if jax.process_count() == 1:
         return decide()
@@ -150,9 +150,9 @@ def decided[T](decide: Callable[[], T]) -> T:
 
 
 def in_turn[T](make: Callable[[], T]) -> T:
-    """What `make` returns here, called on the first process before it is on the others.
+    """Call `make` on every process, on the first one before the others: it can write files that they then read.
 
-    So the first can make files that the others then find. Errors: as `decided`.
+    Errors: as `decided`.
     """
     made: list[T] = []
     decided(lambda: made.append(make()))
@@ -172,7 +172,7 @@ def claimed(path: str | Path, config: Mapping[str, Any], *, may_change: Collecti
             held.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
             return held[0].fresh
 
-        # All meet before one waits for a lease: gloo gives a process half a minute to come to the first exchange.
+        # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
         decided(lambda: None)
         fresh = decided(claim)
         yield held[0] if held else RunDirectory(locate(path), fresh)
@@ -182,7 +182,7 @@ def claimed(path: str | Path, config: Mapping[str, Any], *, may_change: Collecti
 def _told(message: bytes) -> bytes:
     """The message of the first process."""
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
-    # In whole blocks: another length is another program to compile.
+    # In whole blocks, since each length compiles another program.
     block = np.zeros(-(-length // _BLOCK) * _BLOCK, np.uint8)
     if primary():
         block[:length] = np.frombuffer(message, np.uint8)

@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 
 class Metric(NamedTuple):
-    """A number that runs report, written "split/name", as "validation/loss" or "validation/exact_match/de"."""
+    """The name of a number that runs report, written "split/name", as "validation/loss" or "validation/exact_match/de"."""
 
     split: str
     name: str
@@ -43,7 +43,7 @@ def parse_metric(text: str) -> Metric:
 
 
 def read_records(path: str | Path, keys: Collection[str] = ("step", "split")) -> list[Record]:
-    """The records of a file in order, none where there is no file yet; a number that was not finite is None.
+    """The records of a file in order, none where the file does not exist yet; a number that was not finite is None.
 
     A last line that is being written, or was torn by a kill, is left out.
 
@@ -58,11 +58,11 @@ def read_records(path: str | Path, keys: Collection[str] = ("step", "split")) ->
 
 
 def read_last_records(path: Path) -> list[Record]:
-    """The last records of a run's metrics, at no more cost when the file is long.
+    """The last records of a run's metrics, at a cost that does not depend on the file's length.
 
     Errors: as `read_records`.
     """
-    if not isinstance(path, Path):  # in a bucket, where an object is read whole
+    if not isinstance(path, Path):  # a bucket's objects are read whole
         return read_records(path)
     try:
         with path.open("rb") as file:
@@ -103,7 +103,7 @@ def _record(line: bytes) -> Record | None:
 
 
 def reached(records: Sequence[Record], metric: Metric) -> Reached | None:
-    """The last report of a metric; None where there is none."""
+    """The last report of a metric; None where the run has not reported it."""
     for record in reversed(records):
         if record["split"] == metric.split and metric.name in record:
             return Reached(record["step"], record[metric.name])
@@ -111,7 +111,7 @@ def reached(records: Sequence[Record], metric: Metric) -> Reached | None:
 
 
 def last_step(records: Sequence[Record]) -> int:
-    """The last step that reported anything; 0 where none did."""
+    """The last step that reported a number, or 0."""
     return max((record["step"] for record in records), default=0)
 
 

@@ -36,13 +36,13 @@ def diagonal_links(source_words: int, target_words: int) -> set[Link]:
     return {(round(target * stretch), target) for target in range(target_words)}
 
 
-def alignment_error_rate(found: Sequence[set[Link]], known: Sequence[Links]) -> float:
+def alignment_error_rate(predicted: Sequence[set[Link]], known: Sequence[Links]) -> float:
     """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
 
-    S are the sure links and P the possible ones, S among them; A is what was found.
+    S are the sure links and P the possible ones, S among them; A is the predicted links.
     """
     agreed = total = 0
-    for links, truth in zip(found, known, strict=True):
+    for links, truth in zip(predicted, known, strict=True):
         agreed += len(links.intersection(truth.sure)) + len(links.intersection(truth.possible))
         total += len(links) + len(truth.sure)
     return 1 - agreed / total

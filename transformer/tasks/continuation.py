@@ -21,21 +21,20 @@ from transformer.tasks.text_data import padded
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
     """Prompts as one batch of `tokens` [B, P], padded behind their `lengths` [B].
 
-    They begin as the tokenizer's published texts do; a text of no tokens with the begin token in any case, or behind
-    the end of another document.
+    They begin with the tokenizer's opening tokens; an empty text becomes the begin token, or else the end token.
 
-    Errors: UserError for a text of no tokens where no token begins one.
+    Errors: UserError for an empty text where the tokenizer has neither token.
     """
     opening = tokenizer.begin if tokenizer.begin is not None else tokenizer.end
     encoded = [[*tokenizer.opening, *ids] for ids in tokenizer.encode(texts)]
     encoded = [[opening] if not ids and opening is not None else ids for ids in encoded]
     if not all(encoded):
-        raise UserError("there is nothing to continue: give a text by --text, or one a line on standard input")
+        raise UserError("no text to continue: give one by --text, or one a line on standard input")
     return padded(encoded, tokenizer)
 
 
 def roll_out(view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Decoding) -> Rollout:
-    """What a model says behind the prompts; pure, so that it can run under jit."""
+    """The model's continuations of the prompts, a pure function that can run under jit."""
     inputs = {name: jnp.asarray(prompts[name]) for name in ("tokens", "lengths")}
     return generate(
         view.model,

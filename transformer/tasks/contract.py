@@ -1,4 +1,4 @@
-"""What every task gives to the step and the loop."""
+"""The interface between a task and the training step, the loop and the commands."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,9 +20,9 @@ Batch = Mapping[str, np.ndarray | Array]
 
 
 class View(NamedTuple):
-    """All that a loss, an evaluation or a probe may see of a training run.
+    """The part of a training state that a loss, an evaluation or a probe may read.
 
-    `capture` is what a loss passes to its model, so that a training step can observe its heads.
+    `capture`: what a loss passes to its model, so that a training step can measure its heads.
     """
 
     model: Model
@@ -35,11 +35,11 @@ class View(NamedTuple):
 
 
 class LossAux(NamedTuple):
-    """What a loss returns beside its value.
+    """The result of a loss beside its value.
 
     `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up; `captured`
-    is what the model returned for the view's `capture`, sums that add up as well; `losses` are what the model itself
-    adds to the loss, which the step divides and adds.
+    is what the model returned for the view's `capture`, sums that add up as well; `losses` are the model's auxiliary
+    losses, which the step divides and adds.
     """
 
     state: PyTree
@@ -50,7 +50,7 @@ class LossAux(NamedTuple):
 
     @classmethod
     def of(cls, aux: Aux, extra: PyTree, metrics: Mapping[str, Float[Array, ""]]) -> "LossAux":
-        """What a loss of one pass of the model returns: everything that the pass returned goes on."""
+        """The result of a loss that makes one pass of the model: all fields of the pass are copied."""
         return cls(aux.state, extra, metrics, aux.maps, aux.losses)
 
 
@@ -67,7 +67,7 @@ class Objective:
 
 
 class Report(NamedTuple):
-    """What an evaluation found: numbers by name, samples to look at, and a note on how it was measured."""
+    """The result of an evaluation: numbers by name, samples to read, and a note on how they were measured."""
 
     scalars: Mapping[str, float]
     samples: Sequence[Mapping[str, str]] = ()
@@ -79,13 +79,13 @@ EvaluationStep = Callable[[View, Batch, Key[Array, ""]], tuple[PyTree, PyTree]]
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Something measured over a set of batches.
+    """A measurement over a set of batches.
 
     `step` is compiled; it returns sums, added over batches, and rows, joined over batches along their first
     axis. `finish` makes the report from both on the host. `at_end` evaluations run once, when training is over;
     the others at the run's cadence as well. Evaluations that share `step` share its compilation. `parameters`
-    names what is evaluated: "raw", or an average. `reads` are the names of the query and key axes of the maps that
-    it is about: a model without such a site does without the evaluation.
+    names what is evaluated: "raw", or an average. `reads` names the query and key axes of the
+    maps that it needs: a model without such a site skips the evaluation.
     """
 
     name: str
@@ -102,12 +102,12 @@ class Evaluation:
         return self.reads is None or bool(between(sites, *self.reads))
 
 
-# A pass over fixed texts that captures what is asked for.
+# A pass over fixed texts that returns the maps of a capture.
 Look = Callable[[Capture], Mapping[str, Captured]]
 
 
 class Request(NamedTuple):
-    """What a trained run is asked: texts, a target language where there are several, and how to decode.
+    """A request to a trained run: texts, a target language if the run knows several, and how to decode.
 
     `decoding` sets fields of transformer.tasks.decoding.Decoding that are not the task's own.
     """
@@ -118,7 +118,7 @@ class Request(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What was said, a line each; what its positions are called; and a pass over it that captures what is asked for."""
+    """A run's answers, a line each; the labels of their positions; and a pass over them that captures maps."""
 
     lines: Sequence[str]
     labels: Labels
@@ -126,11 +126,11 @@ class Answers(NamedTuple):
 
 
 class Task(Protocol):
-    """A problem: what is fed, what is minimised, what is measured, what is mapped."""
+    """A problem: its data, objectives, evaluations and probe batch."""
 
     @property
     def interface(self) -> Interface:
-        """What the task asks of a model."""
+        """The inputs, outputs and vocabularies that a model of this task has."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -138,7 +138,7 @@ class Task(Protocol):
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """What is measured, and when."""
+        """The evaluations of the task."""
 
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
@@ -156,10 +156,10 @@ class Task(Protocol):
         """A pass over the fixed probe batch, whose maps are stored."""
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        """What the probe batch's positions are, on the axes of the model's sites that do not name themselves."""
+        """Names of the probe batch's positions, on the axes of the model's sites that do not name themselves."""
 
     def answer(self, view: View, request: Request) -> Answers:
-        """What a trained model says to new texts, for a person who asks (launch.generate).
+        """A trained model's answers to new texts (launch.generate).
 
         Errors: UserError for what the task cannot do, and for texts that do not fit.
         """
@@ -167,13 +167,13 @@ class Task(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Everything that the library knows of a problem: what a file of `tasks/`, or one's own, exports as TASK.
+    """A kind of task, which a file of `tasks/`, or one outside the library, exports as TASK.
 
     `config` is its section's dataclass; `build(config, directory, rows_multiple)` opens the data, the rows of a batch
-    a multiple of devices x micro-batches; `rehearse(config, rows_multiple)` builds the task over made-up data of the
-    same shapes, so that its programs can be compiled before there are data.
+    a multiple of devices x micro-batches; `synthetic(config, rows_multiple)` builds the task over made-up data of the
+    same shapes, so that its programs can be compiled without the data.
     """
 
     config: type
     build: Callable[[Any, Path, int], Task]
-    rehearse: Callable[[Any, int], Task]
+    synthetic: Callable[[Any, int], Task]

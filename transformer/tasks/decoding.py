@@ -1,4 +1,4 @@
-"""How a run is let to speak: the choices of decoding that every task shares."""
+"""The decoding options that all tasks share."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ class Decoding:
 
     `samples` are drawn from each prompt, by the key of `seed`. `length` is the greatest number of new tokens.
 
-    Errors: UserError for beams together with sampling, and for values that cannot be.
+    Errors: UserError for beams together with sampling, and for values out of range.
     """
 
     length: int = 64
@@ -44,9 +44,9 @@ class Decoding:
 
     @property
     def chooser(self) -> Chooser:
-        """What picks the tokens.
+        """The decoding method: greedy, beam search or sampling.
 
-        Errors: UserError for a temperature, top_k or top_p that cannot be.
+        Errors: UserError for a temperature, top_k or top_p out of range.
         """
         if self._sampled():
             temperature = 1.0 if self.temperature is None else self.temperature
@@ -67,5 +67,5 @@ class Decoding:
         return Constraints(self.repetition_penalty, tuple(range(len(known), vocabulary)), table)
 
     def _sampled(self) -> list[str]:
-        """What asks for sampling."""
+        """The given options that ask for sampling."""
         return [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]

@@ -40,7 +40,7 @@ def fill_in(view: View, tokenizer: AnyTokenizer, texts: Sequence[str], longest: 
         if len(tokens) > longest:
             raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {longest} positions")
     batch = padded(encoded, tokenizer)
-    # Only what stands for text can stand in a text, and rows that the tokenizer does not know are no tokens.
+    # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
     allowed = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
 
     @jax.jit
@@ -48,8 +48,8 @@ def fill_in(view: View, tokenizer: AnyTokenizer, texts: Sequence[str], longest: 
         logits, _ = view.model.apply(variables, batch, train=False)
         return jnp.take(jnp.asarray(allowed), jnp.argmax(logits[..., allowed], axis=-1))
 
-    found = np.asarray(best(view.variables, batch))
-    filled = np.where(batch["tokens"] == tokenizer.mask, found, batch["tokens"])
+    predicted = np.asarray(best(view.variables, batch))
+    filled = np.where(batch["tokens"] == tokenizer.mask, predicted, batch["tokens"])
     return [list(row[:length]) for row, length in zip(filled, batch["lengths"], strict=True)]
 
 

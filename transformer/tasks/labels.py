@@ -1,4 +1,4 @@
-"""What the positions of a probe batch are called and show: what a map's axes are read with."""
+"""Labels of the axes of maps: the names of a probe batch's positions, and the pictures or sounds that they show."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Sized
@@ -25,10 +25,10 @@ class Labels:
 
     `tokens` maps an axis name (as `Site.query.name` and `Site.key.name` say it) to the name of every position of
     each example at its true length, padding excluded; an axis that names its positions itself (`Axis.names`) may be
-    left out. `titles` names the examples. `links` maps a site name to each example's gold links, where a truth is
-    known (transformer.attention.sites.between tells the sites of two axes). `periods` says of an example of random
-    tokens after how many they repeat. `pictures` of a grid's name and `spectrograms` (log magnitudes, low frequencies
-    first) of frames' show what the positions were cut from.
+    left out. `titles` names the examples. `links` maps a site name to each example's gold links, where they are known
+    (transformer.attention.sites.between gives the sites of two axes). `periods` gives the period of each example of
+    repeated random tokens. `pictures` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
+    first) that of frames, to the examples that the positions were cut from.
 
     Errors: ValueError where the parts disagree on the number of examples.
     """

@@ -19,7 +19,7 @@ from transformer.models.interface import CONTINUATION
 from transformer.tasks.continuation import continue_texts, encode_prompts, roll_out
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.rehearsal import made_up_documents
+from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import (
     Documents,
     TextConfig,
@@ -44,9 +44,9 @@ class Batching(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModellingConfig(TextConfig):
-    """A causal language model's problem; `prompts` are continued greedily at every evaluation, to be looked at.
+    """Causal language modelling; `prompts` are continued greedily at every evaluation, as samples to read.
 
-    Beside the text, `repeated` examples of random tokens are mapped, which repeat: on them induction heads show.
+    `repeated` examples of repeated random tokens are mapped beside the text: they show induction heads.
     """
 
     batching: Batching = Batching.WINDOWS
@@ -93,7 +93,6 @@ class LanguageModelling(TextTask):
         self.evaluations = losses if self._prompts is None else (*losses, self._continuations(self._prompts))
 
     def source(self, seed: int) -> Source:
-        """The training batches in the order of a seed."""
         return self._batches(self._train, seed)
 
     def _batches(self, documents: Documents, seed: int | None) -> Windows | Packed:
@@ -161,7 +160,7 @@ class LanguageModelling(TextTask):
         return Evaluation("continuations", config.validation, [prompts], step, finish)
 
     def answer(self, view: View, request: Request) -> Answers:
-        """The texts continued; where no length is asked for, by as much as the model has room for behind the longest.
+        """Continuations of the texts; without a length, up to the model's positions behind the longest text.
 
         Errors: UserError for a language, and for texts that leave no room.
         """
@@ -191,10 +190,10 @@ def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int =
     return LanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-def rehearse(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:
-    """The task over made-up text, without prompts: how many tokens they have only the real tokenizer could say."""
+def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:
+    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
     tokenizer, splits = made_up_documents(config, roles=())
     return LanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(LanguageModellingConfig, build, rehearse)
+TASK = Kind(LanguageModellingConfig, build, synthetic)

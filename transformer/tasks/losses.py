@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.axes import placement
 
-# As many logits are held at once, unless a caller says otherwise: half a GiB of float32.
+# The default number of logits held at once: half a GiB of float32.
 LOGITS_AT_ONCE = 2**27
 
 
@@ -39,7 +39,7 @@ def token_loss(
     plain_BxT = normaliser_BxT - label_logit_BxT
     uniform_BxT = normaliser_BxT - jnp.mean(logits_BxTxV, axis=-1)
     smoothed_BxT = (1 - label_smoothing) * plain_BxT + label_smoothing * uniform_BxT
-    # Against the maximum that is there already: an argmax over the vocabulary is slow on CPUs.
+    # Compared with the maximum, which is computed already: an argmax over the vocabulary is slow on CPUs.
     correct_BxT = label_logit_BxT >= largest_BxT
     smoothed, plain, correct = (
         jnp.sum(jnp.where(counts_BxT, value, 0)) for value in (smoothed_BxT, plain_BxT, correct_BxT)
@@ -62,16 +62,18 @@ def hidden_token_loss(
     """
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]
-    here = placement()
-    divided, along = (1, 1) if here is None else (here.parts("batch") * here.parts("vocabulary"), here.parts("length"))
-    # Of as many positions on every device between which positions are divided.
+    placed = placement()
+    divided, along = 1, 1
+    if placed is not None:
+        divided, along = placed.parts("batch") * placed.parts("vocabulary"), placed.parts("length")
+    # A multiple of the devices between which positions are sharded.
     chunk = max(logits_at_once * divided // (batch * vocabulary), 1) * along
     if chunk >= length:
         return token_loss(score(hidden_BxTxE), labels_BxT, counts_BxT, label_smoothing)
 
     def cut(x: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), (0, -length % chunk), *((0, 0),) * (x.ndim - 2)))
-        # Strided, so that each chunk takes positions of every device's share.
+        # Strided, so that each chunk has positions of every device.
         return jnp.moveaxis(padded.reshape(batch, chunk, -1, *x.shape[2:]), 2, 0)
 
     @jax.checkpoint

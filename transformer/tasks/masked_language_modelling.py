@@ -17,17 +17,16 @@ from transformer.models.interface import FILLING
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.filling import fill_in
 from transformer.tasks.masking import mask_tokens, words_of_row
-from transformer.tasks.rehearsal import made_up_documents
+from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents
 from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, longest_of, reading, real_places
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModellingConfig(TextConfig):
-    """A masked language model's problem: `masked` is the share of the tokens that are predicted, whole words or not.
+    """Masked language modelling: `masked` is the share of the tokens that are predicted, whole words or not.
 
-    Masks are drawn anew whenever a text comes by (Liu et al. 2019, section 4.1); those of an evaluation are always
-    the same.
+    Masks are drawn anew each time that a text is fed (Liu et al. 2019, section 4.1), but fixed in evaluations.
     """
 
     masked: float = 0.15
@@ -61,7 +60,6 @@ class MaskedLanguageModelling(TextTask):
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
 
     def source(self, seed: int) -> Source:
-        """The training batches in the order of a seed."""
         return self._windows(self._train, seed)
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
@@ -98,7 +96,7 @@ class MaskedLanguageModelling(TextTask):
         return Answers(lines, describe(self.tokenizer, shown), reading(view, self.tokenizer, shown))
 
     def _windows(self, documents: Documents, seed: int | None) -> Windows:
-        """Windows between a begin and an end token where there are such; documents that follow each other share one."""
+        """Windows between the tokenizer's begin and end tokens, if it has them, across the bounds of documents."""
         return Windows(
             join(documents, self.tokenizer.end),
             context=self.config.context,
@@ -143,7 +141,7 @@ class MaskedLanguageModelling(TextTask):
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    """What a guesser without a model says: always the most frequent token, or the one most often behind the last.
+    """Guesses without a model: the most frequent token, or the most frequent one behind the token before.
 
     `following_V` is the training text's most frequent token behind each token.
     """
@@ -167,7 +165,7 @@ class Baselines:
         return cls(most_frequent, following)
 
     def predict(self, shown_BxT: Array, mask: int) -> tuple[Array, Array]:
-        """The two guesses for every place, from what a model is shown; behind a mask token both are the first."""
+        """Both guesses for every position of the masked text; behind a mask token both are the most frequent token."""
         before_BxT = jnp.roll(shown_BxT, 1, axis=1)
         known_BxT = (before_BxT != mask) & (jnp.arange(shown_BxT.shape[1]) > 0)
         unigram_BxT = jnp.full_like(shown_BxT, self.most_frequent)
@@ -186,10 +184,10 @@ def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple:
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-def rehearse(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:
+def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:
     """The task over made-up text."""
     tokenizer, splits = made_up_documents(config, roles=("mask",))
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(MaskedLanguageModellingConfig, build, rehearse)
+TASK = Kind(MaskedLanguageModellingConfig, build, synthetic)

@@ -1,4 +1,4 @@
-"""What most tasks leave at its simplest: nothing carried, nothing prepared, nothing evaluated, nothing answered."""
+"""Defaults for simple tasks: no state between steps, no preparation, no evaluations, no answers."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Reque
 
 
 class PlainTask:
-    """The parts of transformer.tasks.contract.Task that a task need not say.
+    """Defaults of transformer.tasks.contract.Task.
 
     A task adds `interface`, `objectives`, `source` and `labels`, and `probed`, the inputs of the examples whose maps
     are stored.
@@ -23,11 +23,9 @@ class PlainTask:
     probed: Mapping[str, np.ndarray]
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from step to step."""
         return {}
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
-        """The batch as it is."""
         return batch, view.extra
 
     def totals(self, batch: Batch) -> dict[str, Float[Array, ""]]:

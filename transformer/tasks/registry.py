@@ -1,4 +1,4 @@
-"""The tasks, found by name: each is a module that exports a TASK."""
+"""The tasks by name: each is a module that exports a TASK."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,13 +33,13 @@ def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
     return TASKS[name_of(config)].build(config, directory, rows_multiple)
 
 
-def rehearse(config: Any, rows_multiple: int = 1) -> Task:
-    """The task of a config over made-up data of the very shapes that the config gives: no file is read.
+def synthetic(config: Any, rows_multiple: int = 1) -> Task:
+    """The task of a config over made-up data of the shapes that the config gives; no file is read.
 
-    Its first batch is as large as any that the real one has. The vocabulary is as large as the config says, which a
-    trained one may fall short of; the prompts of a language model are left out.
+    Its first batch has the largest shape of the real task's. The vocabulary has the size that the config gives, which
+    a trained one may fall short of; the prompts of a language model are left out.
     """
-    return TASKS[name_of(config)].rehearse(config, rows_multiple)
+    return TASKS[name_of(config)].synthetic(config, rows_multiple)
 
 
 def name_of(config: Any) -> str:

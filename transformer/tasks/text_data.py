@@ -20,9 +20,9 @@ from transformer.tasks.losses import LOGITS_AT_ONCE
 
 
 class TokenizerKind(enum.Enum):
-    """What the text is cut into: byte-level BPE trained on it, its characters, bytes, or what the run brought along.
+    """Byte-level BPE trained on the text, its characters, bytes, or a given tokenizer.
 
-    given: the run directory holds one, which launch.convert or config.initialise_from.tokenizer brought along.
+    given: the run directory holds one, written by launch.convert or copied by config.initialise_from.tokenizer.
     """
 
     BPE = "bpe"
@@ -33,11 +33,11 @@ class TokenizerKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """A text and how it is fed.
+    """A text, its tokenizer, and the shape of its batches.
 
     `dataset`: "python_docs", "repeated" (random symbols that repeat; "repeated/symbols=32,longest=16" says of what
     sizes), "tinyshakespeare", "wikitext-2", a text file or a folder of them, the name of a TFDS text set, or the
-    folder of a prepared one; `data_dir` is where the data lies, for sets that are not made here.
+    folder of a prepared one; `data_dir` is the folder of the data, for sets that are not generated.
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
     sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
     holds `logits_at_once` logits at a time on one device.
@@ -80,10 +80,10 @@ def load_documents(
 ) -> tuple[AnyTokenizer, dict[str, Documents]]:
     """Open the text, train or re-open the run's tokenizer, and encode the splits, a document an array.
 
-    A tokenizer that is trained here gets special tokens for `roles`, and one for the end of a document where the
+    A newly trained tokenizer gets special tokens for `roles`, and one for the end of a document where the
     text has several; it is kept in the run directory.
 
-    Errors: UserError for data that is missing, a split that is not there, and a tokenizer that was not given.
+    Errors: UserError for data that is missing, a split that the set does not have, and a tokenizer that was not given.
     """
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
     text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir)
@@ -103,7 +103,7 @@ def _train(config: TextConfig, splits: Mapping[str, Sequence[str]], roles: tuple
         case TokenizerKind.BPE:
             return train_byte_bpe(iter(splits["train"]), config.vocabulary, roles)
         case TokenizerKind.CHARACTERS:
-            # Characters are an alphabet, not a statistic: those of the held-out splits belong to it as well.
+            # The characters of the held-out splits belong to the alphabet as well.
             return characters((text for texts in splits.values() for text in texts), roles)
         case TokenizerKind.BYTES:
             return byte_tokenizer(roles)
@@ -126,7 +126,7 @@ def padded(rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer) -> dict[str, 
 def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
     """`count` stretches of `length` tokens, evenly spaced over all that lie within one document: [count, length].
 
-    Where no document is as long as that, they are stretches of the documents joined.
+    Where every document is shorter, they are stretches of the joined documents.
 
     Errors: UserError where the documents together do not hold one.
     """
@@ -145,7 +145,7 @@ def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
 
 
 class Repeats(NamedTuple):
-    """Examples of random tokens that repeat every `period`: what copies on them copies by content (`induction`)."""
+    """Examples of random tokens that repeat every `period`, on which a head can only copy by content (`induction`)."""
 
     tokens: np.ndarray
     period: int
@@ -154,8 +154,8 @@ class Repeats(NamedTuple):
 def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
     """`count` rows of `length` ordinary tokens of the vocabulary, the second half of each the same as the first.
 
-    They are the same for all runs of one vocabulary, drawn without replacement where it is large enough, and come
-    twice: each token then has one place before it to copy from (Olsson et al. 2022 draw independently).
+    They are the same for all runs of one vocabulary. Tokens are drawn without replacement if the vocabulary is large
+    enough, so that each has one earlier position to copy from (Olsson et al. 2022 draw independently).
     """
     ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
     period = max(-(-length // 2), 2)
@@ -166,14 +166,14 @@ def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
 
 
 def describe(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Labels:
-    """The tokens of texts as a map's axes show them."""
+    """The labels of texts' tokens on a map's axes."""
     pieces = [tuple(tokenizer.pieces(row)) for row in rows]
     titles = tuple(tokenizer.decode(list(row)[:12])[:40].replace("\n", " ").strip() or "text" for row in rows)
     return Labels(tokens={"tokens": tuple(pieces)}, titles=titles)
 
 
 def text_bytes(tokenizer: AnyTokenizer) -> np.ndarray:
-    """The number of bytes that each token adds to a text, which turns a loss a token into one a byte."""
+    """The number of bytes that each token adds to a text, to convert a loss a token into bits a byte."""
     return np.array([len(added) for added in tokenizer.token_bytes()], np.int32)
 
 

@@ -1,4 +1,4 @@
-"""What the tasks over texts share: batches of one width, a loss on hidden states, a probe of the validation text."""
+"""The base of tasks over texts: batches of one width, a loss on hidden states, a probe of the validation text."""
 
 import dataclasses
 import functools
@@ -22,11 +22,11 @@ from transformer.tasks.losses import TokenLoss, hidden_token_loss
 from transformer.tasks.plain import PlainTask
 from transformer.tasks.text_data import Documents, TextConfig, describe, padded, repeats, stretches
 
-# What a model may be given; every batch has some of them.
+# The possible inputs of a model; every batch has some of them.
 INPUTS = ("tokens", "lengths", "segments", "positions")
 
 
-# Beyond so many tokens a map is no longer read by eye.
+# Larger maps are no longer readable by eye.
 MAPPED_TOKENS = 128
 
 
@@ -34,7 +34,7 @@ class TextTask(PlainTask):
     """A task whose batches are rows of tokens.
 
     `decoded` is the greatest length that it generates, prompt included; `repeated` the number of examples of random
-    tokens that repeat, which are probed beside the stretches of text.
+    repeated tokens that are probed beside the stretches of text.
     """
 
     def __init__(
@@ -70,13 +70,12 @@ class TextTask(PlainTask):
         self.probed = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
-        """The maps of stretches of the validation text and of the random tokens, nothing hidden."""
+        """Maps of stretches of the validation text and of repeated random tokens, unmasked."""
         inputs = {name: jnp.asarray(values) for name, values in self.probed.items()}
         _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
         return aux
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        """The tokens of those examples."""
         labels = describe(self.tokenizer, [list(row) for row in self.probed["tokens"]])
         random, period = self._repeats
         if not len(random):
@@ -91,7 +90,7 @@ class TextTask(PlainTask):
     def token_sums(
         self, view: View, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0
     ) -> tuple[TokenLoss, Aux]:
-        """The sums of the losses of the labels that count, and what the model returned beside its states."""
+        """The summed losses of the labels that count, and the model's aux."""
         inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
         hidden_BxTxE, aux = view.model.apply(
             view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
@@ -116,12 +115,12 @@ def real_places(batch: Batch) -> Bool[Array, "B T"]:
 
 
 def longest_of(view: View) -> int:
-    """How many positions a text may have: the model's, or as good as any number."""
+    """The model's number of positions, or a number beyond any text where it has no limit."""
     return sys.maxsize if view.model.longest is None else view.model.longest
 
 
 def reading(view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Look:
-    """The model reads texts."""
+    """A pass of the model over texts, for their maps."""
     inputs = padded(rows, tokenizer)
 
     def look(capture: Capture) -> Mapping[str, Captured]:

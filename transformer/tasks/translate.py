@@ -1,4 +1,4 @@
-"""Translating new sentences with a trained run, and mapping what the model attends to meanwhile."""
+"""Translating new sentences with a trained run, and mapping its attention over them."""
 
 from collections.abc import Sequence
 
@@ -28,14 +28,14 @@ def translate(
     language: str | None = None,
     longest: int | None = None,
 ) -> list[Pair]:
-    """The sentences with their best translations into `language`, which may be left out where there is only one.
+    """The sentences with their best translations into `language`, which may be None for a run of one language.
 
-    `longest` is the model's number of positions, None where it takes any.
+    `longest` is the model's number of positions, None without a limit.
 
-    Errors: UserError for a sentence of more tokens, for no sentence, and for a language that was not learned.
+    Errors: UserError for a sentence of more tokens, no sentence, and a language that the run was not trained on.
     """
     if not any(text.strip() for text in texts):
-        raise UserError("there is nothing to translate: give a sentence by --text, or one a line on standard input")
+        raise UserError("no sentence to translate: give one by --text, or one a line on standard input")
     known = tokenizer.languages
     if known and language not in known:
         raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
@@ -78,7 +78,7 @@ def translate(
 
 
 def reading(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Look:
-    """The model reads the pairs."""
+    """A pass of the model over the pairs, for their maps."""
     encoded = encode(tokenizer, pairs)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]

@@ -17,7 +17,7 @@ from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.plain import PlainTask, means
-from transformer.tasks.rehearsal import made_up_splits
+from transformer.tasks.synthetic import made_up_splits
 from transformer.tasks.translate import reading, translate
 from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
 from transformer.tasks.translation_metrics import (
@@ -86,7 +86,6 @@ class Translation(PlainTask):
         return (*losses, *translations, *aligned)
 
     def source(self, seed: int) -> Source:
-        """The training batches in the order of a seed."""
         return TokenBatches(
             self._train.encoded,
             lengths=self.config.lengths,
@@ -100,13 +99,13 @@ class Translation(PlainTask):
         return {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        """The tokens of the probe sentences; the target axis shows the token that each position predicts."""
+        """The tokens of the probe sentences; the target axis shows the predicted tokens."""
         return describe(self.tokenizer, self._probed_pairs, sites)
 
     def answer(self, view: View, request: Request) -> Answers:
         """The texts translated.
 
-        Errors: UserError for samples, for a language that was not learned, and for sentences that are too long.
+        Errors: UserError for samples, a language that the run was not trained on, and sentences that are too long.
         """
         if request.decoding.get("samples", 1) > 1:
             samples = request.decoding["samples"]
@@ -118,7 +117,7 @@ class Translation(PlainTask):
             "length_penalty": self.config.length_penalty,
         }
         if any(name in request.decoding for name in ("temperature", "top_k", "top_p")):
-            own["beams"] = 1  # asking for samples takes the place of the task's own beams
+            own["beams"] = 1  # sampling replaces the task's beam search
         decoding = Decoding(**own | dict(request.decoding))
         pairs = translate(view, self.tokenizer, request.texts, decoding, language=request.language, longest=longest)
         labels = describe(self.tokenizer, pairs, view.model.sites)
@@ -160,10 +159,10 @@ def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) ->
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-def rehearse(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
+def synthetic(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
     """The task over made-up pairs of the greatest length."""
     tokenizer, splits = made_up_splits(config)
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(TranslationConfig, build, rehearse)
+TASK = Kind(TranslationConfig, build, synthetic)

@@ -1,4 +1,4 @@
-"""Translation data: the config of the problem, its splits as token numbers, and what its tokens are called."""
+"""Translation data: the config, the splits as token numbers, and the labels of tokens."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ class TranslationConfig:
     """A translation problem.
 
     `dataset`: "phrases", "reversal" (random symbols said backwards), "multi30k/<raw|tokenised>/<source>-<target>", the
-    name of a TFDS translation set, or the folder of a prepared one; `data_dir` is where the data lies, for sets that
-    are not made here.
+    name of a TFDS translation set, or the folder of a prepared one; `data_dir` is the folder of the data, for sets
+    that are not generated.
     `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
     batch, on each side. `beams` = 1 decodes greedily. `shown` sentences of the validation split are translated
@@ -139,7 +139,7 @@ def special_tokens(tokenizer: AnyTokenizer) -> Special:
 
 
 def encode(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
-    """Token numbers of every pair: the source behind its language tag where there is a choice, both with an end."""
+    """Token numbers of every pair: both with an end, the source behind a tag if the set has several languages."""
     sources = tokenizer.encode([pair.source for pair in pairs])
     targets = tokenizer.encode_targets([pair.target for pair in pairs])
     special = special_tokens(tokenizer)
@@ -156,9 +156,9 @@ def encode(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
 
 
 def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair], sites: Sequence[Site]) -> Labels:
-    """The tokens of pairs as the axes of a model's sites show them, and their known links between tokens.
+    """Labels of pairs' tokens on the axes of a model's sites, and their known links between tokens.
 
-    A target is known by the tokens that it predicts, or as `target_input` by those that the decoder has read.
+    The axis `target` shows the tokens that are predicted, `target_input` those that the decoder reads.
     """
     encoded = encode(tokenizer, pairs)
     sources = [tokenizer.pieces(ids) for ids in encoded.sources]

@@ -1,4 +1,4 @@
-"""What is measured of translations: BLEU, exact match, and the alignment that cross-attention shows."""
+"""Measures of translations: BLEU, exact match, and the alignment error of cross-attention."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ def chooser(config: TranslationConfig) -> Chooser:
 
 def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:
     """Corpus BLEU by sacreBLEU (Post 2018), and its signature."""
-    # force: text that is tokenised already is scored as such on purpose, and the signature says it.
+    # force: no warning for text that is tokenised already; the signature states the tokenizer.
     metric = sacrebleu.metrics.BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
     score = metric.corpus_score(list(outputs), [list(references)])
     return score.score, str(metric.get_signature())
@@ -88,7 +88,7 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
 
 
 def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
-    """The step that decodes a batch: rows of the best tokens, and of the pairs that they belong to."""
+    """The step that decodes a batch: rows of the best tokens, and the indices of their pairs."""
     chosen = chooser(config)
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -136,8 +136,8 @@ def alignment_evaluation(
     """The error rate of the alignment that one head's attention of target over source shows, references given.
 
     The head is the best of all such sites on the validation pairs; its error is reported on the test pairs, beside
-    the diagonal's. Pairs without known links, or too long for every batch, are left out, and the whole evaluation for
-    a model without such a site.
+    the diagonal's. Pairs without known links, or too long for every batch, are left out; a model without such a site
+    skips the evaluation.
     """
     longest = max(config.lengths)
     kept, also = _linked(validation, longest), _linked(test, longest)
@@ -201,7 +201,7 @@ def alignment_evaluation(
 
 
 def _linked(split: Split, longest: int) -> Split:
-    """The pairs whose links are known and whose sides fit `longest`."""
+    """The pairs that have known links and at most `longest` tokens a side."""
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
     fits = [pair.links is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
     return split.part([i for i, kept in enumerate(fits) if kept])
@@ -228,8 +228,8 @@ def _length_name(pair: Pair, bounds: Sequence[int]) -> str:
 def _bleu_of(
     config: TranslationConfig, pairs: Sequence[Pair], outputs: Sequence[str], members: Sequence[int]
 ) -> tuple[float, str]:
-    found, truth = [outputs[i] for i in members], [pairs[i].target for i in members]
-    return bleu(found, truth, config.bleu_tokenizer, config.bleu_lowercase)
+    translations, references = [outputs[i] for i in members], [pairs[i].target for i in members]
+    return bleu(translations, references, config.bleu_tokenizer, config.bleu_lowercase)
 
 
 def _exact(pairs: Sequence[Pair], outputs: Sequence[str], members: Sequence[int]) -> float:

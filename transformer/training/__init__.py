@@ -1,1 +1,1 @@
-"""Training: state, step, loop, and what a run keeps."""
+"""Training: state, step, loop and sinks."""

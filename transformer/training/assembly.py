@@ -1,4 +1,4 @@
-"""What an experiment is assembled from: task, model, optimisers and placement, and the programs that they make."""
+"""The parts of an experiment (task, model, optimisers, placement) and the programs made of them."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -29,9 +29,9 @@ from transformer.training.step import Step, init_state, make_step
 
 
 class Assembly(NamedTuple):
-    """What an experiment is made of, before any array exists but the data's.
+    """The parts of an experiment, before any array but the data's exists.
 
-    `initialise` makes the first state of a key, and with variables that are given rather than drawn.
+    `initialise(key)` makes the first state, `initialise(key, variables)` from given instead of drawn variables.
     """
 
     task: Task
@@ -43,19 +43,19 @@ class Assembly(NamedTuple):
 
 
 def assemble(
-    experiment: Experiment, directory: Path, placement: Placement | None = None, *, rehearse: bool = False
+    experiment: Experiment, directory: Path, placement: Placement | None = None, *, synthetic: bool = False
 ) -> Assembly:
-    """Open the data, build the model and say where its state will lie: by default as the config's `sharding` says.
+    """Open the data, build the model and place its state: by default by the config's `sharding`.
 
-    To `rehearse` reads no data: the task is one of the same shapes, which is enough to compile its programs.
+    With `synthetic` no data are read: the task has made-up data of the same shapes, enough to compile its programs.
 
     Errors: UserError for data that is missing or does not fit the model, and for a mesh that does not fit either.
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
     placement = with_axes(placement, models.FAMILIES[models.name_of(experiment.model)].logical_axes)
     parts = placement.parts("batch") * experiment.run.accumulate
-    if rehearse:
-        task = tasks.rehearse(experiment.task, parts)
+    if synthetic:
+        task = tasks.synthetic(experiment.task, parts)
     else:
         task = tasks.build(experiment.task, directory, parts)
     check_divided_positions(experiment.model, task.interface, placement)
@@ -83,7 +83,7 @@ def assemble(
 
 
 def preflight(experiment: Experiment, assembly: Assembly) -> None:
-    """Hold task and model against each other on abstract shapes, before anything is computed.
+    """Check on abstract shapes that task and model fit each other, before anything is computed.
 
     Errors: as `transformer.training.preflight.check_fit`.
     """
@@ -94,15 +94,15 @@ def preflight(experiment: Experiment, assembly: Assembly) -> None:
 
 
 def numbers_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
-    """The numbers of every objective's optimiser, as the training state carries them."""
+    """The numbers of every objective's optimiser, as the training state holds them."""
     return {objective.name: hyper_of(experiment.optimizer_of(objective.name)) for objective in task.objectives}
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
     """A jitted function for a program that runs a single time, such as the making of a state.
 
-    On CPUs, optimising the many small random draws of an initialisation takes longer than compiling the training
-    step and saves nothing, so there it is left out.
+    On CPUs without compiler optimisation: that of the many small random draws of an initialisation takes longer than
+    compiling the training step, and saves nothing.
     """
     on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
     return jax.jit(
@@ -113,7 +113,7 @@ def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any 
 
 
 def observation(experiment: Experiment, model: Model) -> Capture | None:
-    """What a run asks of the heads of its training batches: all statistics of every head; None where it never looks."""
+    """The capture of the training batches' heads: all statistics of every head; None where `heads_every` is 0."""
     if not experiment.run.heads_every:
         return None
     return Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
@@ -122,8 +122,8 @@ def observation(experiment: Experiment, model: Model) -> Capture | None:
 def training_step(experiment: Experiment, assembly: Assembly, capture: Capture | None = None) -> Step:
     """The training step, not compiled.
 
-    Where the run observes its heads, one program serves the steps that do and those that do not; `capture` observes
-    something else than the statistics of every head.
+    Where the run observes its heads, one program serves steps with and without; `capture` replaces the default, the
+    statistics of every head.
     """
     return make_step(
         assembly.model,
@@ -138,9 +138,9 @@ def training_step(experiment: Experiment, assembly: Assembly, capture: Capture |
 def compile_step(experiment: Experiment, assembly: Assembly, capture: Capture | None = None) -> Step:
     """The jitted `training_step`, which takes host batches and consumes its state."""
     step = training_step(experiment, assembly, capture)
-    # Said, not left to the compiler: a state that came back placed otherwise would compile every step again.
+    # Explicit: were the compiler free to place the new state otherwise, the next step would compile again.
     placed = jax.tree.map(lambda leaf: leaf.sharding, assembly.abstract)
-    whole = NamedSharding(assembly.placement.mesh, PartitionSpec())  # every process reads what was seen
+    whole = NamedSharding(assembly.placement.mesh, PartitionSpec())  # every process reads the metrics
     return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=(placed, whole))
 
 

@@ -60,7 +60,7 @@ def update_average(
             taken = (step > average.start) & ((step - average.start) % average.every == 0)
             share = jnp.where(step < average.start + average.every, 1, jnp.where(taken, 1 / count, 0))
     covered = _covered(average, params)
-    # In this form a share of 1 gives the parameters and a share of 0 the old average, to the bit.
+    # In this form a share of 1 gives exactly the parameters and a share of 0 exactly the old average.
     return {path: ((1 - share) * old[path] + share * covered[path]).astype(old[path].dtype) for path in covered}
 
 

@@ -1,4 +1,4 @@
-"""What must hold of a task and a model where the mesh divides positions over devices."""
+"""Checks of a task and a model for meshes that divide positions over devices."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from transformer.models.interface import Interface
 
 
 def check_divided_positions(model: Any, interface: Interface, placement: Placement) -> None:
-    """Refuse, before anything is traced, a task or a model whose positions the mesh would divide and cannot.
+    """Refuse, before anything is traced, a task or a model whose positions the mesh cannot divide.
 
     Errors: UserError naming the keys that can change it.
     """
@@ -29,7 +29,7 @@ def check_divided_positions(model: Any, interface: Interface, placement: Placeme
 
 
 def _check_ring(model: BlockConfig, parts: int) -> None:
-    """Refuse attention that no ring computes."""
+    """Refuse attention that ring attention does not support."""
     if model.attention_dropout:
         raise UserError(
             f"config.model.attention_dropout={model.attention_dropout} drops weights, which a ring never has: say "

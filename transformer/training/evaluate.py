@@ -24,7 +24,7 @@ def compile_evaluations(model: Model, evaluations: Sequence[Evaluation], placeme
     Each batch shape is compiled once, for all evaluations that share a step. Give only those that apply to the model's
     sites (`Evaluation.applies`).
 
-    Errors: ValueError when an evaluation wants an average that the run does not keep.
+    Errors: ValueError when an evaluation asks for an average that the run does not keep.
     """
     compiled: dict[tuple, CompiledStep] = {}
     for evaluation in evaluations:
@@ -36,7 +36,7 @@ def compile_evaluations(model: Model, evaluations: Sequence[Evaluation], placeme
 
 
 def view_of(model: Model, state: TrainState, parameters: str = "raw") -> View:
-    """What is seen of a state outside of training, with its raw parameters or those of an average.
+    """The view of a state outside of training, with its raw parameters or those of an average.
 
     Errors: ValueError for an average that the run does not keep.
     """
@@ -54,7 +54,7 @@ def _compile(model: Model, placement: Placement, step: EvaluationStep, parameter
     def measure(state: TrainState, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
         return step(view_of(model, state, parameters), batch, key)
 
-    # Every process reads the whole of what was found.
+    # Every process reads the whole results.
     return jax.jit(traced_on(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
 
 

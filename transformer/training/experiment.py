@@ -53,10 +53,10 @@ class Experiment:
 def resolve(values: Mapping[str, Any]) -> Experiment:
     """Check a nested config and fill in its defaults.
 
-    A family or task by a dotted path is code, which is imported: see `transformer.named.check_trusted` for configs that
-    a run recorded.
+    A family or task given by a dotted path is imported as code: see `transformer.named.check_trusted` for recorded
+    configs.
 
-    Errors: UserError naming the first unknown key, missing key, or value that cannot be.
+    Errors: UserError naming the first unknown key, missing key, or invalid value.
     """
     run = from_config(RunConfig, values)
     optimizers = {
@@ -93,7 +93,7 @@ def config_hash(experiment: Experiment) -> str:
 
 
 def changeable(experiment: Experiment) -> tuple[str, ...]:
-    """The keys that may differ when a run is resumed: where it is computed and what is looked at, not what it is."""
+    """The keys that may differ when a run is resumed: of its devices, reports and length, not of its result."""
     keys = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir", "sharding", "pod")
     lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys

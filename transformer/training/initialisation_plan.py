@@ -1,15 +1,14 @@
-"""Which parameter of a run that begins takes its values from which of another: rules over paths, decided on shapes.
+"""A plan for initialising the parameters of a new run from those of another: rules over paths, decided on shapes.
 
-A rule is one line of text, about the parameters of the run that begins (its targets) and those of the one that it
-begins from (the sources):
+A rule is one line of text, about the parameters of the new run (targets) and those of the other run (sources):
 
-    head/* = fresh              what matches keeps the values that it is initialised with
-    decoder/* = layers/*        what matches takes the values of the source of that name
-    resize embedding/table      a size may differ along one axis: what the two have in common, from row 0 on, is taken
+    head/* = fresh              matching targets keep their own initial values
+    decoder/* = layers/*        matching targets take the values of the sources of that name
+    resize embedding/table      a size may differ along one axis: the common rows, from row 0 on, are taken
 
-A `*` stands for any characters, "/" among them; of several the first is as short as it can be. On the right each `*`
-stands for what the one on the left stood for. The first rule with `=` that matches a target decides where its values
-come from; without one it is the source of the same path. Rules with `resize` only allow, and all of them count.
+A `*` matches any characters, "/" among them, the first of several as few as possible. On the right each `*` is replaced
+by the match of the one on the left. The first rule with `=` that matches a target decides its source; without one it is
+the source of the same path. Rules with `resize` only allow, and all of them count.
 """
 
 import dataclasses
@@ -29,7 +28,7 @@ _FORMS = "'TARGET = SOURCE', 'TARGET = fresh' or 'resize TARGET'"
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule as it was written, the targets that it is about, and where their values come from (of resize: "")."""
+    """A rule: its text, the pattern of its targets, and that of their sources ("" for resize)."""
 
     text: str
     target: str
@@ -56,7 +55,7 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Where every target's values come from: it is either in `taken`, or in `fresh` with the rule that says so.
+    """The source of every target: it is either in `taken`, or in `fresh` with the rule that decided it.
 
     `unused` are the sources that no target takes.
     """
@@ -80,7 +79,7 @@ class Plan:
 def parse(text: str) -> Rule:
     """A rule from its text.
 
-    Errors: UserError for what is no rule.
+    Errors: UserError for text that is no rule.
     """
     written = f"{_KEY}: {text!r}"
     resize = re.fullmatch(r"\s*resize\s+(\S+)\s*", text)
@@ -93,15 +92,15 @@ def parse(text: str) -> Rule:
     if source.count("*") not in (0, target.count("*")):
         raise UserError(
             f"{written} has {source.count('*')} * on the right and {target.count('*')} on the left: each * on the "
-            "right stands for one on the left, so that there are as many, or none on the right"
+            "right stands for one on the left, so the right has as many, or none"
         )
     return Rule(text, target, source)
 
 
 def captures(pattern: str, path: str) -> tuple[str, ...] | None:
-    """What each `*` of a pattern stands for in a path; None where it does not match."""
-    found = _expression(pattern).fullmatch(path)
-    return None if found is None else found.groups()
+    """The parts of a path that each `*` of a pattern matches; None where it does not match."""
+    match = _expression(pattern).fullmatch(path)
+    return None if match is None else match.groups()
 
 
 @functools.cache
@@ -113,7 +112,7 @@ def plan(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequen
     """Decide where the values of every target come from, by paths, shapes and types alone.
 
     Errors: UserError for a rule that decides nothing; for a source that is absent, of another shape or of another
-    type, with the target, both shapes and the rule that would settle it.
+    type, naming the target, both shapes and a rule that would resolve it.
     """
     origins, fresh = _origins(targets, rules)
     _check_resize_rules(targets, fresh, rules)
@@ -126,7 +125,7 @@ def plan(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequen
 def _origins(
     targets: Mapping[str, Leaf], rules: Sequence[Rule]
 ) -> tuple[dict[str, tuple[str, Rule | None]], dict[str, str]]:
-    """Of every target either its source with the rule that names it, or the rule that leaves it fresh."""
+    """For every target its source with the rule that names it, or the rule that leaves it fresh."""
     origins: dict[str, tuple[str, Rule | None]] = {}
     fresh: dict[str, str] = {}
     deciding = [rule for rule in rules if rule.source]
@@ -146,7 +145,7 @@ def _origins(
 
 
 def _filled(rule: Rule, path: str) -> str:
-    """The source pattern with what the stars of the target pattern stand for in the path."""
+    """The source pattern with its stars replaced by the matches of the target pattern in the path."""
     if "*" not in rule.source:
         return rule.source
     pieces = rule.source.split("*")
@@ -188,34 +187,34 @@ def _check_sources(
 
 
 def _together(missing: Sequence[str], targets: Mapping[str, Leaf]) -> str:
-    """A pattern for the first of the missing: for all beside it in its folder, if they are all missing."""
+    """A pattern for the first missing path, or for all of its folder if they are all missing."""
     folder = missing[0].split("/")[0] + "/"
     beside = [path for path in targets if path.startswith(folder)]
     return f"{folder}*" if len(beside) > 1 and set(beside) <= set(missing) else missing[0]
 
 
 def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rule]) -> Taken:
-    here = f"config.initialise_from: the parameter {path} {target.shape} of {target.dtype}"
-    there = f"{source!r} in the run, {leaf.shape} of {leaf.dtype}"
+    wanted = f"config.initialise_from: the parameter {path} {target.shape} of {target.dtype}"
+    stored = f"{source!r} in the run, {leaf.shape} of {leaf.dtype}"
     instead = f"leave it fresh with the rule {f'{path} = {FRESH}'!r}"
     if target.dtype != leaf.dtype and not (_is_float(target.dtype) and _is_float(leaf.dtype)):
-        raise UserError(f"{here} cannot take {there}: only floating-point numbers are cast; {instead}")
+        raise UserError(f"{wanted} cannot take {stored}: only floating-point numbers are cast; {instead}")
     if target.shape == leaf.shape:
         return Taken(source, leaf)
     if len(target.shape) != len(leaf.shape):
-        raise UserError(f"{here} has another number of axes than {there}; {instead}")
+        raise UserError(f"{wanted} has another number of axes than {stored}; {instead}")
     differing = [axis for axis, sizes in enumerate(zip(target.shape, leaf.shape, strict=True)) if len(set(sizes)) > 1]
     axis = differing[0]
     if "layers" in [target.axes[each] for each in differing if target.axes]:
         raise UserError(
-            f"{here} has another number of layers than {there}: layers are never resized; give both models one depth, "
-            f"or {instead}"
+            f"{wanted} has another number of layers than {stored}: layers are never resized; give both models one "
+            f"depth, or {instead}"
         )
     if len(differing) > 1:
-        raise UserError(f"{here} differs along {len(differing)} axes from {there}: one can be resized; {instead}")
+        raise UserError(f"{wanted} differs along {len(differing)} axes from {stored}: one can be resized; {instead}")
     if not any(not rule.source and captures(rule.target, path) is not None for rule in rules):
         raise UserError(
-            f"{here} is of another size than {there}; take what they have in common with the rule "
+            f"{wanted} is of another size than {stored}; take what they have in common with the rule "
             f"{f'resize {path}'!r}, or {instead}"
         )
     return Taken(source, leaf, axis)

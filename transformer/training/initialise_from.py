@@ -1,9 +1,9 @@
-"""Beginning a run with the parameters of another: pre-training and fine-tuning, other vocabularies, longer contexts.
+"""Initialising a run with the parameters of another: fine-tuning, other vocabularies, longer contexts.
 
-The other run is a run directory, which `launch.convert` makes of published weights too. The shapes in its checkpoint
-and the arrays that are taken are read, nothing else of it: its family and its task may be unknown here. What is taken
-are a model's variables, parameters under their own paths and batch statistics under "state/": the step, the optimisers
-and the averages of the new run start as those of any run do, from the variables that were taken.
+The other run is a run directory, which `launch.convert` makes of published weights too. Only the shapes in its
+checkpoint and the taken arrays are read: its family and its task need not be known to this library. Taken are a model's
+variables, parameters under their own paths and batch statistics under "state/". The step, the optimisers and the
+averages of the new run start from these variables as in any run.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState, by_p
 
 @dataclasses.dataclass(frozen=True)
 class InitialiseFrom:
-    """What a run begins from: the run directory `run` ("": nothing) at `step` (None: its latest checkpoint).
+    """The source of initial values: the run directory `run` ("": none) at `step` (None: its latest checkpoint).
 
     `average` names an average of it whose parameters are taken instead of the raw ones, where it has them. Every
     parameter takes the values of the one of the same path, unless `rules` say otherwise: "head/* = fresh",
@@ -53,7 +53,7 @@ class InitialiseFrom:
 
 
 class Beginning(Protocol):
-    """What is asked of a run that begins: experiment.Assembly has it."""
+    """The parts of a new run that its initialisation needs; assembly.Assembly has them."""
 
     @property
     def model(self) -> Model:
@@ -70,7 +70,7 @@ class Beginning(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a run began from: where that was, what was taken, resized, cast and left fresh, and what was not used."""
+    """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used."""
 
     run: str
     step: int
@@ -80,7 +80,7 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """The whole of it as plain values: what the run directory keeps."""
+        """The report as plain values, for the run directory."""
         plan = self.plan
         return {
             "run": self.run,
@@ -98,7 +98,7 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """A few lines for whoever starts the run."""
+        """The report as a few lines of text."""
         plan = self.plan
         numbers = sum(
             math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
@@ -109,25 +109,25 @@ class Report:
             loaded += f", {renamed} from another path"
         if self.average:
             loaded += f", {self.averaged} as the average {self.average!r} has them"
-        found = [f"initialised from {self.run} at step {self.step}", loaded]
+        lines = [f"initialised from {self.run} at step {self.step}", loaded]
         for path in plan.resized:
             shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
             kept = min(shape[axis], plan.targets[path].shape[axis])
-            found.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
+            lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
         casts: dict[str, int] = {}
         for path in plan.cast:
             change = f"{plan.taken[path].leaf.dtype} -> {plan.targets[path].dtype}"
             casts[change] = casts.get(change, 0) + 1
-        found += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
+        lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
         for rule in dict.fromkeys(plan.fresh.values()):
-            found.append(f"  fresh by {rule!r}: {_listed([path for path, by in plan.fresh.items() if by == rule])}")
+            lines.append(f"  fresh by {rule!r}: {_listed([path for path, by in plan.fresh.items() if by == rule])}")
         if plan.unused:
-            found.append(f"  not used of that run: {_listed(plan.unused)}")
-        return found + [f"  note: {note}" for note in self.notes]
+            lines.append(f"  not used of that run: {_listed(plan.unused)}")
+        return lines + [f"  note: {note}" for note in self.notes]
 
 
 class Prepared(NamedTuple):
-    """What is going to be taken, before any array is read; `names` are the sources' in the checkpoint."""
+    """The plan before any array is read; `names` maps the paths of sources to the checkpoint's names."""
 
     checkpoints: Path
     report: Report
@@ -135,11 +135,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> Prepared:
-    """Find the run to begin from, and decide on shapes alone what is taken from it; all processes do it together.
+    """Open the other run, and plan on shapes alone what is taken from it; all processes do it together.
 
-    `abstract` are the shapes of the model's variables; `workdir` is of the run that begins, None where it is none.
+    `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
 
-    Errors: UserError for a run, checkpoint, step or average that is not there, for a run that would begin from itself,
+    Errors: UserError for a missing run, checkpoint, step or average, for a run that would begin from itself,
     and as `initialisation_plan.plan`.
     """
     source = _opened(config, workdir)
@@ -164,7 +164,7 @@ def initialised(
 ) -> tuple[TrainState, Report | None]:
     """The state before the first step, its variables taken from the run that the config names, if it names any.
 
-    What is not taken is initialised by the key as in any run. All processes do it together.
+    The other variables are initialised by the key as in any run. All processes do it together.
 
     Errors: as `prepare`, before anything is compiled; checkpoint.DamagedCheckpoint for bytes that changed.
     """
@@ -182,7 +182,7 @@ def take(
     fresh: Callable[[], Variables],
     workdir: Path | None = None,
 ) -> tuple[Variables, Report]:
-    """A model's variables from the run that the config names; `fresh` makes those of which something stays fresh.
+    """A model's variables from the run that the config names; `fresh` makes initial ones.
 
     Errors: as `initialised`.
     """
@@ -192,12 +192,12 @@ def take(
         values = _read(reader, report, names, where)
     drawn = flat(fresh()) if report.plan.fresh or report.plan.resized else {}
     values |= _fitted(report.plan, drawn, values, where)
-    found = [values[path] if path in values else drawn[path] for path in where]
-    return jax.tree.unflatten(jax.tree.structure(abstract), found), report
+    leaves = [values[path] if path in values else drawn[path] for path in where]
+    return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
 
 
 def _variables_of(initialise: Callable[..., TrainState], key: jax.Array) -> Variables:
-    return initialise(key).variables  # the rest of that state is let go before another is made
+    return initialise(key).variables  # the rest of that state is freed before another is made
 
 
 def begin(
@@ -215,7 +215,7 @@ def begin(
 def bring_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
     """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
 
-    Errors: UserError for a run that is not there, or has no tokenizer.
+    Errors: UserError for a run that is missing, or has no tokenizer.
     """
     if not (config.run and config.tokenizer) or saved_in(workdir):
         return
@@ -226,7 +226,7 @@ def bring_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
 
 
 def flat(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """The leaves of a model's variables as rules name them, in the order of `jax.tree`.
+    """The leaves of a model's variables by their paths in rules, in the order of `jax.tree`.
 
     Errors: ValueError where a parameter's path and one of the state are the same.
     """
@@ -247,10 +247,10 @@ def _opened(config: InitialiseFrom, workdir: Path | None) -> Path:
         raise UserError(f"config.initialise_from.run={config.run} is this very run: name another")
     try:
         storage_of(source).reach(source)
-        there = RunDirectory(source).config_file.is_file()
+        recorded = RunDirectory(source).config_file.is_file()
     except OSError as error:
         raise UserError(f"config.initialise_from.run={config.run} cannot be read: {error.strerror or error}") from error
-    if not there:
+    if not recorded:
         what = "is no run directory: it has no config.json" if source.is_dir() else "is missing"
         raise UserError(f"config.initialise_from.run={config.run} {what}; name the --workdir of a run")
     return source
@@ -266,7 +266,7 @@ def _reading(config: InitialiseFrom, source: Path) -> Iterator[Checkpoints]:
 
 
 def _source_names(config: InitialiseFrom, leaves: Mapping[str, StoredLeaf]) -> dict[str, str]:
-    """The leaves of the checkpoint that can be taken, by their paths as rules name them."""
+    """The names of the checkpoint's leaves that can be taken, by their paths in rules."""
     names = {name.removeprefix(PARAMS): name for name in leaves if name.startswith(PARAMS)}
     if config.average:
         averages = sorted({name.split("/")[1] for name in leaves if name.startswith(AVERAGES)})
@@ -284,7 +284,7 @@ def _targets(model: Model, abstract: Variables) -> dict[str, Leaf]:
 
 
 def _notes(source: Path, workdir: Path | None) -> tuple[str, ...]:
-    """What is worth saying of the two runs: rows of a table of tokens are matched by number."""
+    """A warning where the tokenizers differ: rows of a table of tokens are matched by number."""
     files = [path / FILE for path in (source, locate(workdir or source))]
     if all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes():
         return (
@@ -297,19 +297,19 @@ def _notes(source: Path, workdir: Path | None) -> tuple[str, ...]:
 def _read(
     reader: Checkpoints, report: Report, names: Mapping[str, str], where: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-    """The values of every target that takes any, as they are stored."""
+    """The stored values of every target that has a source."""
     values: dict[str, jax.Array] = {}
     waiting = dict(report.plan.taken)
-    while waiting:  # once, but where several targets take one source
+    while waiting:  # again only where several targets take one source
         paths = {names[taken.source]: path for path, taken in waiting.items()}
         wanted = {name: _stored(where[path], waiting.pop(path).leaf) for name, path in paths.items()}
-        found = reader.restore_leaves(report.step, wanted)
-        values |= {path: found[name] for name, path in paths.items()}
+        stored = reader.restore_leaves(report.step, wanted)
+        values |= {path: stored[name] for name, path in paths.items()}
     return values
 
 
 def _stored(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
-    """Where a source is read to: where its target lies, but whole along axes that its own size does not divide."""
+    """The sharding that a source is read with: its target's, but whole along axes that its size does not divide."""
     dtype = target.dtype if str(target.dtype) == leaf.dtype else jnp.dtype(leaf.dtype)
     sharding = target.sharding
     if isinstance(sharding, NamedSharding) and leaf.shape != target.shape:
@@ -331,7 +331,7 @@ def _fitted(
     values: Mapping[str, jax.Array],
     where: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, jax.Array]:
-    """Those values that are of another type or size than their target, made to fit it."""
+    """The values of another type or size than their target, cast and resized to it."""
 
     def fit(fresh: Mapping[str, jax.Array], values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         fitted = {path: value.astype(where[path].dtype) for path, value in values.items()}
@@ -349,7 +349,7 @@ def _fitted(
 
 
 def _listed(paths: Sequence[str], shown: int = 6) -> str:
-    """The paths, or the folders that they lie in where they are many."""
+    """The paths, or their folders if they are many."""
     if len(paths) <= shown:
         return ", ".join(paths)
     folders: dict[str, int] = {}

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from transformer.data.batches import Source, stream
-from transformer.maps.tiers import Kept
+from transformer.maps.tiers import StoredMaps
 from transformer.tasks.contract import Report
 from transformer.training.meter import Meter
 from transformer.training.sinks.contract import Sink
@@ -18,7 +18,7 @@ from transformer.training.step import Metrics, Step
 
 @dataclasses.dataclass(frozen=True)
 class Cadence:
-    """Every how many steps each thing happens; 0: only at the end, for `heads` never."""
+    """The number of steps between two reports, evaluations ...; 0: only at the end, for `heads` never."""
 
     log: int
     evaluate: int
@@ -45,15 +45,15 @@ def run(
     steps: int,
     cadence: Cadence,
     evaluations: Sequence[Measured],
-    probe: Callable[[TrainState], Mapping[str, Kept]],
+    probe: Callable[[TrainState], Mapping[str, StoredMaps]],
     save: Callable[[TrainState], None],
     sink: Sink,
     meter: Meter | None = None,
 ) -> TrainState:
-    """Train from the state's step to `steps`, feeding everything that is seen to `sink`.
+    """Train from the state's step to `steps`, feeding all metrics, samples and maps to `sink`.
 
     `meter` averages what the steps report, by default without counting operations. A state, and with it all that is
-    seen, may be that of several runs at one step (transformer.training.vmapped).
+    reported, may be that of several runs at one step (transformer.training.vmapped).
 
     The metrics of step N - 1 are read after step N is dispatched, so that the device never waits for the host. The
     last checkpoint is saved after the last evaluations: a run that has it is complete.
@@ -86,14 +86,14 @@ def run(
             if last or _due(number, cadence.maps):
                 sink.maps(number, probe(state))
             if last or _due(number, cadence.checkpoint):
-                # A run that comes back to this checkpoint writes nothing again of what came before it.
+                # A run that resumes from this checkpoint does not report the steps before it again.
                 sink.flush()
                 save(state)
     return state
 
 
 class Seen(NamedTuple):
-    """A step that was dispatched and is not yet read."""
+    """A dispatched step whose metrics were not read yet."""
 
     step: int
     metrics: Metrics
@@ -101,7 +101,7 @@ class Seen(NamedTuple):
 
 
 def _settle(seen: Seen | None, meter: Meter, sink: Sink) -> None:
-    """Read a step, waiting until it is done."""
+    """Read a step's metrics, waiting until it is done."""
     if seen is None:
         return
     meter.read(seen.metrics, seen.step)

@@ -16,9 +16,9 @@ from transformer.config import UserError, choice, nearest
 class ShardingConfig:
     """The mesh and the rules that place arrays on it (transformer.axes).
 
-    `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: all
-    devices that the others leave. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across
-    divided positions. Where the rules divide parameters, one that they leave whole may have at most `largest_whole`
+    `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: the
+    remaining devices. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across
+    divided positions. Where the rules shard parameters, one that they leave whole may have at most `largest_whole`
     megabytes.
     """
 
@@ -50,7 +50,7 @@ class ShardingConfig:
             raise UserError(f"config.sharding.largest_whole={self.largest_whole} must be above 0 megabytes")
 
     def sizes(self) -> dict[str, int]:
-        """The size of each axis of the mesh, as it is said."""
+        """The configured size of each axis of the mesh."""
         return {axis: getattr(self, axis) for axis in MESH_AXES}
 
 
@@ -74,7 +74,7 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
     slices = {getattr(device, "slice_index", 0) for device in devices}
     if len(slices) > 1 and devices[0].platform == "tpu":
         raise UserError(f"the devices are of {len(slices)} slices, and a run is one slice: start it on one of them")
-    # jax.make_mesh refuses to split a side of a torus but on v5e: tensor=8 would not be a mesh of v5p:4x4x4.
+    # jax.make_mesh splits sides of a torus on v5e alone, so that v5p:4x4x4 could not have tensor=8.
     placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(placed, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
 
@@ -88,14 +88,14 @@ def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None 
 
 
 def one_device() -> Placement:
-    """Everything on the first device of this process: how a run is read that was trained anywhere."""
+    """Everything on the first device of this process, to read a run that was trained on any mesh."""
     return make_placement(ShardingConfig(), jax.local_devices()[:1])
 
 
 def with_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
     """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
 
-    Errors: UserError for a name that the project's rules have already, and for what is no tuple of different mesh axes.
+    Errors: UserError for a name that the project's rules have already, and for a value that is no tuple of axes.
     """
     for name, axes in own.items():
         said = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"
@@ -119,10 +119,10 @@ def with_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Place
 def by_examples(placement: Placement) -> Placement:
     """The placement of a pass over few examples: positions whole, examples divided over all axes but those of heads.
 
-    So a map's rows and columns are on one device, and no attention needs another's keys.
+    So a map is whole on one device, and attention needs no keys of other devices.
     """
     rules = placement.rules
-    # What else lies where positions did would meet the examples.
+    # No other logical axis may use the mesh axes that examples now take.
     whole = {name: tuple(axis for axis in axes if axis != "sequence") for name, axes in rules.items()}
     batch = tuple(axis for axis in MESH_AXES if axis not in rules["heads"])
     beside_experts = tuple(axis for axis in batch if axis not in rules["experts"])

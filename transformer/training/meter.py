@@ -1,4 +1,4 @@
-"""Means of what training steps report, and how fast the steps went."""
+"""Means of the metrics of training steps, and their speed."""
 
 import math
 import time
@@ -32,11 +32,11 @@ def refuse_divergence(step: int, losses: Mapping[str, np.ndarray]) -> None:
 
 
 class Meter:
-    """Means of the training metrics since the last report, and how fast the steps went.
+    """Means of the training metrics since the last report, and the speed of the steps.
 
-    `flops` counts a step's floating-point operations by formula and `peak_flops` is what the devices could do in a
-    second: their ratio over time is reported as utilisation. `check` is shown the losses of every step. Metrics may
-    have a leading axis, of several runs, and then so have their means.
+    `flops` counts a step's floating-point operations by formula and `peak_flops` is the devices' peak rate a
+    second: their ratio over time is reported as utilisation. `check` is called with the losses of every step. Metrics
+    may have a leading axis, of several runs, and then so have their means.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Meter:
         self._clear()
 
     def start_clock(self) -> None:
-        """Begin timing with the first step after the start: what came before was set-up."""
+        """Start timing, at the first step: the time before is set-up."""
         self._since = time.perf_counter() if self._since is None else self._since
 
     def feed(self, batch: Batch) -> None:
@@ -68,7 +68,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Keep what happens inside out of the steps' time."""
+        """Leave the time inside the context out of the steps' time."""
         began = time.perf_counter()
         yield
         if self._since is not None:

@@ -16,7 +16,7 @@ from transformer.training.initialise_from import bring_tokenizer, prepare
 
 
 class OpenRun(NamedTuple):
-    """A run that this process trains, and what it has in its directory."""
+    """A run that this process trains, with its directory and checkpoints."""
 
     experiment: Experiment
     directory: RunDirectory
@@ -24,7 +24,7 @@ class OpenRun(NamedTuple):
 
     @property
     def latest(self) -> int | None:
-        """The step of the latest checkpoint, None where there is none.
+        """The step of the latest checkpoint, or None.
 
         Errors: UserError where it is beyond the last step.
         """
@@ -45,12 +45,12 @@ def opened(
     keep: int = 1,
     check: Callable[[Assembly], None] = lambda assembly: None,
 ) -> Iterator[tuple[Assembly, list[OpenRun]]]:
-    """The runs in their directories, and what they are assembled from: the first experiment's, for all of them.
+    """The runs in their directories, and their assembly, that of the first experiment for all.
 
-    Each keeps at least `keep` checkpoints. `check` may refuse the assembly. What is refused before training leaves no
-    run behind in a directory that had none.
+    Each keeps at least `keep` checkpoints. `check` may refuse the assembly. A run refused before training leaves
+    no files in a directory that was empty.
 
-    Errors: UserError for whatever the person can put right, before anything compiles.
+    Errors: UserError for anything that the user can correct, before anything compiles.
     """
     with contextlib.ExitStack() as stack:
         directories: list[RunDirectory] = []
@@ -58,7 +58,7 @@ def opened(
             for experiment, workdir in zip(experiments, workdirs, strict=True):
                 claim = claimed(workdir, experiment.to_config(), may_change=changeable(experiment))
                 directories.append(stack.enter_context(claim))
-            # What the first process prepares (a tokenizer, a data set) the others read.
+            # The first process prepares a tokenizer or a data set, which the others read.
             assembly = in_turn(lambda: _assembled(experiments, directories))
             check(assembly)
             preflight(experiments[0], assembly)
@@ -80,7 +80,7 @@ def opened(
 
 
 def _assembled(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> Assembly:
-    """The assembly of all runs, and in each directory the files that a run's task leaves in it."""
+    """The assembly of all runs, whose task writes its files into each directory."""
     for experiment, directory in zip(experiments, directories, strict=True):
         bring_tokenizer(experiment.initialise_from, directory.path)
     assembly = assemble(experiments[0], directories[0].path)

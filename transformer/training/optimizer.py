@@ -74,8 +74,8 @@ class Optimizer(NamedTuple):
     """An update rule over a dict of parameters by path, as functions of its numbers.
 
     `init(params)` is its state, `update(gradients, state, params, hyper)` the updates and the next state, and
-    `learning_rate(step, hyper)` what update `step` + 1 is scaled by. The numbers are no part of the rule, so that one
-    compiled program serves all their values: those of a config are `hyper_of`.
+    `learning_rate(step, hyper)` the factor of update `step` + 1. The numbers `hyper` are arguments, so that one
+    compiled program serves all their values; `hyper_of` gives those of a config.
     """
 
     init: Callable[[PyTree], PyTree]
@@ -84,9 +84,9 @@ class Optimizer(NamedTuple):
 
 
 def hyper_of(config: OptimizerConfig) -> dict[str, np.float32]:
-    """The numbers that the config's rule reads, by their names there.
+    """The numbers of the config's update rule, by their field names.
 
-    What is left out at zero (clip, weight_decay, the momentum of sgd) makes another program, not another number.
+    A clip, weight_decay or momentum of sgd of zero is left out: it makes another program.
     """
     names = ["learning_rate", "warmup"]
     if config.schedule in (Schedule.LINEAR, Schedule.COSINE):
@@ -124,7 +124,7 @@ def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hy
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
-    """The optimiser of a run of `steps` updates: of the config it takes what is no number, and which are zero."""
+    """The optimiser of a run of `steps` updates; of the config's numbers it depends only on which are zero."""
 
     def rate(step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
@@ -142,7 +142,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
         return optax.chain(*([optax.clip_by_global_norm(hyper["clip"])] if "clip" in hyper else []), descent)
 
     def update(gradients: PyTree, state: PyTree, params: PyTree, hyper: Hyper) -> tuple[PyTree, PyTree]:
-        # Beside parameters of a narrower type the numbers are float32 all the same: 0.999 in bfloat16 would be 1.
+        # The numbers stay float32 beside narrower parameters: 0.999 in bfloat16 would be 1.
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradients)
         updates, after = rule(hyper).update(wide, state, params)
         return _as_types_of(gradients, updates), _as_types_of(state, after)
@@ -155,5 +155,5 @@ def _as_types_of(before: PyTree, after: PyTree) -> PyTree:
 
 
 def _decayed(params: dict[str, jax.Array]) -> dict[str, bool]:
-    # By name, since a stack of biases has as many dimensions as a matrix.
+    # By name, since stacked biases have as many dimensions as a matrix.
     return {path: path.rsplit("/", 1)[-1] not in ("bias", "scale", "content", "position") for path in params}

@@ -1,7 +1,7 @@
-"""The pre-flight: what a task and a model say of each other, held against abstract shapes before the first step.
+"""The pre-flight: checks on abstract shapes, before the first step, that a task and a model fit each other.
 
-A family and a task are written apart, and what does not fit between them would otherwise show when the first map is
-stored or the last evaluation runs. Nothing here computes: every pass is traced for its shapes alone.
+Families and tasks are written independently; a mismatch would otherwise show only when the first map is stored or the
+last evaluation runs. Nothing is computed: every pass is traced for its shapes alone.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from transformer.training.state import TrainState, by_path, key_for
 
 @dataclasses.dataclass(frozen=True)
 class _Watched(Model):
-    """The model, remembering what each of its passes was asked for and returned."""
+    """The model, recording the capture and the results of each pass."""
 
     model: Model | None = None
     passes: list[tuple[Capture | None, Aux]] = dataclasses.field(default_factory=list)
@@ -42,10 +42,10 @@ class _Watched(Model):
 def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None) -> None:
     """Refuse a task and a model that do not fit each other: sites, labels, links, losses, evaluations, first batch.
 
-    `batch` is the run's first; `capture` what it asks of the heads of its training batches, if anything.
+    `batch` is the run's first; `capture` that of its training batches, if any.
 
-    Errors: UserError, one line, naming the site, axis, input, objective or evaluation. What a task's or a model's own
-    code raises while it is traced is raised on, with a note of what was traced.
+    Errors: UserError, one line, naming the site, axis, input, objective or evaluation. Errors of a task's
+    or a model's own code are raised on, with a note of the pass that was traced.
     """
     _check_names(model.sites)
     labels = task.labels(model.sites).completed(model.sites)
@@ -113,7 +113,7 @@ def _check_map(site: Site, captured: Captured, labels: Labels) -> None:
     if len(shape) != 5:
         raise UserError(
             f"the map of the site {site.name!r} has shape {shape}; a map is [layers, examples, heads, queries, keys]"
-            + (": add the axis of layers, also where there is one" if len(shape) == 4 else "")
+            + (": add the axis of layers, also for one layer" if len(shape) == 4 else "")
         )
     names = {0: ("layers", site.layers), 2: ("heads", site.heads)}
     for dimension, (what, named) in names.items():
@@ -166,7 +166,7 @@ def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Bat
 def _traced(
     model: _Watched, task: Task, objective: Objective, abstract: TrainState, batch: Batch, capture: Capture | None
 ) -> tuple[Any, Any, Any]:
-    """The shapes of the prepared batch, of the loss and of what it returns beside it."""
+    """The shapes of the prepared batch, of the loss and of its aux."""
 
     def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
         view = view_of(model, state)._replace(train=True, capture=capture)
@@ -191,20 +191,20 @@ def _check_inputs(interface: Interface, batch: Mapping[str, Any]) -> None:
             raise UserError(
                 f"the task's interface names the input {name!r}, which its batches lack: they have {sorted(batch)}"
             )
-        found = batch[name]
-        if len(found.shape) != len(given.shape):
+        array = batch[name]
+        if len(array.shape) != len(given.shape):
             raise UserError(
-                f"the input {name!r} of the first batch has shape {found.shape}, but the task's interface says "
+                f"the input {name!r} of the first batch has shape {array.shape}, but the task's interface says "
                 f"{tuple(given.shape)}"
             )
-        if jnp.issubdtype(found.dtype, jnp.floating) != jnp.issubdtype(given.dtype, jnp.floating):
+        if jnp.issubdtype(array.dtype, jnp.floating) != jnp.issubdtype(given.dtype, jnp.floating):
             raise UserError(
-                f"the input {name!r} of the first batch is {found.dtype}, but the task's interface says "
+                f"the input {name!r} of the first batch is {array.dtype}, but the task's interface says "
                 f"{jnp.dtype(given.dtype).name}"
             )
-        if given.positions is not None and found.shape[1] > given.positions:
+        if given.positions is not None and array.shape[1] > given.positions:
             raise UserError(
-                f"the input {name!r} of the first batch has {found.shape[1]} positions, more than the "
+                f"the input {name!r} of the first batch has {array.shape[1]} positions, more than the "
                 f"{given.positions} of the task's interface"
             )
 
@@ -249,7 +249,7 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
 
 
 def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays as they arrive on a device, where 64 bits are 32 unless jax is told otherwise."""
+    """The shapes and types of the arrays on a device, where 64 bits become 32 unless jax_enable_x64 is set."""
 
     def shape(array: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(np.shape(array), jax.dtypes.canonicalize_dtype(np.asarray(array).dtype))
@@ -263,7 +263,7 @@ def _watch(model: Model) -> _Watched:
 
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Note what was traced on whatever it raises."""
+    """Add a note on the traced pass to any error."""
     try:
         yield
     except UserError:

@@ -1,4 +1,4 @@
-"""The probe: what every head does on a fixed batch, in one program that is compiled once."""
+"""The probe: maps of every head on a fixed batch, in one program that is compiled once."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.attention.capture import Capture, Captured
 from transformer.axes import Placement
 from transformer.maps.plan import Plan, make_plan
-from transformer.maps.tiers import Kept, MapsConfig, Tiers
+from transformer.maps.tiers import MapsConfig, StoredMaps, Tiers
 from transformer.models.contract import Model
 from transformer.tasks.contract import Task
 from transformer.training.evaluate import view_of
@@ -19,10 +19,10 @@ from transformer.training.state import TrainState, key_for
 
 
 class Probe(NamedTuple):
-    """What is kept of the probe batch, and the function from the state to it."""
+    """The plan of the probe batch's stored maps, and the function from the state to them."""
 
     plan: Plan
-    run: Callable[[TrainState], dict[str, Kept]]
+    run: Callable[[TrainState], dict[str, StoredMaps]]
 
 
 def compile_probe(
@@ -35,12 +35,10 @@ def compile_probe(
     times: int,
     tiers: Tiers | None = None,
 ) -> Probe:
-    """The maps and statistics of every head on the probe batch, kept as `config` allows it to be so many `times`.
+    """The maps and statistics of every head on the probe batch, at the tiers that `config` affords for `times` steps.
 
-    Where the run has kept some already, by its `tiers`, it goes on with these.
-
-    Where the examples can be divided evenly over the devices they are, and so are the heads; each device keeps what it
-    found of its own.
+    A resumed run passes the `tiers` of its store. Examples and heads are sharded over the devices where they divide
+    evenly; each device keeps the maps of its own.
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
@@ -51,18 +49,18 @@ def compile_probe(
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
     plan = make_plan(traced, model.sites, labels, config, times, tiers)
-    here = by_examples(placement)
+    placed = by_examples(placement)
 
-    def seen(state: TrainState) -> dict[str, Kept]:
+    def seen(state: TrainState) -> dict[str, StoredMaps]:
         return plan.keep(look(state, plan.request()))
 
     def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
-        return NamedSharding(here.mesh, here.even_spec(("batch", None, "heads"), kept.shape[:3]))
+        return NamedSharding(placed.mesh, placed.even_spec(("batch", None, "heads"), kept.shape[:3]))
 
     lying = jax.tree.map(lies, jax.eval_shape(seen, abstract))
-    if len({device.process_index for device in here.mesh.devices.flat}) > 1:
-        # The first process shows statistics as curves, for which it needs those of all examples.
-        whole = NamedSharding(here.mesh, PartitionSpec())
+    if len({device.process_index for device in placed.mesh.devices.flat}) > 1:
+        # The first process draws curves of the statistics, for which it needs all examples.
+        whole = NamedSharding(placed.mesh, PartitionSpec())
         lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
-    probe = jax.jit(traced_on(here, seen), out_shardings=lying)
+    probe = jax.jit(traced_on(placed, seen), out_shardings=lying)
     return Probe(plan, lambda state: probe(state.for_looking()))

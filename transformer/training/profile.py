@@ -1,4 +1,4 @@
-"""Profiling: a trace of a few steps in the middle of things."""
+"""Profiling: a trace of a few training steps."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Profiled:
         self._calls = 0
 
     def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
-        """The step, traced when its turn has come."""
+        """The step, traced if it is one of the chosen calls."""
         self._calls += 1
         if self._calls == self._first:
             jax.profiler.start_trace(str(self._directory), create_perfetto_trace=True)

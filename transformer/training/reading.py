@@ -23,7 +23,7 @@ class RecordedRun(NamedTuple):
     def checkpoint(self, step: int | None = None) -> tuple[Checkpoints, int]:
         """The run's checkpoints, for reading, and the step to read: by default the latest.
 
-        Errors: UserError where there is none.
+        Errors: UserError for a run without a checkpoint.
         """
         checkpoints = Checkpoints.reading(self.directory.checkpoints)
         step = checkpoints.latest() if step is None else step
@@ -36,11 +36,11 @@ class RecordedRun(NamedTuple):
 def open_run(
     workdir: str | Path, trusted: Collection[str] = (), task_changes: Mapping[str, Any] | None = None
 ) -> RecordedRun:
-    """A run as it was recorded; `trusted` are the dotted paths of code that its config may name.
+    """A recorded run; `trusted` are the dotted paths of code that its config may name.
 
     `task_changes` replaces fields of the task's config, such as how it decodes.
 
-    Errors: UserError where there is no run, and for code that is not trusted.
+    Errors: UserError for a directory that is no run, and for code that is not trusted.
     """
     directory = RunDirectory.open(workdir)
     config = directory.config()
@@ -57,7 +57,7 @@ def load(
 ) -> tuple[Experiment, Assembly, TrainState]:
     """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimisers.
 
-    Errors: as `open_run`; UserError where there is no checkpoint, or no such step.
+    Errors: as `open_run`; UserError for a run without a checkpoint, or without one of the step.
     """
     run = open_run(workdir, trusted, task_changes)
     checkpoints, step = run.checkpoint(step)

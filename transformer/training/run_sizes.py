@@ -1,4 +1,4 @@
-"""How large a trained run is: its parameters by part of the model, and the operations of one of its training steps."""
+"""The size of a trained run: its parameters by part of the model, and the operations of a training step."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -9,16 +9,16 @@ from transformer.costs.flops import training_flops
 from transformer.models import registry as models
 from transformer.runs.checkpoint import StoredLeaf
 from transformer.tasks import registry as tasks
-from transformer.tasks.rehearsal import abstract_batch
+from transformer.tasks.synthetic import abstract_batch
 from transformer.training.reading import open_run
 from transformer.training.state import PARAMS, STATE
 
 
 class RunSizes(NamedTuple):
-    """What a run's checkpoint holds and what a step of its training computes.
+    """The parameters of a run's checkpoint and the operations of a training step.
 
-    `parts`: parameters by the first name of their path, such as "encoder". `state`: numbers that the model carries
-    from step to step and nothing trains, such as a batch norm's statistics. `operations`: of one training step over
+    `parts`: parameters by the first name of their path, such as "encoder". `state`: numbers of the model's
+    untrained state, such as a batch norm's statistics. `operations`: of one training step over
     the largest batch that the config can make, by the family's formula; None where it has none.
     """
 
@@ -40,20 +40,20 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
 
     `trusted` are the dotted paths of code that the run's config may name.
 
-    Errors: UserError where there is no run or no checkpoint, and for code that is not trusted.
+    Errors: UserError for a directory without a run or a checkpoint, and for code that is not trusted.
     """
     run = open_run(workdir, trusted)
     experiment = run.experiment
     checkpoints, step = run.checkpoint()
     leaves = checkpoints.leaves(step)
-    rehearsed = tasks.rehearse(experiment.task, experiment.run.accumulate)
+    task = tasks.synthetic(experiment.task, experiment.run.accumulate)
     return RunSizes(
         family=models.name_of(experiment.model),
         task=tasks.name_of(experiment.task),
         step=step,
         parts=_by_part(leaves),
         state=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
-        operations=training_flops(experiment.model, abstract_batch(rehearsed), rehearsed.interface.vocabularies),
+        operations=training_flops(experiment.model, abstract_batch(task), task.interface.vocabularies),
     )
 
 

@@ -1,7 +1,7 @@
-"""Every key of a config: the whole tree that its values choose, overrides of any key, and the page that shows them.
+"""Every key of a config: the whole tree that its values choose, overrides of any key, and their listing.
 
-A config says what differs from the defaults. Its task, its model's family and its model's size choose which keys
-exist; those three are therefore set before the others are looked up.
+A config gives the values that differ from the defaults. Its task, its model's family and its model's size choose which
+keys exist; these three are therefore set first.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _CHOOSING = ("model.size", "model.family", "task.name")
 def schema_of(values: Mapping[str, Any]) -> Group:
     """The tree of all keys of a config with these values, each with its type and its default.
 
-    The keys of a model's size have as default what the size says.
+    A named model size gives the defaults of its keys.
 
     Errors: UserError for a task, family or size that is unknown or missing.
     """
@@ -50,7 +50,7 @@ def with_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     """A copy of `base` in which each dotted key, without "config.", has the value that `overrides` gives.
 
     A mapping replaces a whole group, before the keys in it are set. A list serves as a tuple, an integer as a number.
-    A key that says otherwise than the model's size makes it a model without a size that differs in that key alone.
+    A key that contradicts the model's size turns it into a model without a named size that differs in that key alone.
 
     Errors: UserError for a key that no config with this task and family has (with the nearest one), a value of another
     type, and a key of `base` that another task or family has not.
@@ -61,17 +61,17 @@ def with_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 def with_words(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """`with_overrides` for dotted keys with their values as text; of two with one key the last counts.
 
-    Errors: as `with_overrides`, and UserError for text that is none of the type that the key's field declares.
+    Errors: as `with_overrides`, and UserError for text that does not parse as the type of the key's field.
     """
     return _override(base, dict(words), from_text)
 
 
 def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
-    """All keys of a config with their values, as words that a command line takes, each with a comment behind it.
+    """All keys of a config with their values as command-line flags, each with a comment.
 
     A key that differs from its default is marked * and has the default beside it; those of `given` are marked >.
 
-    Errors: UserError for a config that cannot be.
+    Errors: UserError for an invalid config.
     """
     resolved = resolve(values).to_config()
     tree, given = schema_of(values), set(given)
@@ -80,7 +80,7 @@ def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
     for key, value in flatten(resolved).items():
         section = key.partition(".")[0] if "." in key else ""
         node = find(tree, key)
-        if isinstance(node, Group):  # one without keys: averages, where there are none
+        if isinstance(node, Group):  # a group without keys, such as no averages
             lines.setdefault(key, ["", f"# {key}: none"])
             continue
         own = node.default is not dataclasses.MISSING and node.default == value
@@ -124,7 +124,7 @@ def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: Read) -> d
 
 
 def _refuse_left_over(key: str, tree: Group, values: Mapping[str, Any]) -> None:
-    """Errors: UserError for a key that the config says and that what the override `key` chooses has not."""
+    """Errors: UserError for a key of the config that does not exist under the choice of the override `key`."""
     section, dot, _ = key.partition(".")
     group = tree.keys[section]
     if not dot or not isinstance(group, Group):
@@ -150,11 +150,11 @@ def _task(values: Mapping[str, Any]) -> Group:
 
 
 def _model(values: Mapping[str, Any]) -> Group:
-    """The keys of the model's family; the default of one that the size fixes is what that says."""
+    """The keys of the model's family; a named size gives the defaults of those that it fixes."""
     group = group_of(models.model_schema(values))
     keys = {"family": Leaf(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}
-    # Without a size nothing is said: the family itself has no default.
+    # Without a size these keys have no default: the family has none.
     said = {} if named["size"] is None else {key: value for key, value in fill(named).items() if key != "size"}
     for key, value in said.items():
         node = keys.get(key)

@@ -1,4 +1,4 @@
-"""Where arrays lie: a mesh over all devices, the state by its logical axes, batches divided by rows."""
+"""Placement of arrays on a mesh: the state by its logical axes, batches sharded by rows."""
 
 import functools
 import math
@@ -33,16 +33,16 @@ def state_shardings(
 ) -> TrainState:
     """The sharding of every leaf of the state.
 
-    Parameters lie as the rules say, and so do their averages and the optimiser's moments, which are dicts keyed by
-    the parameter's path; all else is whole on every device.
+    Parameters are placed by the rules, and so are their averages and the optimiser's moments, which are dicts keyed by
+    the parameter's path; all other leaves are whole on every device.
 
     Errors: UserError naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
     dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and for a
-    parameter above `largest_whole` megabytes that rules which divide parameters leave whole.
+    parameter above `largest_whole` megabytes that stays whole under rules that shard parameters.
     """
     names, shapes = by_path(model.axes().params, is_names), by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
-    # Not `experts`: to divide those alone leaves it as it was said of the others.
+    # Without `experts`: rules that shard experts alone do not shard the other parameters.
     dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
     for path, spec in specs.items():
         megabytes = shapes[path].size * shapes[path].dtype.itemsize / MEGABYTE
@@ -77,11 +77,11 @@ def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement
                 f"{axes} does not divide the {size} of {name} in the parameter {path} {leaf.shape}: choose sizes that "
                 + ("do, or give config.model.embedding_rows a multiple" if name == "vocabulary" else "do")
             )
-    return placement.even_spec(names, leaf.shape)  # groups, which may be too few, are then whole
+    return placement.even_spec(names, leaf.shape)  # key/value heads, which may be too few, are then whole
 
 
 def batch_sharding(shape: tuple[int, ...], placement: Placement) -> NamedSharding:
-    """Rows divided over the mesh; whole on every device where their number cannot be."""
+    """Rows sharded over the mesh; whole on every device where their number does not divide."""
     return NamedSharding(placement.mesh, placement.even_spec(("batch",)[: len(shape)], shape[:1]))
 
 

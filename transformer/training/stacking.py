@@ -1,4 +1,4 @@
-"""Several states, batches and reports as one, with a leading axis of runs, and one of them again."""
+"""Stacking states, batches and reports of several runs along a leading axis, and taking one run out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,23 +29,23 @@ class StackedBatches:
         batches = [source[step] for source in self._sources]
         for batch in batches:
             for name, array in batch.items():
-                here, there = np.shape(array), np.shape(batches[0][name])
-                if here != there:
+                shape, first = np.shape(array), np.shape(batches[0][name])
+                if shape != first:
                     raise UserError(
-                        f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {here} and {there}, "
-                        "which one program cannot train; give config.task.lengths a single length, or train "
+                        f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {shape} and "
+                        f"{first}, which one program cannot train; give config.task.lengths a single length, or train "
                         "one by one"
                     )
         return {name: np.stack([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
 
 
 def stacked_on(placement: Placement) -> NamedSharding:
-    """Where what is stacked lies: runs are of one device."""
+    """The placement of stacked arrays: whole, on the runs' one device."""
     return NamedSharding(placement.mesh, PartitionSpec())
 
 
 def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainState:
-    """One state of as many runs."""
+    """The states stacked into one."""
 
     def stack(*states: TrainState) -> TrainState:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
@@ -60,9 +60,9 @@ def take_run(state: TrainState, run: int) -> TrainState:
 
 
 def stack_reports(reports: Sequence[Report | None]) -> Report:
-    """One report of several, None where a run has none: each number, and the samples, a sequence over the runs."""
-    there = [report for report in reports if report is not None]
-    names = dict.fromkeys(name for report in there for name in report.scalars)
+    """The runs' reports as one: each number, and the samples, a sequence over the runs, None where a run has none."""
+    present = [report for report in reports if report is not None]
+    names = dict.fromkeys(name for report in present for name in report.scalars)
     scalars: dict[str, Any] = {
         name: tuple(None if report is None else report.scalars.get(name) for report in reports) for name in names
     }

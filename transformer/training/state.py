@@ -1,4 +1,4 @@
-"""The training state: everything that a run carries from step to step, and all that a checkpoint holds."""
+"""The training state: everything that one step hands to the next, and that a checkpoint holds."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -11,15 +11,15 @@ from transformer.models.contract import Variables
 
 PyTree = Any
 
-# How the paths of a state's leaves begin in a checkpoint: parameters, what the model carries, averages by name.
+# Prefixes of the paths of a state's leaves in a checkpoint: parameters, the model's state, averages by name.
 PARAMS, STATE, AVERAGES = "variables/params/", "variables/state/", "averages/"
 
 
 class TrainState(NamedTuple):
     """`step` updates have been made; `optimisers` are by objective, `averages` by name.
 
-    `hyper` are the optimisers' numbers by objective, such as the learning rate: here, so that no value is part of the
-    program.
+    `hyper` are the optimisers' numbers by objective, such as the learning rate, which are arguments of the
+    compiled program.
     """
 
     step: Int[Array, ""]
@@ -31,12 +31,12 @@ class TrainState(NamedTuple):
     hyper: Mapping[str, Mapping[str, Float[Array, ""]]]
 
     def for_looking(self) -> "TrainState":
-        """The state without what updates alone are made with: what evaluations and probes are compiled for."""
+        """The state without its optimisers, the argument of compiled evaluations and probes."""
         return self._replace(optimisers={}, hyper={})
 
 
 def key_for(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
-    """The key of one named purpose at one step: a pure function, so that no other key need be saved."""
+    """The key of one named purpose at one step: a pure function, so that only the run's key is saved."""
     return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))
 
 

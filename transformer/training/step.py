@@ -17,12 +17,12 @@ from transformer.training.averages import Average, init_average, update_average,
 from transformer.training.optimizer import Hyper, Optimizer
 from transformer.training.state import TrainState, by_path, key_for
 
-# Of the losses that a model adds: over how many examples, tokens or the like each is a mean.
+# For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
 
 
 class Metrics(NamedTuple):
-    """Of one step: the `totals` of its batch (counts), `values` that are means already, and what was captured."""
+    """Of one step: the `totals` of its batch (counts), `values` that are means already, and the captured statistics."""
 
     totals: dict[str, Array]
     values: dict[str, Array]
@@ -30,10 +30,10 @@ class Metrics(NamedTuple):
 
 
 class Step(Protocol):
-    """One update; `observe`, which may be traced, says whether this one looks at its heads."""
+    """One update; `observe`, which may be traced, says whether to compute head statistics."""
 
     def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
-        """The next state, and what was seen on the way."""
+        """The next state, and the step's metrics."""
 
 
 def init_state(
@@ -47,7 +47,7 @@ def init_state(
 ) -> TrainState:
     """The state before the first step; pure, so that it can run under jit with output shardings.
 
-    The variables are drawn by the key where none are given.
+    Without `variables` they are drawn by the key.
     """
     variables = model.init(key_for(key, 0, "init")) if variables is None else variables
     kept = {name: init_average(average, variables.params) for name, average in averages.items()}
@@ -77,11 +77,11 @@ def make_step(
 ) -> Step:
     """The step of a task on a model: (state, batch, observe) -> (state, metrics). Jit it, donating the state.
 
-    Objectives are taken in turn, each seeing the parameters that the one before it left. With `accumulate` = n
+    Objectives are taken in turn, each with the parameters that the one before it updated. With `accumulate` = n
     the batch is cut into n micro-batches whose gradients add up; each reads the state and extra of the step's
     start, and every loss is divided by the totals of the whole batch, so that the result is the large batch's.
-    What the model itself adds to its loss (`Aux.losses`) is added here, each term divided by its count over the whole
-    batch. `capture` asks for statistics of the training batch's own attention, found in the steps that observe.
+    The model's auxiliary losses (`Aux.losses`) are added, each divided by its count over the whole batch. `capture`
+    asks for statistics of the training batch's own attention, computed in the steps that observe.
     """
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
@@ -106,14 +106,14 @@ def make_step(
             params = with_average(view.variables.params, optax.apply_updates(trained, updates))
             view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
             prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
-            found = {
+            metrics = {
                 **aux.metrics,
                 "learning_rate": optimizer.learning_rate(state.step, state.hyper[objective.name]),
                 "gradient_norm": optax.tree.norm(gradients),
                 "update_norm": optax.tree.norm(updates),
             }
-            values |= {prefix + name: value for name, value in found.items()}
-            captured |= {prefix + site: found_there for site, found_there in aux.captured.items()}
+            values |= {prefix + name: value for name, value in metrics.items()}
+            captured |= {prefix + site: statistics for site, statistics in aux.captured.items()}
         step = state.step + 1
         new_averages = {
             name: update_average(average, state.averages[name], view.variables.params, step)
@@ -128,8 +128,8 @@ def make_step(
 def vectorise(step: Step) -> Step:
     """The step of several runs at once: a leading axis of every leaf of state, batch and metrics.
 
-    They differ in what the state holds, key and hyper-parameters included, and in their batches' examples; whether
-    the heads are looked at is said for all.
+    They differ in their states, key and hyper-parameters included, and in their batches' examples; `observe` holds for
+    all.
     """
 
     def vmapped(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
@@ -139,14 +139,14 @@ def vectorise(step: Step) -> Step:
 
 
 def _trained(objective: Objective, params: Any) -> dict[str, Array]:
-    found = {
+    trained = {
         path: leaf
         for path, leaf in by_path(params).items()
         if any(fnmatch.fnmatchcase(path, pattern) for pattern in objective.trains)
     }
-    if not found:
+    if not trained:
         raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")
-    return found
+    return trained
 
 
 def _accumulated(
@@ -157,7 +157,7 @@ def _accumulated(
     key: Key[Array, ""],
     accumulate: int,
 ) -> tuple[dict[str, Array], LossAux]:
-    """The gradient of one objective over the whole batch, and what its loss returned."""
+    """The gradient of one objective over the whole batch, and its aux."""
 
     def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[dict[str, Array], LossAux]:
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
@@ -171,7 +171,7 @@ def _accumulated(
         return gradient(batch, key, None)
 
     def counted(batch: Batch, key: Key[Array, ""]) -> Counts:
-        # Of the whole pass only what the counts need is left once this is compiled.
+        # The compiler removes all of this pass that the counts do not need.
         _, aux = objective.loss(view, batch, totals, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
@@ -190,13 +190,13 @@ def _accumulated(
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.captured))
     (gradients, metrics, captured), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
-    # Every micro-batch started from the same state, so their mean is the large batch's.
+    # Every micro-batch starts from the same state: the mean of the new ones is the large batch's.
     state, extra = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), (states, extras))
     return gradients, LossAux(state, extra, metrics, captured)
 
 
 def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
-    """The loss with what the model adds to it; by `counts` where the batch is one of several."""
+    """The loss plus the model's auxiliary losses; divided by `counts` for a micro-batch."""
     metrics = dict(aux.metrics)
     for name, term in aux.losses.items():
         mean = term.total / jnp.maximum(term.denominator if counts is None else counts[name], 1)
@@ -208,5 +208,5 @@ def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Arr
 def _cut(x: Array, parts: int) -> Array:
     if x.shape[0] % parts:
         raise ValueError(f"a batch of {x.shape[0]} rows cannot be cut into accumulate={parts} equal parts")
-    # Strided, so that each part takes rows of every device's share of a divided batch.
+    # Strided, so that each micro-batch has rows of every device.
     return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)

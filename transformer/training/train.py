@@ -33,11 +33,11 @@ from transformer.training.step import Metrics, Step
 
 
 def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink: Sink | None = None) -> RunDirectory:
-    """Train in a run directory, or resume there; return when all steps and evaluations are done.
+    """Train in a run directory, or resume its run; return when all steps and evaluations are done.
 
-    `sink` is fed after the run's own; what it raises ends the run, whose metrics are written by then.
+    `sink` is fed after the run's own sinks; an error of it ends the run, whose metrics are written by then.
 
-    Errors: UserError for whatever the person can put right, before anything compiles.
+    Errors: UserError for anything that the user can correct, before anything compiles.
     """
     with opened([experiment], [workdir]) as (assembly, (opened_run,)):
         directory, latest = opened_run.directory, opened_run.latest
@@ -54,7 +54,7 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink:
 
 
 def cadence_of(config: RunConfig) -> Cadence:
-    """How often a run does what."""
+    """The cadence of a run's config."""
     return Cadence(
         log=config.log_every,
         evaluate=config.eval_every,
@@ -72,20 +72,20 @@ def measured(assembly: Assembly) -> list[Measured]:
 
 
 def probe_of(assembly: Assembly, opened_run: OpenRun) -> Probe:
-    """The compiled look at the probe batch: a run goes on as it began, also where it now looks more often or longer."""
+    """The compiled probe; a resumed run keeps the tiers of its store, also with another `maps_every` or `steps`."""
     return compile_probe(
         assembly.model,
         assembly.task,
         assembly.abstract,
         assembly.placement,
         config=opened_run.experiment.maps,
-        times=opened_run.experiment.run.looks,
+        times=opened_run.experiment.run.probe_count,
         tiers=MapStore.tiers_at(opened_run.directory.maps),
     )
 
 
 def peak_flops_of(assembly: Assembly) -> float:
-    """What the devices of the mesh can do in a second, as their makers say."""
+    """The peak operations a second of the mesh's devices, by their data sheets."""
     return peak_flops(list(assembly.placement.mesh.devices.flat))
 
 
@@ -104,7 +104,7 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
     stack = contextlib.ExitStack()
     step: Step = sharded
     if profile:
-        # Traces are written to a disk alone.
+        # The profiler writes only to disks.
         folder = directory.path / "profile"
         step = Profiled(sharded, stack.enter_context(storage_of(folder).stage(folder)))
     try:
@@ -121,7 +121,7 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
             meter=Meter(flops=count_flops(experiment, assembly), peak_flops=peak_flops_of(assembly)),
         )
     except BaseException:
-        # What stopped the run is what is told, not what of its maps could then no longer be written.
+        # Raise the error that stopped the run, not one of writing its last maps.
         with contextlib.suppress(Exception), stack:
             sink.close()
         raise

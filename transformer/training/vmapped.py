@@ -1,8 +1,8 @@
 """Vmapped runs: several that differ in seed and hyper-parameters alone, trained together by one program.
 
-They go through the loop of every run, whose state, batches and metrics then have a leading axis of runs; each keeps its
-own run directory, as if it had been trained alone. A run's rates are its own: the steps, tokens and operations of this
-run in a second in which all of them are trained. What the device does is their sum.
+They share the ordinary loop, with a leading axis of runs in its state, batches and metrics; each has its own run
+directory, as if it had been trained alone. A run's rates count its own steps, tokens and operations a second while all
+runs train; the device's rate is their sum.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from transformer.config import UserError, to_config
-from transformer.maps.tiers import Kept
+from transformer.maps.tiers import StoredMaps
 from transformer.models.contract import count_parameters
 from transformer.runs.directory import as_texts
 from transformer.tasks.contract import Batch, Report
@@ -45,13 +45,13 @@ COMPARED = 8  # batches whose shapes are compared before anything compiles
 
 
 class Ended(NamedTuple):
-    """How a run ended: complete, or with a loss that was not finite, read from step `diverged_at`."""
+    """The end of a run: complete, or with a loss that was not finite, read from step `diverged_at`."""
 
     diverged_at: int | None
 
 
 def program_of(experiment: Experiment) -> str:
-    """The resolved config without what vmapped runs may differ in: equal for experiments of one program."""
+    """The resolved config without the keys in which vmapped runs may differ: equal for experiments of one program."""
     config = experiment.to_config()
     config |= {"seed": None, "name": None, "optimizer": _without_numbers(experiment.optimizer)}
     config["optimizers"] = {name: _without_numbers(section) for name, section in experiment.optimizers.items()}
@@ -63,16 +63,16 @@ def _without_numbers(optimizer: OptimizerConfig) -> dict[str, Any]:
 
 
 def train_vmapped(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> list[Ended]:
-    """Train each experiment in its run directory, or resume there, all in one program; return how each has ended.
+    """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
 
-    They go on from the latest step of which all have a checkpoint, and save those that one has beyond it again. Runs
-    that are complete, or have diverged here before, are left as they are.
+    They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
+    complete, or diverged before, are left as they are.
 
     Errors: UserError for experiments that are not of one program, batches whose shapes differ between seeds,
-    several devices or processes, and whatever is refused of a single run.
+    several devices or processes, and for whatever `train` refuses.
     """
     _check_one_program(experiments, workdirs)
-    # Of two checkpoints that each keeps, all have one of the same step whenever they are killed.
+    # With two checkpoints each, all have one of the same step whenever they are killed.
     check = functools.partial(_check_batches, experiments)
     with opened(experiments, workdirs, keep=2, check=check) as (assembly, runs):
         ends = [Ended(each.directory.facts().get("diverged_at")) for each in runs]
@@ -85,7 +85,7 @@ def train_vmapped(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -
 
 
 def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int = 5, repeats: int = 5) -> float:
-    """How many times as fast these experiments are vmapped than one after the other, by their training steps alone.
+    """The speed-up of training these experiments vmapped instead of one after the other, of their steps alone.
 
     The median ratio of seconds over `repeats` times `steps` steps of each, taken in turn; `folder` is for the data.
 
@@ -122,7 +122,7 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
 
 
 def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> None:
-    """Errors: UserError where these cannot be vmapped on this machine."""
+    """Errors: UserError where these experiments cannot be vmapped on this machine."""
     devices = make_placement(experiments[0].sharding).mesh.size
     if jax.process_count() > 1 or devices > 1:
         raise UserError(
@@ -136,9 +136,9 @@ def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Pat
     for program, config, workdir in zip(programs, configs, workdirs, strict=True):
         for key in programs[0] | program:
             if program.get(key) != programs[0].get(key):
-                here, there = config.get(key, "absent"), configs[0].get(key, "absent")
+                given, first = config.get(key, "absent"), configs[0].get(key, "absent")
                 raise UserError(
-                    f"config.{key}={here} of {workdir} and {there} of {workdirs[0]} make two programs: vmapped runs "
+                    f"config.{key}={given} of {workdir} and {first} of {workdirs[0]} make two programs: vmapped runs "
                     "differ in config.seed, config.name and the numbers of config.optimizer alone; a clip, "
                     "weight_decay or momentum of zero is another program"
                 )
@@ -196,7 +196,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
         return compiled(state, shard_batch(batch, assembly.placement), observe)
 
     try:
-        with contextlib.suppress(Diverged):  # of the last run: each has recorded its own
+        with contextlib.suppress(Diverged):  # only the last run raises it: each has recorded its own
             run(
                 state,
                 step,
@@ -218,7 +218,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
 
 
 def _common_step(runs: Sequence[OpenRun]) -> int:
-    """The latest step of which all have a checkpoint, 0 where there is none; checkpoints beyond it are deleted."""
+    """The latest step of which all have a checkpoint, or 0; later checkpoints are deleted."""
     common = max(set.intersection(*(set(each.checkpoints.steps()) for each in runs)), default=0)
     for each in runs:
         each.checkpoints.drop_after(common)
@@ -234,20 +234,20 @@ def _begin(each: OpenRun, assembly: Assembly, step: int, *, aloud: bool) -> Trai
 
 def _save(state: TrainState, going: Mapping[int, OpenRun]) -> None:
     for each in going.values():
-        each.checkpoints.latest()  # waits for the save before: none begins the next until all have the last
+        each.checkpoints.latest()  # waits for the save before, so that none begins the next until all have the last
     for number, each in going.items():
         alone = take_run(state, number)
         each.checkpoints.save(int(alone.step), alone, {})
 
 
 def _record_divergence(each: OpenRun, diverged: Diverged) -> None:
-    # On a restart it would hold the others back at its last checkpoint, only to diverge again.
+    # Else a restart would take the others back to its last checkpoint, and it would diverge again.
     each.directory.record(diverged_at=diverged.step)
     print(f"{each.directory.path}: {diverged}", flush=True)
 
 
 def _of_each(evaluation: Measured, sinks: VmappedSinks, count: int) -> Measured:
-    """The evaluation of every run that goes on, one after the other in the one compiled program."""
+    """The evaluation of every unfinished run, one after the other in one compiled program."""
 
     def evaluate(state: TrainState) -> Report:
         seen = state.for_looking()
@@ -257,12 +257,14 @@ def _of_each(evaluation: Measured, sinks: VmappedSinks, count: int) -> Measured:
     return dataclasses.replace(evaluation, run=evaluate)
 
 
-def _look(state: TrainState, probe: Callable[[TrainState], Mapping[str, Kept]], sinks: VmappedSinks) -> dict[str, Any]:
-    """The maps of every run that goes on: of a site, by each."""
+def _look(
+    state: TrainState, probe: Callable[[TrainState], Mapping[str, StoredMaps]], sinks: VmappedSinks
+) -> dict[str, Any]:
+    """The maps of every unfinished run, by site and run."""
     seen = state.for_looking()
-    found = {number: probe(take_run(seen, number)) for number in sinks.going}
-    sites = next(iter(found.values()))
-    return {site: {number: maps[site] for number, maps in found.items()} for site in sites}
+    maps_by_run = {number: probe(take_run(seen, number)) for number in sinks.going}
+    sites = next(iter(maps_by_run.values()))
+    return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
 
 
 def _flops_of_one(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:

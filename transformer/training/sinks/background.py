@@ -1,4 +1,4 @@
-"""Maps are written while training goes on: everything else is passed on at once."""
+"""Writing maps in the background while training goes on."""
 
 import concurrent.futures
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from transformer.maps.tiers import Kept
+from transformer.maps.tiers import StoredMaps
 from transformer.training.sinks.contract import Number, Sample, Sink
 
-WAITING = 2  # steps of maps that may wait to be written before the loop waits for them
+WAITING = 2  # steps of maps in the queue, at most; then the loop waits
 
 
 class BackgroundMaps:
     """The sink that gives maps, in order, to another sink in a thread of its own.
 
-    What the other sink raised there is raised at the next call of `maps`, `flush` or `close`.
+    An error of the other sink is raised at the next call of `maps`, `flush` or `close`.
     """
 
     def __init__(self, sink: Sink):
@@ -24,22 +24,18 @@ class BackgroundMaps:
         self._pending: list[concurrent.futures.Future[None]] = []
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        """Pass the numbers on."""
         self._sink.scalars(step, split, values)
 
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Pass the samples on."""
         self._sink.samples(step, split, samples)
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Pass the statistics on."""
         self._sink.heads(step, heads)
 
     def progress(self, step: int, total: int) -> None:
-        """Pass the progress on."""
         self._sink.progress(step, total)
 
-    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
+    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Start the copies to the host and come back."""
         for leaf in jax.tree.leaves(dict(maps)):
             if isinstance(leaf, jax.Array):
@@ -48,7 +44,6 @@ class BackgroundMaps:
         self._pending.append(self._thread.submit(self._sink.maps, step, maps))
 
     def flush(self) -> None:
-        """Wait until all is written."""
         self._settle(0)
         self._sink.flush()
 

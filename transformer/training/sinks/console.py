@@ -50,7 +50,7 @@ def _fields(values: Mapping[str, Number]) -> list[str]:
 
 
 def _main(values: Mapping[str, Number]) -> dict[str, Number]:
-    """The numbers worth a look while waiting: of a training step the familiar ones, else all but details."""
+    """The numbers to show: of a training step the usual ones, else all but details."""
     if "learning_rate" in values:
         return {name: values[name] for name in _TRAINING if name in values}
     return {name: value for name, value in values.items() if name.count("/") < 2}
@@ -59,14 +59,14 @@ def _main(values: Mapping[str, Number]) -> dict[str, Number]:
 def format_line(step: int, total: int, split: str, values: Mapping[str, Number]) -> str:
     """One aligned line, such as `step  400/3000  train       loss 2.134   lr 3.1e-04`."""
     head = f"step {step:>{len(str(total))}}/{total}  {split:<10}"
-    # Columns are as wide as their label and nine figures, so that lines of one split stay below each other.
+    # Columns are as wide as their label and nine figures, so that lines of one split stay aligned.
     labels = [_label(name) for name in values]
     fields = [text.ljust(len(label) + 10) for label, text in zip(labels, _fields(values), strict=True)]
     return "  ".join([head, *fields]).rstrip()
 
 
 def format_sample(sample: Sample) -> str:
-    """One line: what went in, what came out and, where that is wrong, what should have.
+    """One line: the input, the output and, where that is wrong, the reference.
 
     A sample with other fields shows all of them, as in `prompt: one  rule: upper`.
     """
@@ -77,7 +77,7 @@ def format_sample(sample: Sample) -> str:
 
 
 class Console(NullSink):
-    """The sink for the person who watches.
+    """The sink that prints to the console.
 
     On a terminal a bar with step, loss, learning rate, tokens a second and time left, and above it a line
     for every other split; elsewhere a plain line for each call.
@@ -99,7 +99,7 @@ class Console(NullSink):
             )
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        """Show the numbers: of the training split beside the bar where there is one, else as a line."""
+        """Show the numbers: of the training split beside the bar on a terminal, else as a line."""
         if self._bar is None or split != "train":
             self._print(format_line(step, self._total, split, _main(values)))
             return
@@ -114,7 +114,7 @@ class Console(NullSink):
             self._print(f"  {format_sample(sample)}")
 
     def progress(self, step: int, total: int) -> None:
-        """Move the bar; the first call starts it, so that a resumed run's earlier steps count as no speed."""
+        """Move the bar; the first call starts it, so that a resumed run's earlier steps do not count as speed."""
         self._total = total
         if self._bar is None:
             return
@@ -124,13 +124,13 @@ class Console(NullSink):
         self._bar.update(self._task, completed=step, total=total)
 
     def close(self) -> None:
-        """Leave the bar as it stands and give the terminal back."""
+        """Stop drawing the bar and restore the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
     def _print(self, text: str) -> None:
         if self._bar is not None:
-            # Through the bar's console, which draws the bar again below.
+            # Through the bar's console, which redraws the bar below.
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             self._console.file.write(text + "\n")

@@ -15,11 +15,10 @@ class HeadsFile(JsonLines, NullSink):
     """
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Append one line a site."""
         for site, statistics in heads.items():
             self.append({"step": int(step), "site": site, **{name: _rows(of) for name, of in statistics.items()}})
 
 
 def _rows(values_LxH: np.ndarray) -> list[list[float | None]]:
-    # Seven figures are all that float32 has.
+    # float32 has seven significant figures.
     return [[float(f"{x:.7g}") if np.isfinite(x) else None for x in row] for row in values_LxH.tolist()]

@@ -35,7 +35,7 @@ class JsonLines:
         self._file.append(json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
     def truncate(self, after_step: int) -> None:
-        """Drop the lines of steps beyond `after_step`: a resumed run will write them again.
+        """Drop the lines of steps beyond `after_step`, which a resumed run writes again.
 
         Errors: UserError, with the file as it was, when a line is no JSON object.
         """
@@ -48,11 +48,11 @@ class JsonLines:
         self._file.rewrite(kept)
 
     def flush(self) -> None:
-        """Hand the lines so far to where a reader finds them."""
+        """Make the lines so far visible to readers."""
         self._file.flush()
 
     def close(self) -> None:
-        """Hand the file to the disk."""
+        """Write the file to the disk."""
         self._file.close()
 
 

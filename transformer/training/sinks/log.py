@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from transformer.maps.tiers import Kept
+from transformer.maps.tiers import StoredMaps
 from transformer.training.sinks.console import format_line, format_sample
 from transformer.training.sinks.contract import NullSink, Number, Sample
 
@@ -12,27 +12,24 @@ _logger = logging.getLogger(__name__)
 
 
 class Log(NullSink):
-    """The sink that logs numbers and samples at level INFO; `RunDirectory.log_to_file` says to which file.
+    """The sink that logs numbers and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
 
-    Where several runs are in one process, `run` is the directory of the one that it speaks of.
+    With several runs in one process, `run` is the directory of this sink's run.
     """
 
     def __init__(self, total_steps: int, run: Path | None = None):
         self._total, self._run = total_steps, {} if run is None else {"run": run}
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        """Log one line."""
         _logger.info("%s", format_line(step, self._total, split, values), extra=self._run)
 
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Log one line a sample."""
         for sample in samples:
             _logger.info("step %d  %s  %s", step, split, format_sample(sample), extra=self._run)
 
-    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
-        """Log which maps were taken."""
+    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         _logger.info("step %d  maps  %s", step, ", ".join(maps), extra=self._run)
 
     def progress(self, step: int, total: int) -> None:
-        """Take the total over; every step would be too many lines."""
+        """Only keep the total: a line a step would be too many."""
         self._total = total

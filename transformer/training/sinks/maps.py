@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Kept
+from transformer.maps.tiers import StoredMaps
 from transformer.training.sinks.contract import NullSink
 
 
@@ -13,6 +13,5 @@ class Maps(NullSink):
     def __init__(self, store: MapStore):
         self._store = store
 
-    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
-        """Append one step."""
+    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         self._store.write(step, maps)

@@ -1,4 +1,4 @@
-"""The files that a run feeds while it trains."""
+"""Opening the sinks of a run."""
 
 import jax
 
@@ -13,9 +13,9 @@ from transformer.training.sinks.maps import Maps
 
 
 def open_sinks(directory: RunDirectory, plan: Plan, config_hash: str, *, steps: int, start: int) -> Sink:
-    """All that a run of `steps` writes, cut to the step that it goes on from: what it saw after that it will see again.
+    """The sinks of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
 
-    Every process writes the maps that it holds; all else the first writes alone.
+    Every process writes its own part of the maps; the first writes all other files.
     """
     maps = in_turn(
         lambda: MapStore.open(

@@ -1,4 +1,4 @@
-"""samples.jsonl: what the model said, one JSON object a line, append-only."""
+"""samples.jsonl: the model's sample outputs, one JSON object a line, append-only."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,5 @@ class SamplesFile(JsonLines, NullSink):
     """The sink that appends {"step", "split", ...texts} to a file, a line a sample."""
 
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Append one line a sample."""
         for sample in samples:
             self.append({"step": int(step), "split": split, **sample})

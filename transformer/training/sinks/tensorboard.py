@@ -16,18 +16,18 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
 from transformer.maps.quantise import Quantised
-from transformer.maps.tiers import Kept
+from transformer.maps.tiers import StoredMaps
 from transformer.storage import locate, storage_of
 from transformer.training.sinks.contract import NullSink, Number, Sample
 
 _EXAMPLES = 2
 _CELL = 48  # pixels that the longer side of a small map is scaled up to
 _GAP = 2  # pixels between two heads
-FLUSHED = 10  # seconds after which what was reported is in the file
+FLUSHED = 10  # seconds after which reported values are in the file
 
 
 def _tensorboardx() -> ModuleType:
-    """tensorboardX, which would import PyTorch wherever that happens to be installed."""
+    """tensorboardX, without the PyTorch that it would import where installed."""
     if "torch" in sys.modules:
         return importlib.import_module("tensorboardX")
     sys.modules["torch"] = None  # type: ignore[assignment]  # makes its optional import fail
@@ -63,19 +63,19 @@ def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
 
 
 def _held(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
-    """What this process holds of an array, zero elsewhere, and which examples it holds whole."""
+    """This process's part of an array, zero elsewhere, and which examples it holds whole."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array), np.ones(len(array), bool)
-    values, there = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
+    values, held = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
     for shard in array.addressable_shards:
-        values[shard.index], there[shard.index] = np.asarray(shard.data), True
-    return values, there.reshape(len(there), -1).all(axis=1)
+        values[shard.index], held[shard.index] = np.asarray(shard.data), True
+    return values, held.reshape(len(held), -1).all(axis=1)
 
 
 class TensorBoard(NullSink):
     """The sink that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
 
-    A run that resumes gives its restored step: events of an earlier start beyond it are then not shown.
+    A resumed run passes its restored step: TensorBoard then hides events of an earlier start beyond it.
     """
 
     def __init__(self, directory: str | Path, resumed_step: int | None = None):
@@ -97,15 +97,15 @@ class TensorBoard(NullSink):
         lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
         self._writer.add_text(f"{split}/samples", "\n".join(lines), step)
 
-    def maps(self, step: int, maps: Mapping[str, Kept]) -> None:
+    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """A picture for each site and each of the first examples; a curve for each statistic of each head.
 
-        Of several processes only the first has this sink: what lies elsewhere of these examples it leaves out.
+        Only the first process has this sink, which leaves out examples that lie partly on others.
         """
         for site, kept in maps.items():
             for name, values_BxLxH in kept.statistics.items():
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", RuntimeWarning)  # a mean of nothing is NaN, and left out
+                    warnings.simplefilter("ignore", RuntimeWarning)  # an empty mean is NaN, and left out
                     mean_LxH = np.nanmean(np.asarray(values_BxLxH), axis=0)
                 for (layer, head), value in np.ndenumerate(mean_LxH):
                     if np.isfinite(value):
@@ -114,7 +114,7 @@ class TensorBoard(NullSink):
             weights = Quantised(*coarsest).weights()
             for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
                 picture = wall(np.asarray(weights[example]))
-                # Past add_image, which needs Pillow to encode what is already encoded here.
+                # Not by add_image, which needs Pillow to encode the image, a PNG file already.
                 image = self._summary.Summary.Image(
                     height=picture.shape[0],
                     width=picture.shape[1],
@@ -125,10 +125,8 @@ class TensorBoard(NullSink):
                 self._writer.file_writer.add_summary(self._summary.Summary(value=[value]), step)
 
     def flush(self) -> None:
-        """Hand what is written to the disk: a run that is killed comes back to here and reports none of it again."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is still queued."""
         with self._stack:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""Several runs that are trained at once, each with its own sink."""
+"""The sink of vmapped runs, each with its own sink."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,8 @@ from transformer.training.sinks.contract import NullSink, Sink
 class VmappedSinks:
     """The sink of several runs, which gives each its own.
 
-    Where a single run reports a number, an array or samples, runs report a sequence of them, one a run, with None
-    for a run that has none; a plain number is every run's. A run that was stopped is given nothing more. `shared`,
-    for the person who watches, is given the means over the runs that go on.
+    Numbers, arrays and samples are sequences over the runs, with None for a run that has none; a plain number is every
+    run's. A stopped run gets no more reports. `shared`, such as the console, gets the means over the unfinished runs.
     """
 
     def __init__(self, sinks: Sequence[Sink], shared: Sink | None = None):
@@ -31,43 +30,36 @@ class VmappedSinks:
         self._going.pop(run).close()
 
     def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        """To each run its numbers."""
         told = {run: {name: _of_run(value, run) for name, value in values.items()} for run in self._going}
         for run, sink in self._going.items():
-            if there := {name: number for name, number in told[run].items() if number is not None}:
-                sink.scalars(step, split, there)
+            if numbers := {name: number for name, number in told[run].items() if number is not None}:
+                sink.scalars(step, split, numbers)
         every = {name: [numbers[name] for numbers in told.values()] for name in values}
         if means := {name: float(np.mean(numbers)) for name, numbers in every.items() if None not in numbers}:
             self._shared.scalars(step, split, means)
 
     def samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
-        """To each run its samples."""
         for run, sink in self._going.items():
             if samples[run]:
                 sink.samples(step, split, samples[run])
 
     def maps(self, step: int, maps: Mapping[str, Any]) -> None:
-        """To each run its maps."""
         for run, sink in self._going.items():
             sink.maps(step, {site: kept[run] for site, kept in maps.items()})
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """To each run the statistics of its batch."""
         for run, sink in self._going.items():
-            sink.heads(step, {site: {name: of[run] for name, of in found.items()} for site, found in heads.items()})
+            sink.heads(step, {site: {name: of[run] for name, of in table.items()} for site, table in heads.items()})
 
     def progress(self, step: int, total: int) -> None:
-        """Pass the progress on."""
         for sink in self._all():
             sink.progress(step, total)
 
     def flush(self) -> None:
-        """Flush every sink."""
         for sink in self._all():
             sink.flush()
 
     def close(self) -> None:
-        """Close every sink that is not closed yet, also when one of them raises."""
         with contextlib.ExitStack() as stack:
             for sink in self._all():
                 stack.callback(sink.close)

@@ -1,4 +1,4 @@
-"""Rehearsals: the shapes of the real task without its data."""
+"""Synthetic tasks: the shapes of the real task without its data."""
 
 import dataclasses
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 
 from tests.tasks.conftest import make_task
 from transformer.data.batches import EncodedPairs, TokenBatches
-from transformer.tasks.registry import build, rehearse, task_config
-from transformer.tasks.rehearsal import abstract_batch
+from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.synthetic import abstract_batch
 
 
 def shapes(batch: Any) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -19,7 +19,7 @@ def shapes(batch: Any) -> dict[str, tuple[tuple[int, ...], str]]:
 
 @pytest.fixture(autouse=True)
 def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Whatever a rehearsal would write or look up by a relative path shows here.
+    # Whatever a synthetic task would write or look up by a relative path shows here.
     monkeypatch.chdir(tmp_path)
 
 
@@ -31,7 +31,7 @@ def test_language_modelling_has_the_real_shapes(
     values = {"name": "language_modelling", "context": 24, "rows": 4, "tokenizer": "bytes", "batching": batching}
     values |= {"probed": 2, "probed_length": 8, "prompts": ("The ",)}
     real = build(task_config({**values, "dataset": str(text_file)}), tmp_path, rows_multiple)
-    told = rehearse(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
+    told = synthetic(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
     assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
     assert told.interface.inputs == real.interface.inputs
     assert told.probed["tokens"].shape == real.probed["tokens"].shape
@@ -43,7 +43,7 @@ def test_language_modelling_has_the_real_shapes(
 
 def test_masked_language_modelling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
     real = make_task(text_file, tmp_path, "masked_language_modelling", whole_words=True)
-    told = rehearse(dataclasses.replace(real.config, dataset="nowhere"))
+    told = synthetic(dataclasses.replace(real.config, dataset="nowhere"))
     assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
     assert told.interface.vocabularies["tokens"] == real.interface.vocabularies["tokens"] + 1
     hidden = told.source(0)[0]["tokens"]
@@ -56,13 +56,13 @@ def test_the_vocabulary_is_the_one_that_the_config_names(tokenizer: str) -> None
     config = task_config(
         {"name": "masked_language_modelling", "dataset": "x", "tokenizer": tokenizer, "vocabulary": 30_522, "test": ""}
     )
-    task = rehearse(config)
+    task = synthetic(config)
     assert task.interface.vocabularies == {"tokens": 30_522}
     assert len(task.labels(()).titles) == config.probed
 
 
 @pytest.mark.parametrize("rows_multiple", [1, 8, 64])
-def test_translation_rehearses_the_largest_of_its_batches(rows_multiple: int) -> None:
+def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> None:
     config = task_config(
         {
             "name": "translation",
@@ -81,7 +81,7 @@ def test_translation_rehearses_the_largest_of_its_batches(rows_multiple: int) ->
     batches = [source[step] for step in range(source.batches_per_epoch)]
     largest = max(batches, key=lambda batch: batch["source"].shape[0] * batch["source"].shape[1] ** 2)
     assert len({batch["source"].shape for batch in batches}) == 3
-    told = rehearse(config, rows_multiple)
+    told = synthetic(config, rows_multiple)
     assert shapes(abstract_batch(told)) == shapes(largest)
     assert max(batch["source"].size for batch in batches) == np.prod(abstract_batch(told)["source"].shape)
     assert told.interface.vocabularies == {"joint": 300}
@@ -92,13 +92,13 @@ def test_translation_rehearses_the_largest_of_its_batches(rows_multiple: int) ->
 
 def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None:
     values = {"name": "language_modelling", "dataset": "x", "tokenizer": "given", "vocabulary": 50_257, "test": ""}
-    task = rehearse(task_config({**values, "context": 2048, "rows": 1536, "batching": "packed"}), 128)
+    task = synthetic(task_config({**values, "context": 2048, "rows": 1536, "batching": "packed"}), 128)
     assert shapes(abstract_batch(task))["tokens"] == ((1536, 2048), "int32")
     assert not list(tmp_path.iterdir())
 
 
 def test_every_made_up_token_is_of_the_vocabulary() -> None:
     for name in ("language_modelling", "masked_language_modelling"):
-        task = rehearse(task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "rows": 2}))
+        task = synthetic(task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "rows": 2}))
         batch = task.source(0)[0]
         assert np.max(batch["tokens"]) < 40

@@ -1,4 +1,4 @@
-"""Rehearsals: a task over made-up data of the real shapes, for whoever compiles before there are data or devices."""
+"""Synthetic tasks: made-up data of the real shapes, to compile programs before data or devices are ready."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ from transformer.tasks.contract import Task
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
 from transformer.tasks.translation_data import Split, TranslationConfig, special_tokens
 
-# An alphabet is known only once its text is read; an alphabet with digits and marks has rarely more characters.
+# Rarely has a text with digits and marks more characters; the real number is known only once the text is read.
 CHARACTERS = 128
 
 
 def made_up_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
-    """A tokenizer of exactly `vocabulary` tokens, numbers written out and special ones; nothing is trained."""
+    """An untrained tokenizer of exactly `vocabulary` tokens: the numbers from 0, and the special tokens of `roles`."""
     words = {str(number): number for number in range(max(vocabulary - len(roles), 1))}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -30,8 +30,8 @@ def made_up_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
 
 
 def made_up_documents(config: TextConfig, roles: tuple[str, ...]) -> tuple[Tokenizer, dict[str, Documents]]:
-    """What `load_documents` returns, of the vocabulary that the config names and of a few rows of text."""
-    # A text of several documents has an end token; whether there are several, the data alone could say.
+    """Stands in for `load_documents`: the vocabulary that the config gives, and two made-up documents a split."""
+    # The real text may have several documents, which need an end token.
     roles = (*roles, "end")
     match config.tokenizer:
         case TokenizerKind.BYTES:
@@ -45,10 +45,10 @@ def made_up_documents(config: TextConfig, roles: tuple[str, ...]) -> tuple[Token
 
 
 def made_up_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Split]]:
-    """What `load_splits` returns: pairs that are all as long as the longest of `config.lengths`.
+    """Stands in for `load_splits`: pairs that are all as long as the longest of `config.lengths`.
 
-    All lengths have about the same positions a batch; of the longest attention has the most to do, and a batch that
-    needs a row on every device the most positions.
+    A batch of any length has about the same number of positions; at the greatest length attention costs the most,
+    and rounding up to a row a device adds the most positions.
     """
     tokenizer = made_up_tokenizer(config.vocabulary, ("pad", "begin", "end", "unknown"))
     special = special_tokens(tokenizer)
@@ -65,6 +65,6 @@ def made_up_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Spli
 
 
 def abstract_batch(task: Task) -> Mapping[str, Any]:
-    """The shapes and types of a training batch; of a rehearsed task, of its largest."""
+    """The shapes and types of a training batch; of a synthetic task, the largest."""
     batch = task.source(0)[0]
     return {name: jax.ShapeDtypeStruct(np.shape(value), np.asarray(value).dtype) for name, value in batch.items()}

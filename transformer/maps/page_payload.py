@@ -1,4 +1,4 @@
-"""Which maps of a store a page carries within its bytes: thumbnails of every step first, then what shows more."""
+"""The maps of a store that fit into a page's bytes: thumbnails of every step first, then finer levels and rows."""
 
 import dataclasses
 import math
@@ -12,10 +12,10 @@ from transformer.maps.quantise import LEVELS, Quantised, quantise
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Level
 
-ELEMENT = 64  # bytes that a block's own element takes, about
-_SPARSEST = 10  # codes of maps are not expected to pack into less than a tenth
-_PACKED = 1.2  # bytes of text that a byte of a whole row or of a key is expected to take
-_LARGEST_KEYS = 1 << 16  # that the page's two bytes a key can tell apart
+ELEMENT = 64  # approximate bytes of a block's own element
+_SPARSEST = 10  # codes of maps are expected to take at least a tenth of their size when packed
+_PACKED = 1.2  # expected bytes of text a byte of a whole row or of a key
+_LARGEST_KEYS = 1 << 16  # keys that the page's two bytes can number
 
 
 class Block(NamedTuple):
@@ -26,13 +26,13 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes that it takes in the page."""
+        """Its bytes in the page."""
         return len(self.text) + len(self.name) + ELEMENT
 
 
 @dataclasses.dataclass(frozen=True)
-class Carried:
-    """What a page carries of a store: its kept steps, its largest code, facts of every site, and the blocks."""
+class PagePayload:
+    """The part of a store in a page: its steps, its largest code, facts of every site, and the blocks."""
 
     steps: tuple[int, ...]
     codes: int
@@ -49,21 +49,21 @@ class Carried:
 class _Tier:
     """A kind of maps of one site: its facts for the page, its blocks at (step, index), its bytes before packing."""
 
-    key: str  # where the facts stand: "levels", "rows" or "top"
-    what: str  # as the page calls it where it is left out
+    key: str  # the key of the facts: "levels", "rows" or "top"
+    what: str  # its name in the page's list of missing maps
     facts: dict[str, Any]
     encode: Callable[[int, int], list[Block]]
-    least: int  # bytes that one step is sure to take
-    share: int | None = None  # of the page's bytes, at most
-    partly: str | None = None  # what of it is left out at every step
+    least: int  # the least bytes of one step
+    share: int | None = None  # the most bytes of the page
+    partly: str | None = None  # the part that is left out at every step
 
 
-def carry(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> Carried:
-    """As much of a store as `budget` bytes hold; no steps where not even one fits.
+def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> PagePayload:
+    """As much of a store as fits into `budget` bytes; no steps where not even one fits.
 
     The coarsest level of every site comes first, at as many of `steps` (all by default) as fit, evenly spaced. Of
-    what is left of the budget a sixth may go to whole rows, another to the largest weights of rows, and all the rest
-    to finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
+    the remaining budget a sixth may go to whole rows, another to the largest weights of rows, and the rest to
+    finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
     the budget, else seven.
     """
     steps = _affordable(store, tuple(store.steps if steps is None else steps), budget)
@@ -71,7 +71,7 @@ def carry(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] 
     if walls is None:
         codes, walls = COARSE_LEVELS, _walls(store, run, steps, COARSE_LEVELS) or []
     kept = fit([sum(block.size for block in step) for step in walls], budget)
-    carried = tuple(steps[index] for index in kept)
+    shown_steps = tuple(steps[index] for index in kept)
     sites: tuple[dict[str, Any], ...] = tuple(
         {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
     )
@@ -81,13 +81,13 @@ def carry(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] 
     blocks = [_renumbered(block, new) for new, old in enumerate(kept) for block in walls[old]]
     room = budget - sum(block.size for block in blocks)
     for number, tier in _tiers(store, codes, run, room // (6 * len(sites))):
-        found, there = _fill(tier, carried, room if tier.share is None else min(room, tier.share))
-        room -= sum(block.size for block in found)
-        blocks += found
-        _note(sites[number], tier, there, len(carried))
+        added, filled = _fill(tier, shown_steps, room if tier.share is None else min(room, tier.share))
+        room -= sum(block.size for block in added)
+        blocks += added
+        _note(sites[number], tier, filled, len(shown_steps))
     for entry in sites:
         entry["levels"].sort(key=lambda level: level["queries"] * level["keys"])
-    return Carried(carried, codes, sites, tuple(blocks))
+    return PagePayload(shown_steps, codes, sites, tuple(blocks))
 
 
 def least_size(store: MapStore) -> int:
@@ -126,7 +126,7 @@ def _walls(
     store: MapStore, run: str, steps: Sequence[int], codes: int, at_most: int | None = None
 ) -> list[list[Block]] | None:
     """The blocks of the coarsest levels, a list a step; None as soon as they are more than `at_most` bytes."""
-    found: list[list[Block]] = []
+    walls: list[list[Block]] = []
     spent = 0
     for index, step in enumerate(steps):
         blocks: list[Block] = []
@@ -136,11 +136,11 @@ def _walls(
             for example, part in enumerate(_each(maps)):
                 name = f"{run}-{index}-{number}-{example}-{level.name}"
                 blocks.append(Block(name, encode_rows(part, _triangular(site, level))))
-        found.append(blocks)
+        walls.append(blocks)
         spent += sum(block.size for block in blocks)
         if at_most is not None and spent > at_most:
             return None
-    return found
+    return walls
 
 
 def _renumbered(block: Block, index: int) -> Block:
@@ -169,9 +169,9 @@ def _level_facts(site: Site, level: Level, split: bool) -> dict[str, Any]:
 
 
 def _tiers(store: MapStore, codes: int, run: str, share: int) -> Iterator[tuple[int, _Tier]]:
-    """What comes behind the coarsest levels, with the number of its site, in the order of its worth for its bytes."""
+    """The tiers behind the coarsest levels, each with the number of its site, the most useful a byte first."""
     sites = list(enumerate(store.sites))
-    # Of a run that another is compared with, levels alone are drawn.
+    # The page draws only levels of the run that it compares with.
     for number, site in sites if run == "maps" else []:
         yield from ((number, tier) for tier in _rows_tier(store, site, number, codes, share))
         yield from ((number, tier) for tier in _top_tier(store, site, number, codes, share))
@@ -185,7 +185,7 @@ def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: i
 
     def encode(step: int, index: int) -> list[Block]:
         maps = recode(store.read_quantised(site.name, step, level.name), codes)
-        # A block a layer, so that the page unpacks what it shows alone.
+        # A block a layer, so that the page unpacks only the shown layer.
         return [
             Block(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
             for example, whole in enumerate(_each(maps))
@@ -247,28 +247,28 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
 
 
 def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], list[int]]:
-    """The blocks of a tier and the indices of their steps, as many as there is room for."""
+    """The blocks of a tier and the indices of their steps, as many as fit into `room` bytes."""
     blocks: list[Block] = []
-    there: list[int] = []
+    filled: list[int] = []
     for index in spreading(len(steps)):
-        # What cannot fit is not even read.
-        found = tier.encode(steps[index], index) if tier.least <= room else []
-        size = sum(block.size for block in found)
-        if not found or size > room:
+        # Maps that cannot fit are not read.
+        added = tier.encode(steps[index], index) if tier.least <= room else []
+        size = sum(block.size for block in added)
+        if not added or size > room:
             break
         room -= size
-        blocks += found
-        there.append(index)
-    return blocks, sorted(there)
+        blocks += added
+        filled.append(index)
+    return blocks, sorted(filled)
 
 
-def _note(entry: dict[str, Any], tier: _Tier, there: list[int], total: int) -> None:
-    facts = tier.facts | {"steps": there}
+def _note(entry: dict[str, Any], tier: _Tier, steps: list[int], total: int) -> None:
+    facts = tier.facts | {"steps": steps}
     if tier.key == "levels":
-        entry["levels"] += [facts] if there else []
-    elif there:
+        entry["levels"] += [facts] if steps else []
+    elif steps:
         entry[tier.key] = facts
-    if len(there) < total:
-        entry["missing"].append({"what": tier.what, "there": len(there)})
-    if there and tier.partly:
+    if len(steps) < total:
+        entry["missing"].append({"what": tier.what, "there": len(steps)})
+    if steps and tier.partly:
         entry["missing"].append({"what": tier.partly, "there": 0})
