@@ -26,7 +26,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Measure and print a table, a row a length and backend."""
-    from transformer.attention.timing import time_backends
+    from transformer.benchmarks.attention_backends import time_backends
     from transformer.config import UserError
 
     numbers = {name: getattr(arguments, name) for name in ("batch", "heads", "depth", "repeats")}

@@ -14,7 +14,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Print the page."""
-    from transformer.attention.support import page
+    from transformer.costs.support import page
 
     print(page(), end="")
 

@@ -26,6 +26,8 @@ FORBIDDEN_CALLS = {"eval", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 MACHINE = re.compile(
     r"--(?:extra-)?index-url|https?://[^\s\"']*/simple\b|(?<![\w.])/(?:home/\w+|Users/\w+|root/|tmp/[a-z])"
 )
+# The files and names of the tables from a variant of attention to the class that is all of it.
+VARIANTS = {"transformer/attention/scores.py": "SCORES", "transformer/attention/positions.py": "SCHEMES"}
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp")
 
 
@@ -214,6 +216,50 @@ def sizes(files: Sequence[File]) -> list[str]:
     return [f"{file.path} has {file.size} bytes, over {limit}" for file, limit in limits if file.size > limit]
 
 
+def one_block_a_variant(files: Sequence[File]) -> list[str]:
+    """A score or a position scheme is one class: besides exports and interop, at most two files name it in code."""
+    trees = {
+        file.path: ast.parse(file.text or "")
+        for file in sources(files, "transformer")
+        if file.group != "interop" and not file.path.endswith("__init__.py")
+    }
+    named = {path: set(names_in(tree)) for path, tree in trees.items()}
+    faults = []
+    for path, table in VARIANTS.items():
+        for variant, block in pairs_of(trees.get(path, ast.Module([], [])), table):
+            enum, member = variant.split(".")
+            if member == "NONE":
+                continue
+            # A model's own enum of positions repeats the members of attention's.
+            names = {variant, f"{enum}s.{member}", block}
+            found = sorted(path for path, its_names in named.items() if its_names & names)
+            if len(found) > 2:
+                faults.append(f"{variant} is named in {', '.join(found)}: let its class say what the others ask")
+    return faults
+
+
+def pairs_of(tree: ast.Module, table: str) -> Iterator[tuple[str, str]]:
+    """The keys and values of a dictionary that a module holds under this name, as they are written."""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table and isinstance(node.value, ast.Dict):
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                yield ast.unparse(key or value), ast.unparse(value)
+
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    """What code names: variables, what is imported, members of enums where they are used and where they are made."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ClassDef):
+            yield node.name
+            for made in node.body:
+                if isinstance(made, ast.Assign):
+                    yield from (f"{node.name}.{ast.unparse(target)}" for target in made.targets)
+
+
 Rule = Callable[[Sequence[File]], list[str]]
 RULES: tuple[Rule, ...] = (
     direction,
@@ -225,6 +271,7 @@ RULES: tuple[Rule, ...] = (
     names_and_docstrings,
     machine_paths,
     sizes,
+    one_block_a_variant,
 )
 
 
@@ -253,6 +300,8 @@ CLEAN = {
     "transformer/__init__.py": '"""."""',
     "transformer/config.py": '"""."""\nimport dataclasses',
     "transformer/attention/masks.py": '"""."""\nimport jax\nfrom transformer.config import UserError',
+    "transformer/attention/scores.py": '"""."""\nclass Score:\n DOT = "dot"\nSCORES: dict = {Score.DOT: Dot}',
+    "transformer/layers/choice.py": '"""."""\nfrom transformer.attention.scores import Dot',
     "transformer/layers/module.py": '"""."""\nfrom flax import nnx\nfrom transformer.attention import masks',
     "transformer/layers/linear.py": '"""."""\nfrom .module import Module',
     "transformer/data/pipeline.py": '"""."""\nimport grain\nimport tensorflow_datasets',
@@ -330,6 +379,8 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (machine_paths, "docs/x.md", "in " + "/Users" + "/someone/x", "/Users"),
         (machine_paths, "docs/x.md", "'" + "/root" + "/x'", "/root"),
         (machine_paths, "docs/x.md", "cd " + "/tmp" + "/x", "/tmp"),
+        (one_block_a_variant, "transformer/models/x.py", "x = Score.DOT", "Score.DOT is named in"),
+        (one_block_a_variant, "transformer/models/x.py", "class Scores:\n DOT = 'dot'", "models/x.py"),
         (sizes, "docs/page.png", "x" * 300_001, "over 300000"),
         (sizes, "tests/golden/x.json", "x" * 1_000_001, "over 1000000"),
     ],

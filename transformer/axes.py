@@ -69,7 +69,7 @@ RULES: Mapping[str, Rules] = {
 Names = tuple[str | None, ...]
 
 
-class DividedAttention(enum.Enum):
+class SequenceParallel(enum.Enum):
     """How attention reaches across positions that are divided over devices.
 
     ring: keys and values travel from device to device, and partial results are combined by their log-sum-exp (Liu et
@@ -85,7 +85,7 @@ class Placement(NamedTuple):
 
     mesh: Mesh
     rules: Rules
-    attention: DividedAttention = DividedAttention.RING
+    attention: SequenceParallel = SequenceParallel.RING
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The mesh axes of more than one device along which a logical axis is divided.

@@ -8,17 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.oracles import algebra
-from transformer.attention import parameters, positions
-from transformer.attention.backends import BACKENDS, Combination, unsupported
+from transformer.attention.backends import BACKENDS, Variant, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.composition import Attended, attend
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import Reweighting
-from transformer.attention.parameters import Score
-from transformer.attention.positions import Position
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.positions import SCHEMES, Position
+from transformer.attention.scores import SCORES, Score
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
-from transformer.attention.support import combinations, masks_of_the_table
+from transformer.costs.support import combinations, masks_of_the_table
 
 LONGEST = 5
 # A multiple of the 1 / 65,536 to which a rate is realised.
@@ -30,7 +29,7 @@ class Cell(NamedTuple):
     """One cell of the table."""
 
     backend: Backend
-    combination: Combination
+    combination: Variant
 
     def __str__(self) -> str:
         return f"backend={self.backend.value}: {self.combination}"
@@ -61,7 +60,7 @@ def supported() -> list[Cell]:
     return [Cell(backend, one) for one in combinations() for backend in BACKENDS if unsupported(backend, one) is None]
 
 
-def arrays_of(combination: Combination, sizes: Sizes) -> algebra.Arrays:
+def arrays_of(combination: Variant, sizes: Sizes) -> algebra.Arrays:
     """All that has a gradient, by name, as float32."""
     random = np.random.default_rng(0)
     batch, queries, keys, heads, groups, depth = sizes
@@ -113,7 +112,7 @@ def arrays_of(combination: Combination, sizes: Sizes) -> algebra.Arrays:
     return {name: array.astype(np.float32) for name, array in found.items()}
 
 
-def facts_of(combination: Combination, sizes: Sizes) -> algebra.Facts:
+def facts_of(combination: Variant, sizes: Sizes) -> algebra.Facts:
     """What the mask says, but for the centre, of two examples that differ; some rows see no key."""
     random = np.random.default_rng(1)
     batch, queries, keys, *_ = sizes
@@ -154,7 +153,7 @@ def last_query(arrays: algebra.Arrays, facts: algebra.Facts) -> tuple[algebra.Ar
     return arrays, facts
 
 
-def kind_of(combination: Combination) -> algebra.Kind:
+def kind_of(combination: Variant) -> algebra.Kind:
     """The combination in the oracle's words, in evaluation."""
     spec = spec_of(Cell(Backend.EINSUM, combination))
     return algebra.Kind(
@@ -186,16 +185,16 @@ def spec_of(cell: Cell) -> AttentionSpec:
     )
 
 
-def parameters_of(combination: Combination, arrays: algebra.Arrays) -> parameters.Parameters:
+def parameters_of(combination: Variant, arrays: algebra.Arrays) -> Parameters:
     def of(role: str) -> dict[str, Any]:
         return {name.removeprefix(role): array for name, array in arrays.items() if name.startswith(role)}
 
     of_score, of_position = of("score."), of("position.")
     if combination.position is Position.T5:
         of_position |= {"bidirectional": "causal" not in combination.facts, "longest": LONGEST}
-    return parameters.Parameters(
-        parameters.PARAMETERS[combination.score](**of_score) if of_score else None,
-        positions.PARAMETERS[combination.position](**of_position) if of_position else None,
+    return Parameters(
+        SCORES[combination.score](**of_score) if of_score else None,
+        SCHEMES[combination.position](**of_position) if of_position else None,
     )
 
 

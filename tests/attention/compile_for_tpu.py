@@ -18,7 +18,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.composition import attend
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
-from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, placed
+from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 TOPOLOGY = "v5e:2x2"
 BATCH, HEADS, GROUPS, DEPTH = 2, 4, 2, 64
@@ -39,7 +39,7 @@ class Case(NamedTuple):
     length: int = 512
     mesh: tuple[int, int, int, int] = (1, 1, 1, 1)
     rules: str = "dp"
-    how: DividedAttention = DividedAttention.RING
+    how: SequenceParallel = SequenceParallel.RING
 
 
 CASES = {
@@ -59,7 +59,7 @@ CASES = {
         length=1024,
         mesh=(1, 1, 1, 4),
         rules="sp",
-        how=DividedAttention.GATHER,
+        how=SequenceParallel.GATHER,
     ),
     "ring": Case("bfloat16", {"causal": True}, (), Backend.AUTO, length=4096, mesh=(1, 1, 1, 4), rules="sp"),
 }

@@ -10,14 +10,14 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.oracles import attention as oracle
-from transformer.attention.blockwise import Form, Terms, attend_blockwise
+from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import Normaliser
-from transformer.attention.parameters import Score
-from transformer.attention.positions import sinusoidal
+from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.waves import sinusoidal
 
 B, Q, K, H, D = 3, 5, 7, 2, 4
 FACTS: dict[str, dict[str, Any]] = {
@@ -209,7 +209,7 @@ def test_blocks_smaller_than_the_lengths_change_nothing(named: str) -> None:
     @jax.jit
     def in_blocks(q: Any, k: Any, v: Any) -> Any:
         output, pull_back = jax.vjp(
-            lambda *x: attend_blockwise(*x, Terms(mask_of(facts)), Form(scale=D**-0.5), 3)[0], q, k, v
+            lambda *x: attend_blockwise(*x, LogitTerms(mask_of(facts)), LogitForm(scale=D**-0.5), 3)[0], q, k, v
         )
         return output, pull_back(jnp.asarray(cotangent))
 
@@ -228,8 +228,8 @@ def with_einsum(q: Any, k: Any, v: Any, bias: Any) -> Any:
 
 def in_small_blocks(q: Any, k: Any, v: Any, bias: Any) -> Any:
     """Blocks of 3, which divide neither length, with the log-sum-exp of the rows that see a key."""
-    terms = Terms(mask_of(SEEN_AND_UNSEEN), bias)
-    output, log_sum = attend_blockwise(q, k, v, terms, Form(scale=D**-0.5, temperature=0.8), 3)
+    terms = LogitTerms(mask_of(SEEN_AND_UNSEEN), bias)
+    output, log_sum = attend_blockwise(q, k, v, terms, LogitForm(scale=D**-0.5, temperature=0.8), 3)
     return output, jnp.where(jnp.isfinite(log_sum), log_sum, 0)
 
 

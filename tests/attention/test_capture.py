@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.blockwise import Form, Terms, attend_blockwise
-from transformer.attention.capture import Capture, Captured, capture_products
+from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
+from transformer.attention.capture import Capture, Captured
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.parameters import Parameters
+from transformer.attention.measure import capture_products
 from transformer.attention.positions import T5, Position
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import STATISTICS, Reduction, added, the_first
 
 # Two key heads for four query heads; a block of 8 divides neither length. Of the second example nothing is seen by
@@ -66,7 +66,7 @@ def run(q: Any, k: Any, v: Any, backend: Backend, capture: Capture | None) -> tu
 @jax.jit(static_argnames=("capture", "lse_dtype"))
 def run_in_small_blocks(q: Any, k: Any, v: Any, capture: Capture, lse_dtype: Any = jnp.float32) -> Captured:
     """What is captured beside blocks of 8, its log-sum-exp rounded to `lse_dtype`."""
-    terms, form = Terms(mask()), Form(scale=D**-0.5)
+    terms, form = LogitTerms(mask()), LogitForm(scale=D**-0.5)
     with jax.default_matmul_precision("highest"):
         _, log_sum = attend_blockwise(q, k, v, terms, form, BLOCK)
         log_sum = log_sum.astype(lse_dtype).astype(jnp.float32)

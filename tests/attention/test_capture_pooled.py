@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.attention.test_capture import BACKENDS, B, D, H, K, Q, arrays, blocks_and_map, expected_map, mask, run
-from transformer.attention import capture as capture_module
-from transformer.attention.blockwise import Form, Terms
-from transformer.attention.capture import Capture, capture_products
+from transformer.attention import measure
+from transformer.attention.blockwise import LogitForm, LogitTerms
+from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
+from transformer.attention.measure import capture_products
 from transformer.attention.pooling import block_of, evenly, pool
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
@@ -51,12 +52,12 @@ def test_a_map_of_no_more_positions_than_cells_is_whole(backend: Backend) -> Non
 
 @pytest.mark.parametrize("at_once", [1, 8, 128])
 def test_a_map_is_pooled_a_few_rows_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture_module, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(measure, "ROWS_AT_ONCE", at_once)
     q, k, _ = arrays()
     weights, logits = expected_map(q, k)
     request = Capture(("here",), cells=10, rows=2, top=2)
     with jax.default_matmul_precision("highest"):
-        found = capture_products(q, k, request, terms=Terms(mask()), form=Form(scale=D**-0.5))
+        found = capture_products(q, k, request, terms=LogitTerms(mask()), form=LogitForm(scale=D**-0.5))
     within = 1e-6 * np.abs(logits).max()
     np.testing.assert_allclose(found.pooled, pooled_by_hand(weights, 2, 4), rtol=0, atol=within)
     np.testing.assert_allclose(found.top.weights, -np.sort(-weights, axis=-1)[..., :2], rtol=0, atol=within)
@@ -68,7 +69,7 @@ def test_no_array_of_the_size_of_a_long_map_exists() -> None:
     request = Capture(("here",), cells=256, rows=8, top=8)
 
     def found(q: jax.Array, k: jax.Array) -> Any:
-        return capture_products(q, k, request, terms=Terms(Mask(causal=True)), form=Form())
+        return capture_products(q, k, request, terms=LogitTerms(Mask(causal=True)), form=LogitForm())
 
     assert jax.eval_shape(found, one, one).pooled.shape == (1, heads, 256, 256)
     compiled = jax.jit(found).lower(one, one).compile()

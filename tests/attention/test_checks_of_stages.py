@@ -3,6 +3,7 @@
 The cases run in a process of their own, `python -m tests.attention.test_checks_of_stages`, as test_checks says.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable
 from functools import partial
@@ -254,13 +255,15 @@ def shapes_of_stages() -> dict[str, Case]:
             prepare_keys, floats(2, 7, 3, 8), Score.ADDITIVE, params=additive, says=("a multiple of its 3 heads",)
         ),
         "general_of_one_axis": unfit(
-            prepare_keys, k, Score.GENERAL, params=Parameters(General(floats(8))), says=("weight_HxDxC has shape (8,)",)
+            lambda: prepare_keys(k, Score.GENERAL, params=Parameters(General(floats(8)))),
+            says=("weight_HxDxC has shape (8,)",),
         ),
         "additive_of_two_axes": unfit(
-            prepare_keys,
-            k,
-            Score.ADDITIVE,
-            params=Parameters(FITTING[Score.ADDITIVE]._replace(keys_HxCxA=floats(4, 8))),
+            lambda: prepare_keys(
+                k,
+                Score.ADDITIVE,
+                params=Parameters(dataclasses.replace(FITTING[Score.ADDITIVE], keys_HxCxA=floats(4, 8))),
+            ),
             says=("keys_HxCxA has shape (4, 8)",),
         ),
         "concat_without_a_query": unfit(

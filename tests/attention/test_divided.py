@@ -16,26 +16,26 @@ from tests.attention import cells
 from tests.attention.cells import Cell, Sizes
 from tests.attention.test_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import algebra
-from transformer.attention.backends import BACKENDS, Circumstances, Combination, choose, circumstances, unsupported
+from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
-from transformer.attention.division import division_of
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import Normaliser
-from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
+from transformer.attention.scores import Score
+from transformer.attention.sharded import shards_of
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction
-from transformer.attention.support import masks_of_the_table
-from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement, placed
+from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
+from transformer.costs.support import masks_of_the_table
 
-RING, GATHER = DividedAttention.RING, DividedAttention.GATHER
+RING, GATHER = SequenceParallel.RING, SequenceParallel.GATHER
 # Positions and heads at once: no rules of the project's do that yet, and attention need not know.
 EVERYTHING = {**RULES["sp"], "heads": ("tensor",), "groups": ("tensor",)}
 SMALL = Sizes(batch=2, queries=8, keys=8, heads=4, groups=2)
 
 
-def placement(sizes: tuple[int, int, int, int], rules: Any, how: DividedAttention = RING) -> Placement:
+def placement(sizes: tuple[int, int, int, int], rules: Any, how: SequenceParallel = RING) -> Placement:
     """A mesh of so many data, fsdp, tensor and sequence devices."""
     devices = jax.devices()[: int(np.prod(sizes))]
     of_axes = dict(zip(("data", "fsdp", "tensor", "sequence"), sizes, strict=True)) | {"expert": 1}
@@ -52,12 +52,12 @@ class Case(NamedTuple):
     backend: Backend
     facts: tuple[str, ...]
     sizes: Sizes = SMALL
-    how: DividedAttention = RING
+    how: SequenceParallel = RING
     choices: tuple[tuple[str, Any], ...] = ()
 
     @property
     def cell(self) -> Cell:
-        return Cell(self.backend, Combination(facts=frozenset(self.facts), **dict(self.choices)))
+        return Cell(self.backend, Variant(facts=frozenset(self.facts), **dict(self.choices)))
 
 
 BLOCKWISE, EINSUM = Backend.BLOCKWISE, Backend.EINSUM
@@ -93,7 +93,7 @@ OTHERS = {
     )
     for how, backend in ((RING, BLOCKWISE), (GATHER, BLOCKWISE), (GATHER, Backend.XLA), (GATHER, EINSUM))
     for facts in masks_of_the_table()
-    if unsupported(backend, Combination(facts=facts)) is None
+    if unsupported(backend, Variant(facts=facts)) is None
 } | {
     f"{how.value}, splash, {'+'.join(facts) or 'none'}": Case(
         mesh, EVERYTHING, Backend.SPLASH, facts, Sizes(2, 256, 256, 2, 1), how
@@ -247,7 +247,7 @@ def test_in_a_ring_no_device_ever_has_all_keys() -> None:
 
 
 @pytest.mark.parametrize(("how", "says"), [(RING, "collective-permute"), (GATHER, "reduce-scatter")])
-def test_what_is_not_observed_gathers_nothing(how: DividedAttention, says: str) -> None:
+def test_what_is_not_observed_gathers_nothing(how: SequenceParallel, says: str) -> None:
     case = Case((1, 1, 1, 4), RULES["sp"], BLOCKWISE, ("causal",), how=how)
     plain = collectives(compiled(case, None))
     assert says in plain
@@ -281,7 +281,7 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
 )
 def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options: Any, says: str) -> None:
     here = placement((1, 1, 1, 2), RULES["sp"])
-    combination = Combination.of(spec, Mask(), bias=False, train="train" in options)
+    combination = Variant.of(spec, Mask(), bias=False, train="train" in options)
     at = dataclasses.replace(CPU, crosses=RING)
     with pytest.raises(ValueError, match=says) as caught:
         choose(spec, combination, at)
@@ -296,7 +296,7 @@ def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options:
 def test_a_backend_that_is_named_does_not_go_round(backend: Backend) -> None:
     at = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16", crosses=RING)
     with pytest.raises(ValueError, match=f"backend={backend.value} does not take positions divided") as caught:
-        choose(AttentionSpec(backend=backend), Combination(), at)
+        choose(AttentionSpec(backend=backend), Variant(), at)
     assert "; backend=blockwise computes it as it stands" in str(caught.value)
 
 
@@ -312,12 +312,12 @@ def test_auto_chooses_for_what_one_device_has() -> None:
         (gpu, GATHER, EINSUM),
         (CPU, RING, BLOCKWISE),
     ):
-        assert choose(AttentionSpec(), Combination(), dataclasses.replace(at, crosses=how)) is wanted
+        assert choose(AttentionSpec(), Variant(), dataclasses.replace(at, crosses=how)) is wanted
 
-    def sizes(here: Placement) -> Circumstances:
+    def sizes(here: Placement) -> CallShape:
         q, k = jnp.zeros((4, 8, 4, 2)), jnp.zeros((4, 16, 3, 2))
         with placed(here):
-            return circumstances(q, k, k, division_of(q, k))
+            return CallShape.of(q, k, k, shards_of(q, k))
 
     ring = sizes(placement((2, 1, 2, 2), EVERYTHING))
     gathered = sizes(placement((2, 1, 2, 2), EVERYTHING, GATHER))
@@ -327,7 +327,7 @@ def test_auto_chooses_for_what_one_device_has() -> None:
 
 
 @pytest.mark.parametrize("how", [RING, GATHER])
-def test_positions_that_cannot_be_divided_evenly_are_whole(how: DividedAttention) -> None:
+def test_positions_that_cannot_be_divided_evenly_are_whole(how: SequenceParallel) -> None:
     here = placement((1, 1, 1, 4), RULES["sp"], how)
     for spec in (AttentionSpec(), AttentionSpec(normaliser=Normaliser.SPARSEMAX)):
         for queries, keys in ((6, 8), (8, 10), (1, 7)):

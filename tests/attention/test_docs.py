@@ -18,15 +18,15 @@ import pytest
 
 import transformer.attention
 from launch import cli, support
-from transformer.attention.backends import BACKENDS, BESIDE_THE_MASK, Combination, meaningless, unsupported
+from transformer.attention.backends import BACKENDS, BESIDE_THE_MASK, Variant, meaningless, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import FACTS, Mask
 from transformer.attention.normalisers import Normaliser, Reweighting
-from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
+from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.attention.support import MODES, in_words, masks_of_the_table
+from transformer.costs.support import MODES, in_words, masks_of_the_table
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")
@@ -212,7 +212,7 @@ def test_the_table_read_back_is_what_the_backends_take(pages: dict[str, str]) ->
         (*(part.value for part in parts), backend.value, "+".join(sorted(facts)) or "none")
         for *parts, facts in itertools.product(*FAMILIES, masks_of_the_table())
         for backend in BACKENDS
-        if unsupported(backend, Combination(*parts, facts)) is None
+        if unsupported(backend, Variant(*parts, facts)) is None
     }
     assert published(pages["support.md"]) == taken
 
@@ -221,7 +221,7 @@ def test_a_mask_of_several_facts_is_taken_where_each_of_them_is() -> None:
     """What the support page says of the masks that its table does not list, and of those in no row."""
     for backend, takes in BACKENDS.items():
         for pair in itertools.combinations((*FACTS, *BESIDE_THE_MASK), 2):
-            combination = Combination(facts=frozenset(pair))
+            combination = Variant(facts=frozenset(pair))
             if meaningless(combination) is None:
                 alone = backend is Backend.CUDNN and "window" in pair and "causal" not in pair
                 assert (unsupported(backend, combination) is None) == (set(pair) <= takes.facts and not alone)

@@ -13,9 +13,8 @@ from transformer.attention.composition import attend
 from transformer.attention.drop import check_rate, dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import Normaliser, Reweighting
-from transformer.attention.parameters import Parameters
 from transformer.attention.positions import Position, Shaw
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import ENTROPY, LARGEST_WEIGHT
 
 B, Q, K, H, D = 2, 6, 8, 4, 4

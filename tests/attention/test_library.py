@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention import library
-from transformer.attention.backends import Circumstances, Combination, choose
-from transformer.attention.blockwise import Form, Terms
+from transformer.attention import kernels
+from transformer.attention.backends import CallShape, Variant, choose
+from transformer.attention.blockwise import LogitForm, LogitTerms
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.parameters import Parameters
 from transformer.attention.positions import T5, Position
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 
 STATIC = ("causal", "window")
 OF_EXAMPLES = ("query_offset", "query_lengths", "key_lengths", "prefix")
@@ -112,8 +111,8 @@ def mask_of(facts: dict[str, Any]) -> Mask:
 def by_splash(q: Any, k: Any, v: Any, cotangent: Any, mask: Mask) -> tuple[Any, Any, Any]:
     """Output, log-sum-exp and gradients of the interpreted kernel."""
     scale = q.shape[-1] ** -0.5
-    output, pull_back = jax.vjp(lambda q, k, v: library.splash_attention(q, k, v, mask, scale, interpret=True), q, k, v)
-    return output, library.splash_log_sum(q, k, v, mask, scale, interpret=True), pull_back(cotangent)
+    output, pull_back = jax.vjp(lambda q, k, v: kernels.splash_attention(q, k, v, mask, scale, interpret=True), q, k, v)
+    return output, kernels.splash_log_sum(q, k, v, mask, scale, interpret=True), pull_back(cotangent)
 
 
 @jax.jit(static_argnames=("position", "temperature"))
@@ -304,8 +303,8 @@ CUDNN_CASES: dict[str, tuple[dict[str, Any], str, int]] = {
 
 
 def by_cudnn(q: Any, k: Any, v: Any, mask: Mask) -> jax.Array:
-    form = Form(scale=0.125, temperature=0.5)
-    return library.dot_product_attention(q, k, v, Terms(mask), form, Backend.CUDNN)
+    form = LogitForm(scale=0.125, temperature=0.5)
+    return kernels.dot_product_attention(q, k, v, LogitTerms(mask), form, Backend.CUDNN)
 
 
 @pytest.mark.parametrize("facts", [facts for facts, _, _ in CUDNN_CASES.values()], ids=CUDNN_CASES)
@@ -357,7 +356,7 @@ def test_cudnn_lowers_for_a_gpu_with_its_gradient(
     assert set(re.findall(r"sliding_window_length\\22: (\d+)", text)) == {str(window)}
 
 
-GPU = Circumstances("gpu", "bfloat16", batch=2, heads=4, queries=256, keys=256, depth=64, value_depth=64)
+GPU = CallShape("gpu", "bfloat16", batch=2, heads=4, queries=256, keys=256, depth=64, value_depth=64)
 CUDNN = AttentionSpec(backend=Backend.CUDNN)
 
 
@@ -378,7 +377,7 @@ CUDNN = AttentionSpec(backend=Backend.CUDNN)
 )
 def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: Position, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        choose(CUDNN, Combination(position=position, facts=frozenset(facts.split())), GPU)
+        choose(CUDNN, Variant(position=position, facts=frozenset(facts.split())), GPU)
 
 
 @pytest.mark.parametrize(
@@ -392,6 +391,6 @@ def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: Posit
     ],
 )
 def test_cudnn_refuses_machines_and_arrays_that_it_has_no_kernel_for(changed: dict[str, Any], says: str) -> None:
-    assert choose(CUDNN, Combination(facts=frozenset({"causal", "window", "key_lengths"})), GPU) is Backend.CUDNN
+    assert choose(CUDNN, Variant(facts=frozenset({"causal", "window", "key_lengths"})), GPU) is Backend.CUDNN
     with pytest.raises(ValueError, match=re.escape(says)):
-        choose(CUDNN, Combination(), dataclasses.replace(GPU, **changed))
+        choose(CUDNN, Variant(), dataclasses.replace(GPU, **changed))

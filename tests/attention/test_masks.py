@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer.attention import library
+from transformer.attention import kernels
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
-from transformer.attention.library import rows_that_see
+from transformer.attention.kernels import rows_that_see
 from transformer.attention.masks import (
     FACTS,
     Mask,
@@ -139,7 +139,7 @@ def test_facts_are_told_by_their_names() -> None:
 
 def test_rows_that_see_are_those_with_any_key_in_the_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two blocks of keys, the second not full.
-    monkeypatch.setattr(library, "BLOCK", 4)
+    monkeypatch.setattr(kernels, "BLOCK", 4)
     single = [[name] for name in FACTS]
     pairs = [["causal", "query_offset"], ["window", "query_offset"], ["segments", "key_lengths"], ["allowed", "order"]]
     blind = 0

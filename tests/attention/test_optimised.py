@@ -5,7 +5,7 @@ import pytest
 from tests.attention import cells
 from tests.attention.cells import Cell
 from tests.attention.test_support import faults_of, faults_of_all, pairwise
-from transformer.attention.backends import Combination
+from transformer.attention.backends import Variant
 from transformer.attention.normalisers import Normaliser
 from transformer.attention.positions import Position
 from transformer.attention.spec import Backend
@@ -13,10 +13,10 @@ from transformer.attention.spec import Backend
 # XLA's own default.
 LEVEL = 3
 CAUSAL = frozenset({"causal"})
-CELLS = [Cell(Backend.EINSUM, Combination(normaliser=one, facts=CAUSAL)) for one in Normaliser]
+CELLS = [Cell(Backend.EINSUM, Variant(normaliser=one, facts=CAUSAL)) for one in Normaliser]
 CELLS += [
-    Cell(Backend.BLOCKWISE, Combination(position=Position.T5, facts=frozenset({"causal", "key_lengths"}))),
-    Cell(Backend.XLA, Combination(position=Position.ALIBI, facts=frozenset({"causal", "segments"}))),
+    Cell(Backend.BLOCKWISE, Variant(position=Position.T5, facts=frozenset({"causal", "key_lengths"}))),
+    Cell(Backend.XLA, Variant(position=Position.ALIBI, facts=frozenset({"causal", "segments"}))),
 ]
 
 

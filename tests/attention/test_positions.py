@@ -7,27 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.composition import attend
+from transformer.attention.composition import attend, prepare_keys, score
 from transformer.attention.masks import local_monotonic
-from transformer.attention.parameters import Parameters, Score
-from transformer.attention.positions import (
-    T5,
-    Combination,
-    Position,
-    Rotary,
-    Shaw,
-    TransformerXL,
-    alibi_slopes,
-    combine,
-    relative_bias,
-    relative_logits,
-    relative_values,
-    rotary,
-    sinusoidal,
-    t5_bucket,
-)
-from transformer.attention.scores import prepare_keys, score
-from transformer.attention.spec import AttentionSpec
+from transformer.attention.positions import T5, Alibi, Position, Rotary, Shaw, TransformerXL, alibi_slopes, t5_bucket
+from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Parameters
+from transformer.attention.waves import Combination, combine, rotary, sinusoidal
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 POSITIONS = np.arange(256)
@@ -159,9 +144,8 @@ POSITIONS_BxQ = np.array([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]])
 
 def test_alibis_bias_falls_with_the_distance() -> None:
     keys = np.arange(K)
-    found = relative_bias(
-        Position.ALIBI, None, H, jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], jnp.dtype(jnp.float32)
-    )
+    sides = jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None]
+    found = Alibi().bias(*sides, H, jnp.dtype(jnp.float32))
     assert found is not None
     truth = [[[[-m * abs(i - j) for j in keys] for i in row] for m in (1 / 16, 1 / 256)] for row in POSITIONS_BxQ]
     np.testing.assert_array_equal(found, truth)
@@ -223,9 +207,7 @@ def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
     table = random_arrays((8, H))[0]
     params = T5(jnp.asarray(table, jnp.float32), bidirectional=bidirectional, longest=6)
     keys = np.arange(K)
-    found = relative_bias(
-        Position.T5, params, H, jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], jnp.dtype(jnp.float32)
-    )
+    found = params.bias(jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], H, jnp.dtype(jnp.float32))
     assert found is not None
     assert found.shape == (B, H, Q, K)
     for b, h, i, j in np.ndindex(found.shape):
@@ -245,9 +227,9 @@ def test_shaws_terms_are_the_naive_equations(clip: int, positions: np.ndarray) -
         values[b, i, h] += weights[b, h, i, j] * of_values[edge]
     with jax.enable_x64(True):
         params = Shaw(jnp.asarray(of_keys), jnp.asarray(of_values))
-        found = relative_logits(Position.SHAW, params, jnp.asarray(q), jnp.asarray(positions), K)
+        found = params.logits(jnp.asarray(q), jnp.asarray(positions), K)
         np.testing.assert_allclose(found, logits, rtol=0, atol=1e-13)
-        read = relative_values(params, jnp.asarray(weights), jnp.asarray(positions))
+        read = params.values(jnp.asarray(weights), jnp.asarray(positions))
         np.testing.assert_allclose(read, values, rtol=0, atol=1e-13)
 
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracles import algebra as oracle
-from transformer.attention.blockwise import Form, Terms, attend_blockwise
+from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import SAMPLERS, Normaliser
-from transformer.attention.parameters import Parameters, Score
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 
 Facts = dict[str, Any]
 
@@ -413,10 +413,10 @@ def test_every_backend_gives_the_same(place: Place, seed: int, largest: float) -
 
 
 @functools.cache
-def compiled_blocks(causal: bool, window: tuple[int, int] | None, form: Form, block: int) -> Any:
+def compiled_blocks(causal: bool, window: tuple[int, int] | None, form: LogitForm, block: int) -> Any:
     @jax.jit
     def run(q: Any, k: Any, v: Any, facts: Facts, cotangent: Any) -> Any:
-        terms = Terms(Mask(causal=causal, window=window, **facts))
+        terms = LogitTerms(Mask(causal=causal, window=window, **facts))
         output, pull_back = jax.vjp(lambda q, k, v: attend_blockwise(q, k, v, terms, form, block)[0], q, k, v)
         return output, pull_back(cotangent)
 
@@ -430,7 +430,7 @@ def test_the_size_of_the_blocks_changes_nothing(number: int, seed: int, largest:
     shape = SHAPES[number]
     _, qkv, cotangent, facts = masked_case(seed, largest, shape, MASKS[number])
     theirs = attention(AttentionSpec(backend=Backend.EINSUM), facts, qkv, cotangent)
-    form = Form(scale=shape.depth**-0.5)
+    form = LogitForm(scale=shape.depth**-0.5)
     run = compiled_blocks("causal" in facts, facts.get("window"), form, turn(BLOCKS, number))
     with jax.default_matmul_precision("highest"):
         output, gradients = jax.tree.map(np.asarray, run(*qkv, traced_facts(facts), cotangent))

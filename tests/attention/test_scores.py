@@ -1,5 +1,6 @@
 """Scores against their equations in NumPy float64, one query, one key and one head at a time."""
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +11,12 @@ import numpy as np
 import pytest
 
 from transformer.attention.checks import check_call
-from transformer.attention.composition import attend
+from transformer.attention.composition import attend, prepare_keys, score
 from transformer.attention.masks import Mask
 from transformer.attention.normalisers import softmax
-from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
-from transformer.attention.scores import prepare_keys, score
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 
 # Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.
 B, Q, K, H, D, C, A, N = 2, 3, 5, 2, 4, 6, 3, 7
@@ -144,7 +144,7 @@ def test_additive_is_concat_with_both_matrices_stacked() -> None:
 def test_bahdanaus_first_step_weighs_all_keys_alike() -> None:
     """His v starts at zero (Bahdanau et al. 2015, appendix B.1)."""
     q, k, own = cast(inputs(Score.ADDITIVE), jnp.float32)
-    weights = softmax(whole(Score.ADDITIVE, q, k, own._replace(score_HxA=jnp.zeros((H, A)))))
+    weights = softmax(whole(Score.ADDITIVE, q, k, dataclasses.replace(own, score_HxA=jnp.zeros((H, A)))))
     np.testing.assert_array_equal(weights, np.full((B, H, Q, K), np.float32(1) / np.float32(K)))
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from transformer.attention import statistics
-from transformer.attention.blockwise import Form, Terms
-from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
+from transformer.attention.blockwise import LogitForm, LogitTerms
+from transformer.attention.capture import Capture, Captured
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.parameters import Parameters, Score
-from transformer.attention.positions import T5, Position
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.measure import capture_products, capture_weights
+from transformer.attention.positions import T5, Alibi, Position
+from transformer.attention.scores import Score
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import (
     STATISTICS,
     Expectation,
@@ -246,8 +247,9 @@ def found_by(given: dict[str, Any], mask: Mask, backend: str, case_name: str) ->
     position = None if given["table"] is None else T5(given["table"], longest=100)
     capture = Capture(("here",), maps=False, statistics=statistics_of(case))
     if backend == "small_blocks":
-        terms = Terms(mask, given["bias"], position)
-        form = Form(case.position, D**-0.5, case.temperature)
+        scheme = Alibi() if case.position is Position.ALIBI else position
+        terms = LogitTerms(mask, given["bias"], scheme)
+        form = LogitForm(D**-0.5, case.temperature)
         found = capture_products(given["q"], given["k"], capture, terms=terms, form=form, block=BLOCK)
     else:
         spec = AttentionSpec(position=case.position, temperature=case.temperature, backend=Backend(backend))
@@ -324,7 +326,7 @@ def of_products(q: Any, k: Any, mask: Mask, bias: Any = None, *, path: str, chos
     q, k = (jnp.repeat(jnp.asarray(x, jnp.float32)[None, :, None], heads, axis=2) for x in (q, k))
     capture = Capture(("here",), maps=False, statistics=chosen)
     if path == "blockwise":
-        found = capture_products(q, k, capture, terms=Terms(mask, bias), form=Form(), block=512)
+        found = capture_products(q, k, capture, terms=LogitTerms(mask, bias), form=LogitForm(), block=512)
     else:
         spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
         found = attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, bias=bias, capture=capture)[1].captured
@@ -404,7 +406,7 @@ def test_planted_heads_are_told_apart(path: str) -> None:
             spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
             found = attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, capture=capture)[1].captured
         case "blockwise":
-            found = capture_products(q, k, capture, terms=Terms(mask), form=Form(), block=5)
+            found = capture_products(q, k, capture, terms=LogitTerms(mask), form=LogitForm(), block=5)
         case "weights":
             found = capture_weights(jnp.asarray(planted_weights(), jnp.float32), capture, mask=mask)
     assert found is not None
@@ -421,8 +423,8 @@ def test_an_induction_head_is_scored_by_the_period_of_each_example() -> None:
     copies = [np.concatenate([x[:, :, :1]] * 3) for x in (q, k)]
     for periods, expected in (((7, 6, None), [7 + 8, 7 / 15]), ((7,), [21, 1])):
         capture = Capture(("here",), maps=False, statistics=(induction(*periods),))
-        terms = Terms(Mask(causal=True))
-        found = capture_products(*map(jnp.float32, copies), capture, terms=terms, form=Form(), block=5)
+        terms = LogitTerms(Mask(causal=True))
+        found = capture_products(*map(jnp.float32, copies), capture, terms=terms, form=LogitForm(), block=5)
         assert found is not None
         assert found.counts["induction"][0] == expected[0]
         # With the wrong period the first row that counts has nothing to copy yet, and attends evenly to seven keys.

@@ -17,8 +17,8 @@ from tests.attention.cells import Cell, Sizes
 from tests.oracles import algebra
 from transformer.attention.backends import (
     BACKENDS,
-    Circumstances,
-    Combination,
+    CallShape,
+    Variant,
     choose,
     meaningless,
     nearest,
@@ -26,20 +26,20 @@ from transformer.attention.backends import (
     unfit,
     unsupported,
 )
-from transformer.attention.capture import capture_weights
 from transformer.attention.composition import attend, read
 from transformer.attention.masks import Mask
+from transformer.attention.measure import capture_weights
 from transformer.attention.normalisers import SAMPLERS, Normaliser, normalise
-from transformer.attention.parameters import Score
 from transformer.attention.positions import Position
+from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.attention.support import combinations
+from transformer.costs.support import combinations
 
 KEY = jax.random.key(3)
 # To compile a program costs far more than to run it once. So operations run one by one, and Python runs their loops;
 # only the kernel of splash is compiled.
 COMPILED = (Backend.SPLASH,)
-CPU = Circumstances("cpu", "float32", batch=2, heads=4, queries=128, keys=128, depth=64, value_depth=64)
+CPU = CallShape("cpu", "float32", batch=2, heads=4, queries=128, keys=128, depth=64, value_depth=64)
 
 
 class Cotangents(NamedTuple):
@@ -65,7 +65,7 @@ def cotangents_of(sizes: Sizes) -> Cotangents:
     return Cotangents(output, log_prob)
 
 
-def expected_of(combination: Combination, sizes: Sizes) -> Expected:
+def expected_of(combination: Variant, sizes: Sizes) -> Expected:
     """Slopes are central differences along two random directions of each array."""
     arrays, facts = cells.arrays_of(combination, sizes), cells.facts_of(combination, sizes)
     arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
@@ -218,7 +218,7 @@ def test_cells_of_a_pairwise_cover_are_the_oracles(backend: Backend) -> None:
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, says: str) -> None:
-    cell = Cell(Backend.EINSUM, Combination(position=Position.ROTARY, facts=frozenset({"causal"})))
+    cell = Cell(Backend.EINSUM, Variant(position=Position.ROTARY, facts=frozenset({"causal"})))
     assert faults_of(cell) == []
     monkeypatch.setattr(f"transformer.attention.composition.{name}", fault)
     assert any(f"{cell}: {says}" in found for found in faults_of(cell))
@@ -249,7 +249,7 @@ def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
 
 @pytest.mark.parametrize("normaliser", [Normaliser.HARD, Normaliser.STRAIGHT_THROUGH], ids=lambda choice: choice.value)
 def test_a_sample_has_the_gradient_that_its_kind_promises(normaliser: Normaliser) -> None:
-    cell = Cell(Backend.EINSUM, Combination(normaliser=normaliser, facts=frozenset({"causal"})))
+    cell = Cell(Backend.EINSUM, Variant(normaliser=normaliser, facts=frozenset({"causal"})))
     arrays, facts = (make(cell.combination, cells.TINY) for make in (cells.arrays_of, cells.facts_of))
     arrays, mask = jax.tree.map(jnp.asarray, arrays), cells.mask_of(facts)
 
@@ -327,7 +327,7 @@ AUTO = AttentionSpec()
 
 
 @pytest.mark.parametrize("at", MACHINES.values(), ids=MACHINES)
-def test_auto_is_exact_for_whatever_means_something(at: Circumstances) -> None:
+def test_auto_is_exact_for_whatever_means_something(at: CallShape) -> None:
     for combination in combinations():
         if meaningless(combination) is None:
             chosen = choose(AUTO, combination, at)
@@ -336,8 +336,8 @@ def test_auto_is_exact_for_whatever_means_something(at: Circumstances) -> None:
 
 
 def test_auto_takes_the_fastest() -> None:
-    causal, bias = (Combination(facts=frozenset({fact})) for fact in ("causal", "bias"))
-    sparse = Combination(normaliser=Normaliser.SPARSEMAX)
+    causal, bias = (Variant(facts=frozenset({fact})) for fact in ("causal", "bias"))
+    sparse = Variant(normaliser=Normaliser.SPARSEMAX)
     for combination, machine, wanted in (
         (causal, "cpu", Backend.EINSUM),
         (causal, "gpu", Backend.CUDNN),

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
-from transformer.attention.capture import capture_weights, captured_at
+from transformer.attention.capture import captured_at
 from transformer.attention.composition import read
+from transformer.attention.measure import capture_weights
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.initialisation import xavier_uniform
 from transformer.layers.linear import Linear

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
-from transformer.attention import Axis, AxisKind, Mask, Site, attend, captured_at
+from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at, captured_at
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal
 from transformer.layers.module import Functional, Parameter
@@ -30,7 +30,7 @@ class Memory(Stateless):
         slots = jnp.broadcast_to(jnp.arange(SLOTS), (len(symbols_BxT), SLOTS))
         k, v = (table(slots, jnp.float32)[:, :, None] for table in (self.address, self.content))
         lengths_B = jnp.sum(symbols_BxT != PAD, axis=1)
-        mask, asked = Mask(query_lengths=lengths_B), None if capture is None else capture.at(SITE)
+        mask, asked = Mask(query_lengths=lengths_B), capture_at(SITE, capture)
         logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=asked)
         weights_BxTxS = jax.nn.softmax(jnp.einsum("bthe,bshe->bts", q_BxTx1xE, k) / WIDTH**0.5)
         entropy_BxT = -jnp.sum(weights_BxTxS * jnp.log(weights_BxTxS + 1e-9), axis=-1)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Stateless, Toy, kind, no_choice
-from transformer.attention.capture import captured_at
+from transformer.attention.capture import capture_at, captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention import MultiHeadAttention
@@ -40,7 +40,7 @@ class Patches(Stateless):
         cut = jnp.asarray(inputs["picture"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)
         patches = self.embed(jnp.swapaxes(cut, 2, 3).reshape(-1, SIDE**2, PATCH * PATCH))
         x = jnp.pad(patches, ((0, 0), (1, 0), (0, 0))) + self.places(jnp.arange(SIDE**2 + 1), jnp.float32)
-        y, captured = self.attention(x, x, mask=Mask(), capture=None if capture is None else capture.at(SITE))
+        y, captured = self.attention(x, x, mask=Mask(), capture=capture_at(SITE, capture))
         return self.head((x + y)[:, 0]), Aux(captured_at(SITE, captured, capture), {}, state)
 
 

@@ -4,11 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
-from transformer.attention.capture import capture_weights, captured_at
+from transformer.attention.capture import captured_at
+from transformer.attention.composition import score
 from transformer.attention.masks import Mask, dense
+from transformer.attention.measure import capture_weights
 from transformer.attention.normalisers import softmax
-from transformer.attention.parameters import Score
-from transformer.attention.scores import score
+from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.contracts.cases import CASES, Case
-from transformer.axes import DividedAttention, Placement
+from transformer.axes import Placement, SequenceParallel
 from transformer.training.assembly import Assembly, compile_once, numbers_of
 from transformer.training.mesh import ShardingConfig, make_placement, one_device
 from transformer.training.optimizer import Algorithm
@@ -30,7 +30,7 @@ SLOW = {
     "fsdp alone": ShardingConfig(data=1, fsdp=4, rules="fsdp"),
     "tensor alone": ShardingConfig(data=1, tensor=2, rules="fsdp+tp"),
     "fsdp and tensor": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
-    "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention=DividedAttention.GATHER),
+    "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention=SequenceParallel.GATHER),
     "fsdp and sequence": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
     # A model without experts: their axis divides the batch.
     "expert": ShardingConfig(data=4, expert=2),

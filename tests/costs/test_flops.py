@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer.attention.parameters import Score
+from transformer.attention.scores import Score
 from transformer.costs.flops import training_flops, training_flops_a_token
 from transformer.layers.block_config import Biases, BlockConfig, Positions, Remat
 from transformer.layers.feed_forward import Activation

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tests.oracles import transformer as oracle
-from transformer.attention.parameters import Score
+from transformer.attention.scores import Score
 from transformer.layers.block_config import Biases, BlockConfig, Positions, Scale
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation

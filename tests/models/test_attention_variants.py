@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.arrangements import lively
 from transformer.attention.capture import Capture
-from transformer.attention.parameters import Score
+from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 from transformer.models.contract import Model, Precision

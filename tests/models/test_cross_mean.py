@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.capture import Capture
-from transformer.attention.parameters import Score
+from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.block_config import Cross, Positions
 from transformer.models.contract import Model, Precision

@@ -1,19 +1,11 @@
 """Attention as pure functions of arrays: jax alone, no modules, no configs.
 
 `attend(q, k, v)` composes the stages `prepare_keys`, `score`, `normalise`, `read` and `capture_weights`, which are
-public too. Every name below is to be imported from here; no submodule has a name of these.
+public too. Every name below is to be imported from this package; no submodule has a name of these.
 """
 
-from transformer.attention.capture import (
-    NOTHING_CAPTURED,
-    Capture,
-    Captured,
-    Top,
-    capture_weights,
-    captured_at,
-    one_layer,
-)
-from transformer.attention.composition import Attended, attend, read
+from transformer.attention.capture import Capture, Captured, capture_at, captured_at, one_layer
+from transformer.attention.composition import PreparedKeys, attend, prepare_keys, read, score
 from transformer.attention.drop import dropout
 from transformer.attention.masks import (
     Mask,
@@ -23,13 +15,11 @@ from transformer.attention.masks import (
     local_monotonic,
     local_predictive,
     predicted_centre,
-    query_positions,
-    visible,
 )
+from transformer.attention.measure import capture_weights
 from transformer.attention.normalisers import (
     Normaliser,
     Reweighting,
-    Weights,
     entmax15,
     gaussian,
     log_sum_exp,
@@ -37,56 +27,20 @@ from transformer.attention.normalisers import (
     softmax,
     sparsemax,
 )
-from transformer.attention.parameters import (
-    Additive,
-    Concat,
-    Cosine,
-    General,
-    Location,
-    Mlp,
-    Parameters,
-    Score,
-    ScoreParameters,
-)
-from transformer.attention.positions import (
-    T5,
-    Alibi,
-    Combination,
-    Position,
-    PositionParameters,
-    Rotary,
-    Shaw,
-    TransformerXL,
-    alibi_slopes,
-    combine,
-    relative_bias,
-    relative_logits,
-    relative_values,
-    rotary,
-    sinusoidal,
-    t5_bucket,
-)
-from transformer.attention.scores import PreparedKeys, prepare_keys, score
-from transformer.attention.sites import Axis, AxisKind, Site, Values, between
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.positions import T5, Alibi, Position, Rotary, Shaw, TransformerXL
+from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
+from transformer.attention.sites import Axis, AxisKind, Site, between
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import (
-    DIAGONAL,
     DIAGONALITY,
     DISTANCE,
     ENTROPY,
-    FIRST_TOKEN,
-    KEY_POSITION,
-    LARGEST_LOGIT,
-    LARGEST_WEIGHT,
-    PREVIOUS_TOKEN,
-    SPREAD,
     STATISTICS,
     Cells,
     Expectation,
     Mass,
     Reduction,
     Rows,
-    Statistic,
     added,
     grid_distance,
     induction,
@@ -95,24 +49,16 @@ from transformer.attention.statistics import (
     span,
     the_first,
 )
+from transformer.attention.waves import Combination, combine, rotary, sinusoidal
 
 __all__ = [
-    "DIAGONAL",
     "DIAGONALITY",
     "DISTANCE",
     "ENTROPY",
-    "FIRST_TOKEN",
-    "KEY_POSITION",
-    "LARGEST_LOGIT",
-    "LARGEST_WEIGHT",
-    "NOTHING_CAPTURED",
-    "PREVIOUS_TOKEN",
-    "SPREAD",
     "STATISTICS",
     "T5",
     "Additive",
     "Alibi",
-    "Attended",
     "AttentionSpec",
     "Axis",
     "AxisKind",
@@ -132,25 +78,19 @@ __all__ = [
     "Normaliser",
     "Parameters",
     "Position",
-    "PositionParameters",
     "PreparedKeys",
     "Reduction",
     "Reweighting",
     "Rotary",
     "Rows",
     "Score",
-    "ScoreParameters",
     "Shaw",
     "Site",
-    "Statistic",
-    "Top",
     "TransformerXL",
-    "Values",
-    "Weights",
     "added",
-    "alibi_slopes",
     "attend",
     "between",
+    "capture_at",
     "capture_weights",
     "captured_at",
     "clear_keys",
@@ -170,11 +110,7 @@ __all__ = [
     "one_layer",
     "predicted_centre",
     "prepare_keys",
-    "query_positions",
     "read",
-    "relative_bias",
-    "relative_logits",
-    "relative_values",
     "rotary",
     "score",
     "segment",
@@ -182,7 +118,5 @@ __all__ = [
     "softmax",
     "span",
     "sparsemax",
-    "t5_bucket",
     "the_first",
-    "visible",
 ]

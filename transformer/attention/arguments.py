@@ -3,7 +3,9 @@
 import enum
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 SEQUENCE = "[batch, length, heads, depth]"
 MAP = "[batch, heads, queries, keys]"
@@ -69,3 +71,15 @@ def check_heads(name: str, heads: int, shape: tuple[int, ...], of: str, groups: 
     """
     if heads % groups:
         raise ValueError(f"{name} {shape} has {heads} heads, which the {groups} heads of {of} {other} do not divide")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Refuse what is no real number, finite and above 0 (of a traced array the numbers are not known).
+
+    Errors: ValueError that names the argument and its value.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return
+    numbers = np.asarray(value)
+    if numbers.dtype.kind not in "fiuV" or not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise ValueError(f"{name}={value} must be finite and above 0")

@@ -1,7 +1,7 @@
 """Which program computes which attention: what each takes, and the choice among them.
 
-A combination is score x normaliser x re-weighting x position x facts of the mask (a bias, and dropout). What each
-backend takes is declared once, in `BACKENDS`; the choice, the errors and the published table are read from there.
+A variant is score x normaliser x re-weighting x position x facts of the mask (a bias, and dropout). What each backend
+supports is declared once, in `BACKENDS`; the choice, the errors and the published table are read from it.
 """
 
 import dataclasses
@@ -12,13 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.division import Division
 from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
 from transformer.attention.normalisers import SAMPLERS, Normaliser, Reweighting
-from transformer.attention.parameters import PRODUCTS, Score, unrelated
-from transformer.attention.positions import BIASES, ROTARIES, Position
-from transformer.attention.spec import AttentionSpec, Backend
-from transformer.axes import DividedAttention
+from transformer.attention.positions import SCHEMES, Position
+from transformer.attention.scores import SCORES, Score
+from transformer.attention.sharded import Shards
+from transformer.attention.spec import AttentionSpec, Backend, unrelated
+from transformer.axes import SequenceParallel
 
 _logger = logging.getLogger(__name__)
 
@@ -27,18 +27,18 @@ DENSE_LOGITS = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
-class Combination:
+class Variant:
     """What is asked of a backend, whatever the arrays. `facts`: of the mask, "bias", and "dropout" of the weights."""
 
-    score: Score = Score.SCALED_DOT
-    normaliser: Normaliser = Normaliser.SOFTMAX
-    reweighting: Reweighting = Reweighting.NONE
-    position: Position = Position.NONE
+    score: Score = AttentionSpec.score
+    normaliser: Normaliser = AttentionSpec.normaliser
+    reweighting: Reweighting = AttentionSpec.reweighting
+    position: Position = AttentionSpec.position
     facts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "Combination":
-        """The combination of a call; weights are dropped in training alone."""
+    def of(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "Variant":
+        """That of a call; weights are dropped in training alone."""
         beside = {"bias": bias, "dropout": train and spec.dropout > 0}
         facts = mask.facts() | {name for name, present in beside.items() if present}
         return cls(spec.score, spec.normaliser, spec.reweighting, spec.position, facts)
@@ -52,8 +52,8 @@ class Combination:
 
 
 @dataclasses.dataclass(frozen=True)
-class Circumstances:
-    """What a backend's limits depend on beside the combination: the sizes are those that one device computes.
+class CallShape:
+    """What a backend's limits depend on beside the variant: the sizes are those that one device computes.
 
     `devices`: those that the program may span without a placement that says how. `crosses`: how the keys of other
     devices are reached, where positions are divided.
@@ -68,12 +68,32 @@ class Circumstances:
     depth: int
     value_depth: int
     devices: int = 1
-    crosses: DividedAttention | None = None
+    crosses: SequenceParallel | None = None
+
+    @classmethod
+    def of(cls, q: jax.Array, k: jax.Array, v: jax.Array, shards: Shards | None = None) -> "CallShape":
+        """That of a call, for the platform that is compiled for, which a mesh in context may name."""
+        batch, heads, length = (1 if shards is None else shards.parts(name) for name in ("batch", "heads", "length"))
+        crosses = None if shards is None else shards.crosses
+        mesh = jax.sharding.get_abstract_mesh()
+        target = mesh.abstract_device
+        return cls(
+            platform=jax.default_backend() if target is None else target.platform,
+            dtype=jnp.result_type(q, k, v).name,
+            batch=q.shape[0] // batch,
+            heads=q.shape[2] // heads,
+            queries=q.shape[1] // length,
+            keys=k.shape[1] // (length if crosses is SequenceParallel.RING else 1),
+            depth=q.shape[3],
+            value_depth=v.shape[3],
+            devices=1 if shards is not None else jax.device_count() if mesh.empty else mesh.size,
+            crosses=crosses,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Takes:
-    """All that a backend takes: the combination must lie within every set."""
+class Supports:
+    """All that a backend takes: the variant must lie within every set."""
 
     scores: frozenset[Score]
     normalisers: frozenset[Normaliser]
@@ -87,120 +107,120 @@ BESIDE_THE_MASK = ("bias", "dropout")
 _EVERY_FACT = frozenset({*FACTS, *BESIDE_THE_MASK})
 # No program but einsum has the weights themselves, which are what is dropped.
 _WHOLE_WEIGHTS = _EVERY_FACT - {"dropout"}
+_NATIVE = frozenset({"causal", "window", "query_lengths", "key_lengths"})
 _SOFTMAX = frozenset({Normaliser.SOFTMAX})
 _PLAIN = frozenset({Reweighting.NONE})
-_TURNED = frozenset({Position.NONE}) | ROTARIES
+_PRODUCTS = frozenset(score for score, function in SCORES.items() if function.product)
+# What turns queries and keys before a kernel sees them, and what a program in blocks can add to a block besides.
+_IN_BLOCKS = frozenset(position for position, scheme in SCHEMES.items() if not scheme.indexed)
+_TURNED = frozenset(position for position in _IN_BLOCKS if not SCHEMES[position].biases)
 
 # In order of preference where several would do and none is named.
-BACKENDS: dict[Backend, Takes] = {
-    Backend.CUDNN: Takes(
-        PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, frozenset({"causal", "window", "query_lengths", "key_lengths"})
-    ),
-    Backend.SPLASH: Takes(
-        PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, frozenset({"causal", "window", "query_lengths", "key_lengths", "segments"})
-    ),
-    Backend.EINSUM: Takes(
+BACKENDS: dict[Backend, Supports] = {
+    Backend.CUDNN: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE),
+    Backend.SPLASH: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
+    Backend.EINSUM: Supports(
         frozenset(Score), frozenset(Normaliser), frozenset(Reweighting), frozenset(Position), _EVERY_FACT
     ),
-    Backend.BLOCKWISE: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, _WHOLE_WEIGHTS),
-    Backend.XLA: Takes(PRODUCTS, _SOFTMAX, _PLAIN, _TURNED | BIASES, _WHOLE_WEIGHTS),
+    Backend.BLOCKWISE: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
+    Backend.XLA: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
 }
 
 
-def meaningless(combination: Combination) -> str | None:
-    """Why no program could compute this combination; None when it means something."""
-    score, position, facts = combination.score, combination.position, combination.facts
+def meaningless(variant: Variant) -> str | None:
+    """Why no program could compute this variant; None when it means something."""
+    score, position, facts = variant.score, variant.position, variant.facts
     why = unrelated(score, position)
     if why is not None:
         return why
-    if combination.reweighting is Reweighting.GAUSSIAN:
-        if combination.normaliser in SAMPLERS:
-            return f"reweighting=gaussian weighs keys, of which normaliser={combination.normaliser.value} leaves one"
+    if variant.reweighting is Reweighting.GAUSSIAN:
+        if variant.normaliser in SAMPLERS:
+            return f"reweighting=gaussian weighs keys, of which normaliser={variant.normaliser.value} leaves one"
         if not {"window", "centre"} <= facts:
             return "reweighting=gaussian needs mask.window and mask.centre (masks.local_predictive)"
     return lacking(facts)
 
 
-def nearest_meaning(combination: Combination) -> Combination:
-    """The combination that means something with the fewest parts changed."""
-    needed = {NEEDS[fact] for fact in combination.facts & NEEDS.keys()}
+def nearest_meaning(variant: Variant) -> Variant:
+    """The variant that means something with the fewest parts changed."""
+    needed = {NEEDS[fact] for fact in variant.facts & NEEDS.keys()}
     repairs: tuple[dict[str, Any], ...] = (
         {"position": Position.NONE},
         {"reweighting": Reweighting.NONE},
-        {"facts": combination.facts | needed},
+        {"facts": variant.facts | needed},
     )
     for count in range(len(repairs) + 1):
         for chosen in itertools.combinations(repairs, count):
-            changed = combination
+            changed = variant
             for repair in chosen:
                 changed = dataclasses.replace(changed, **repair)
             if meaningless(changed) is None:
                 return changed
-    raise AssertionError(f"{combination}: without position and re-weighting every combination has a meaning")
+    raise AssertionError(f"{variant}: without position and re-weighting every variant has a meaning")
 
 
-def unsupported(backend: Backend, combination: Combination) -> str | None:
-    """What of the combination the backend does not take; None when it is exact for all of it."""
-    nonsense = meaningless(combination)
+def unsupported(backend: Backend, variant: Variant) -> str | None:
+    """What of the variant the backend does not take; None when it is exact for all of it."""
+    nonsense = meaningless(variant)
     if nonsense is not None:
         return nonsense
-    takes = BACKENDS[backend]
+    supported = BACKENDS[backend]
     missing = [
         f"{name}={value.value}"
         for name, value, known in (
-            ("score", combination.score, takes.scores),
-            ("normaliser", combination.normaliser, takes.normalisers),
-            ("reweighting", combination.reweighting, takes.reweightings),
-            ("position", combination.position, takes.positions),
+            ("score", variant.score, supported.scores),
+            ("normaliser", variant.normaliser, supported.normalisers),
+            ("reweighting", variant.reweighting, supported.reweightings),
+            ("position", variant.position, supported.positions),
         )
         if value not in known
     ]
-    missing += [fact if fact in BESIDE_THE_MASK else f"mask.{fact}" for fact in sorted(combination.facts - takes.facts)]
-    if not missing and _window_alone(backend, combination):
+    missing += [fact if fact in BESIDE_THE_MASK else f"mask.{fact}" for fact in sorted(variant.facts - supported.facts)]
+    if not missing and _window_alone(backend, variant):
         missing.append("mask.window without mask.causal")
     return f"backend={backend.value} does not take {', '.join(missing)}" if missing else None
 
 
-def _window_alone(backend: Backend, combination: Combination) -> bool:
+def _window_alone(backend: Backend, variant: Variant) -> bool:
     """Whether this is the one pair of facts of which cuDNN takes the first with the second alone."""
-    return backend is Backend.CUDNN and "window" in combination.facts and "causal" not in combination.facts
+    return backend is Backend.CUDNN and "window" in variant.facts and "causal" not in variant.facts
 
 
-def interpreted(backend: Backend, at: Circumstances) -> bool:
+def interpreted(backend: Backend, shape: CallShape) -> bool:
     """Whether the kernel is run without its machine: right, slow, for tests alone."""
-    return backend is Backend.SPLASH and at.platform != "tpu"
+    return backend is Backend.SPLASH and shape.platform != "tpu"
 
 
-def unfit(backend: Backend, at: Circumstances) -> str | None:
-    """Which limit of the backend the arrays or the machine exceed; None when it runs there."""
-    if at.crosses is DividedAttention.RING and backend is not Backend.BLOCKWISE:
+def unfit(backend: Backend, shape: CallShape) -> str | None:
+    """Which limit of the backend the arrays or the machine exceed; None when it runs."""
+    if shape.crosses is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
-    if at.crosses is not None and backend is Backend.CUDNN:
+    if shape.crosses is not None and backend is Backend.CUDNN:
         return "backend=cudnn does not take divided positions"
     match backend:
         case Backend.EINSUM | Backend.BLOCKWISE:
             return None
         case Backend.XLA:
-            if at.dtype == "float64":
+            if shape.dtype == "float64":
                 return "backend=xla computes in float32, not float64"
         case Backend.CUDNN:
-            if at.platform not in ("gpu", "cuda"):
-                return f"backend=cudnn needs an NVIDIA GPU; the platform is {at.platform}"
-            if at.dtype not in ("bfloat16", "float16"):
-                return f"backend=cudnn takes bfloat16 and float16, not {at.dtype}"
-            if at.depth % 8 or at.depth > 128:
-                return f"backend=cudnn takes head depths to 128 that are multiples of 8, not {at.depth}"
+            if shape.platform not in ("gpu", "cuda"):
+                return f"backend=cudnn needs an NVIDIA GPU; the platform is {shape.platform}"
+            if shape.dtype not in ("bfloat16", "float16"):
+                return f"backend=cudnn takes bfloat16 and float16, not {shape.dtype}"
+            if shape.depth % 8 or shape.depth > 128:
+                return f"backend=cudnn takes head depths to 128 that are multiples of 8, not {shape.depth}"
         case Backend.SPLASH:
-            if at.dtype not in ("bfloat16", "float32"):
-                return f"backend=splash takes bfloat16 and float32, not {at.dtype}"
-            if at.queries % 128 or at.keys % 128:
-                return f"backend=splash takes lengths that are multiples of 128, not {at.queries} and {at.keys}"
-    if backend is not Backend.SPLASH and at.depth != at.value_depth:
-        return f"backend={backend.value} takes values of the keys' depth, {at.depth}, not {at.value_depth}"
+            if shape.dtype not in ("bfloat16", "float32"):
+                return f"backend=splash takes bfloat16 and float32, not {shape.dtype}"
+            if shape.queries % 128 or shape.keys % 128:
+                return f"backend=splash takes lengths that are multiples of 128, not {shape.queries} and {shape.keys}"
+    if backend is not Backend.SPLASH and shape.depth != shape.value_depth:
+        return f"backend={backend.value} takes values of the keys' depth, {shape.depth}, not {shape.value_depth}"
     return None
 
 
-def choose(spec: AttentionSpec, combination: Combination, at: Circumstances) -> Backend:
+def choose(spec: AttentionSpec, variant: Variant, shape: CallShape) -> Backend:
     """The backend that the spec names, or for auto the fastest that is exact for the request.
 
     Auto takes the platform's own kernel where it runs (splash only where each device is known to run its own: it does
@@ -208,81 +228,71 @@ def choose(spec: AttentionSpec, combination: Combination, at: Circumstances) -> 
 
     Errors: ValueError that names what the backend does not take and the nearest request that it would.
     """
-    nonsense = meaningless(combination)
+    nonsense = meaningless(variant)
     if nonsense is not None:
-        raise ValueError(f"{combination} has no meaning: {nonsense}; nearest: {nearest_meaning(combination)}")
-    if at.crosses is DividedAttention.RING:
-        why = unsupported(Backend.BLOCKWISE, combination)
+        raise ValueError(f"{variant} has no meaning: {nonsense}; nearest: {nearest_meaning(variant)}")
+    if shape.crosses is SequenceParallel.RING:
+        why = unsupported(Backend.BLOCKWISE, variant)
         if why is not None:
             raise ValueError(
-                f"{combination}: positions are divided with attention=ring, which runs in blocks, and {why}; "
+                f"{variant}: positions are divided with attention=ring, which runs in blocks, and {why}; "
                 "attention=gather computes it as it stands"
             )
     if spec.backend is not Backend.AUTO:
-        why = unsupported(spec.backend, combination) or unfit(spec.backend, at)
+        why = unsupported(spec.backend, variant) or unfit(spec.backend, shape)
         if why is not None:
-            able = [other.value for other in BACKENDS if not (unsupported(other, combination) or unfit(other, at))]
-            raise ValueError(f"{combination}: {why}; {_nearest(spec.backend, combination, able)}")
+            able = [other.value for other in BACKENDS if not (unsupported(other, variant) or unfit(other, shape))]
+            raise ValueError(f"{variant}: {why}; {_nearest(spec.backend, variant, able)}")
         return spec.backend
-    small = at.batch * at.heads * at.queries * at.keys <= DENSE_LOGITS
+    small = shape.batch * shape.heads * shape.queries * shape.keys <= DENSE_LOGITS
     for backend in BACKENDS:
-        if unsupported(backend, combination) or unfit(backend, at):
+        if unsupported(backend, variant) or unfit(backend, shape):
             continue
-        if interpreted(backend, at) or (backend is Backend.SPLASH and at.devices > 1):
+        if interpreted(backend, shape) or (backend is Backend.SPLASH and shape.devices > 1):
             continue
-        if backend is Backend.EINSUM and not small and not unsupported(Backend.BLOCKWISE, combination):
+        if backend is Backend.EINSUM and not small and not unsupported(Backend.BLOCKWISE, variant):
             continue
         return backend
-    raise AssertionError(f"{combination}: einsum takes every combination that has a meaning")
+    raise AssertionError(f"{variant}: einsum takes every variant that has a meaning")
 
 
-def _nearest(backend: Backend, combination: Combination, able: list[str]) -> str:
+def _nearest(backend: Backend, variant: Variant, able: list[str]) -> str:
     """What would be right: the same with as little changed as possible on this backend, or another backend."""
-    changed = nearest(backend, combination)
+    changed = nearest(backend, variant)
     others = f"backend={' or '.join(able)} computes it as it stands"
-    return f"{others}; nearest here: {changed}" if changed is not None and changed != combination else others
+    return f"{others}; nearest here: {changed}" if changed is not None and changed != variant else others
 
 
-def nearest(backend: Backend, combination: Combination) -> Combination | None:
-    """The combination that the backend takes with the fewest parts changed."""
-    takes = BACKENDS[backend]
+def nearest(backend: Backend, variant: Variant) -> Variant | None:
+    """The variant that the backend takes with the fewest parts changed."""
+    supported = BACKENDS[backend]
+    plain = Variant()
     changed = dataclasses.replace(
-        combination,
-        score=combination.score if combination.score in takes.scores else Score.SCALED_DOT,
-        normaliser=combination.normaliser if combination.normaliser in takes.normalisers else Normaliser.SOFTMAX,
-        reweighting=combination.reweighting if combination.reweighting in takes.reweightings else Reweighting.NONE,
-        position=combination.position if combination.position in takes.positions else Position.NONE,
-        facts=combination.facts & takes.facts,
+        variant,
+        score=variant.score if variant.score in supported.scores else plain.score,
+        normaliser=variant.normaliser if variant.normaliser in supported.normalisers else plain.normaliser,
+        reweighting=variant.reweighting if variant.reweighting in supported.reweightings else plain.reweighting,
+        position=variant.position if variant.position in supported.positions else plain.position,
+        facts=variant.facts & supported.facts,
     )
     if _window_alone(backend, changed):
         changed = dataclasses.replace(changed, facts=changed.facts - {"window"})
     return changed if unsupported(backend, changed) is None else None
 
 
-def circumstances(q: jax.Array, k: jax.Array, v: jax.Array, division: Division | None = None) -> Circumstances:
-    """Those of a call: the platform that is compiled for, which a mesh in context may name, else the one here."""
-    batch, heads, length = (1 if division is None else division.parts(name) for name in ("batch", "heads", "length"))
-    crosses = None if division is None else division.crosses
-    dtype = jnp.result_type(q, k, v)
-    mesh = jax.sharding.get_abstract_mesh()
-    target = mesh.abstract_device
-    return Circumstances(
-        platform=jax.default_backend() if target is None else target.platform,
-        dtype=dtype.name,
-        batch=q.shape[0] // batch,
-        heads=q.shape[2] // heads,
-        queries=q.shape[1] // length,
-        keys=k.shape[1] // (length if crosses is DividedAttention.RING else 1),
-        depth=q.shape[3],
-        value_depth=v.shape[3],
-        devices=1 if division is not None else jax.device_count() if mesh.empty else mesh.size,
-        crosses=crosses,
-    )
-
-
-def log_choice(backend: Backend, combination: Combination, at: Circumstances) -> None:
+def log_choice(backend: Backend, variant: Variant, shape: CallShape) -> None:
     """Say which backend a traced attention got; once a trace, never while it runs."""
     _logger.info(
         "attention: backend=%s for %s, %s [B %d, H %d, Q %d, K %d, D %d] on %s",
-        *(backend.value, combination, at.dtype, at.batch, at.heads, at.queries, at.keys, at.depth, at.platform),
+        *(
+            backend.value,
+            variant,
+            shape.dtype,
+            shape.batch,
+            shape.heads,
+            shape.queries,
+            shape.keys,
+            shape.depth,
+            shape.platform,
+        ),
     )

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention import positions as relative
-from transformer.attention.masks import Mask, cut, query_positions, visible
-from transformer.attention.positions import Position, PositionParameters
+from transformer.attention.blocks import Keys, Queries, Values
+from transformer.attention.fields import array, pytree
+from transformer.attention.masks import LOGIT_AXES, Mask, cut, query_positions, visible
+from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import grouped_products
 
 # Rows and columns of one block. On a CPU a block of every head of a few examples fits the last cache; larger blocks
@@ -18,23 +19,37 @@ from transformer.attention.scores import grouped_products
 BLOCK = 512
 
 
-class Terms(NamedTuple):
-    """What the logits hold beside q . k: the mask, a bias, and what the positions add (ALiBi, T5)."""
+@pytree
+class LogitTerms:
+    """What the logits hold beside q . k: the mask, a bias, and what a position scheme adds (its `bias`)."""
 
     mask: Mask
-    bias: Float[Array, "#B #H #Q #K"] | None = None
-    position: PositionParameters | None = None
+    bias: Float[Array, "#B #H #Q #K"] | None = array(*LOGIT_AXES, default=None)
+    position: PositionScheme | None = None
+
+    def added_to(
+        self,
+        logits: Float[Array, "B H Q K"],
+        query_Q: Int[Array, " Q"],
+        position_BxQ: Int[Array, "#B Q"],
+        key: Int[Array, "#B #Q K"],
+    ) -> Float[Array, "B H Q K"]:
+        """The logits of queries of these indices and positions with these keys, with what is added to them."""
+        if self.position is not None:
+            from_positions = self.position.bias(position_BxQ, key, logits.shape[1], logits.dtype)
+            assert from_positions is not None
+            logits = logits + from_positions
+        return logits if self.bias is None else logits + cut(self.bias, query_Q, key).astype(logits.dtype)
 
 
-class Form(NamedTuple):
-    """The static part of the logits: (scale q . k + bias + what `position` adds) / temperature."""
+class LogitForm(NamedTuple):
+    """The static part of the logits: (scale q . k + terms) / temperature."""
 
-    position: Position = Position.NONE
     scale: float = 1.0
     temperature: float = 1.0
 
 
-class Block(NamedTuple):
+class LogitBlock(NamedTuple):
     """Some queries of every head against some keys: both sides' positions, the logits, and which keys may be seen."""
 
     key_K: Int[Array, " K"]
@@ -44,33 +59,27 @@ class Block(NamedTuple):
 
 
 def logits_of_block(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
+    q_BxQxHxD: Queries,
+    k_BxKxGxD: Keys,
     query_Q: Int[Array, " Q"],
     key_K: Int[Array, " K"],
-    terms: Terms,
+    terms: LogitTerms,
     *,
-    form: Form,
+    form: LogitForm,
     queries: int,
     keys: int,
-) -> Block:
+) -> LogitBlock:
     """The logits of these queries and keys; indices at or beyond the lengths are forbidden."""
     logits = grouped_products(q_BxQxHxD, k_BxKxGxD) * form.scale
     key_1x1xK = jnp.minimum(key_K, keys - 1)[None, None]
     query_inside = jnp.minimum(query_Q, queries - 1)
     positions = jnp.take(query_positions(terms.mask, queries), query_inside, axis=1)
-    from_positions = relative.relative_bias(
-        form.position, terms.position, q_BxQxHxD.shape[2], positions, key_1x1xK, logits.dtype
-    )
-    if from_positions is not None:
-        logits = logits + from_positions
-    if terms.bias is not None:
-        logits = logits + cut(terms.bias, query_inside, key_1x1xK).astype(logits.dtype)
+    logits = terms.added_to(logits, query_inside, positions, key_1x1xK)
     if form.temperature != 1:
         logits = logits / form.temperature
     allowed = (key_K < keys)[None, None, None]
     seen = visible(terms.mask, query_inside, key_1x1xK)
-    return Block(key_K, positions, logits, allowed if seen is None else allowed & seen)
+    return LogitBlock(key_K, positions, logits, allowed if seen is None else allowed & seen)
 
 
 def weights_again(
@@ -78,12 +87,12 @@ def weights_again(
 ) -> Float[Array, "B H Q K"]:
     """exp(logit - log-sum-exp): the softmax's weights once more, zero where a key is hidden or a row sees none."""
     allowed = allowed & jnp.isfinite(log_sum_BxHxQ)[..., None]
-    # Hidden logits never reach a difference: infinity minus infinity there would be NaN.
+    # Hidden logits never reach a difference: infinity minus infinity would be NaN.
     return jnp.where(allowed, jnp.exp(jnp.where(allowed, logits_BxHxQxK - log_sum_BxHxQ[..., None], 0)), 0)
 
 
 def log_sum_blockwise(
-    q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"], terms: Terms, form: Form, block: int = BLOCK
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, terms: LogitTerms, form: LogitForm, block: int = BLOCK
 ) -> Float[Array, "B H Q"]:
     """The log-sum-exp of each row alone, as `attend_blockwise` finds it: values of one feature cost next to nothing."""
     nothing = jnp.zeros((*k_BxKxGxD.shape[:3], 1), k_BxKxGxD.dtype)
@@ -91,12 +100,7 @@ def log_sum_blockwise(
 
 
 def attend_blockwise(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxDv: Float[Array, "B K G Dv"],
-    terms: Terms,
-    form: Form,
-    block: int = BLOCK,
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitForm, block: int = BLOCK
 ) -> tuple[Float[Array, "B Q H Dv"], Float[Array, "B H Q"]]:
     """softmax((scale q . k + terms) / temperature) v and the log-sum-exp of each row, in float32 at least.
 
@@ -110,18 +114,18 @@ def attend_blockwise(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, block: int) -> tuple:
+def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> tuple:
     return forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
 
 
 def forward(
-    q: Array, k: Array, v: Array, terms: Terms, form: Form, block: int, dtype: jnp.dtype
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, block: int, dtype: jnp.dtype
 ) -> tuple[Array, Array]:
     """The output, in this type, and the log-sum-exp of each row."""
     wide = jnp.promote_types(q.dtype, jnp.float32)
     depth = v.shape[-1]
 
-    def fold(carry: Any, part: Block, v_block: Array) -> Any:
+    def fold(carry: Any, part: LogitBlock, v_block: Array) -> Any:
         largest, total, output = carry
         hidden = jnp.where(part.allowed, part.logits_BxHxQxK, -jnp.inf)
         # The maximum only scales; its gradient cancels.
@@ -156,14 +160,14 @@ def over_queries(rows: Callable[[Array, Array], Any], q: Array, block: int) -> A
 
 
 def over_keys(
-    fold: Callable[[Any, Block, Array], Any],
+    fold: Callable[[Any, LogitBlock, Array], Any],
     carry: Any,
     q_block: Array,
     query: Array,
     k: Array,
     v: Array | None,
-    terms: Terms,
-    form: Form,
+    terms: LogitTerms,
+    form: LogitForm,
     block: int,
     queries: int,
 ) -> Any:
@@ -174,8 +178,8 @@ def over_keys(
         k_block, v_block, key = part
 
         def compute(carry: Any) -> Any:
-            found = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
-            return fold(carry, found, v_block)
+            part = logits_of_block(q_block, k_block, query, key, terms, form=form, queries=queries, keys=k.shape[1])
+            return fold(carry, part, v_block)
 
         reach = reachable(terms.mask, query, key)
         return (compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)), None
@@ -186,13 +190,13 @@ def over_keys(
     return jax.lax.scan(one, carry, blocks)[0]
 
 
-def _backward_rule(tree: Any, form: Form, block: int, kept: Any, cotangents: Any) -> Any:
+def _backward_rule(tree: Any, form: LogitForm, block: int, kept: Any, cotangents: Any) -> Any:
     q, k, v, leaves, output, log_sum = kept
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
     centre = centre_of(output, log_sum, d_output, d_log_sum)
-    found = backward(q, k, v, terms, d_output, centre, log_sum, form, block, q.dtype)
-    return in_types_of(q, k, v, terms, found)
+    gradients = backward(q, k, v, terms, d_output, centre, log_sum, form, block, q.dtype)
+    return in_types_of(q, k, v, terms, gradients)
 
 
 def centre_of(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
@@ -210,22 +214,22 @@ class Gradients(NamedTuple):
     terms: Any
 
 
-def in_types_of(q: Array, k: Array, v: Array, terms: Terms, found: Gradients) -> tuple:
+def in_types_of(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
     """The cotangents that a rule for (q, k, v, leaves of terms) returns; facts of the mask have none."""
-    d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), found.terms, (terms.bias, terms.position))
+    d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
     leaves = [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves(d_terms)
-    return found.q.astype(q.dtype), found.k.astype(k.dtype), found.v.astype(v.dtype), leaves
+    return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
 
 
 def backward(
     q: Array,
     k: Array,
     v: Array,
-    terms: Terms,
+    terms: LogitTerms,
     d_output: Array,
     centre: Array,
     log_sum: Array,
-    form: Form,
+    form: LogitForm,
     block: int,
     dtype: jnp.dtype,
 ) -> Gradients:
@@ -247,22 +251,22 @@ def backward(
 
             def logits(q_block: Array, k_block: Array, traced: Any) -> tuple[Array, Array]:
                 bias, position = traced
-                found = logits_of_block(
+                part = logits_of_block(
                     q_block,
                     k_block,
                     query,
                     key,
-                    Terms(terms.mask, bias, position),
+                    LogitTerms(terms.mask, bias, position),
                     form=form,
                     queries=queries,
                     keys=keys,
                 )
-                return found.logits_BxHxQxK, found.allowed
+                return part.logits_BxHxQxK, part.allowed
 
             def compute(carry: Any) -> tuple[Any, Any]:
                 d_q, d_traced = carry
-                found, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
-                weights = weights_again(found, allowed, log_sum_block)
+                of_block, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
+                weights = weights_again(of_block, allowed, log_sum_block)
                 d_weights = grouped_products(d_out_block, v_block)
                 d_logits = jnp.where(allowed, weights * (d_weights - centre_block[..., None]), 0)
                 d_q_new, d_k_block, d_traced_new = pull_back(d_logits)
@@ -288,16 +292,12 @@ def backward(
         _blocks(jnp.moveaxis(log_sum, 1, 2), block),
         query_index,
     )
-    empty = (
-        jnp.zeros(k_blocks.shape, wide),
-        jnp.zeros(v_blocks.shape, wide),
-        jax.tree.map(jnp.zeros_like, traced),
-    )
+    empty = (jnp.zeros(k_blocks.shape, wide), jnp.zeros(v_blocks.shape, wide), jax.tree.map(jnp.zeros_like, traced))
     (d_k, d_v, d_traced), d_q = jax.lax.scan(rows, empty, parts)
     return Gradients(join(d_q, 1, queries), join(d_k, 1, keys), join(d_v, 1, keys), d_traced)
 
 
-def _forward_rule(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, block: int) -> tuple:
+def _forward_rule(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> tuple:
     output, log_sum = forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
     return (output, log_sum), (q, k, v, leaves, output, log_sum)
 

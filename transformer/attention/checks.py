@@ -1,44 +1,18 @@
 """What attend() and its stages refuse before anything is computed: one line for each way that a call does not fit."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.attention.arguments import (
-    MAP,
-    check_array,
-    check_floats,
-    check_heads,
-    check_member,
-    is_array,
-    shown,
-)
+from transformer.attention.arguments import MAP, check_array, check_floats, check_heads, check_member, is_array, shown
 from transformer.attention.masks import Mask, check_broadcast, check_mask
-from transformer.attention.parameters import (
-    Additive,
-    Concat,
-    Cosine,
-    General,
-    Location,
-    Mlp,
-    Parameters,
-    Score,
-    ScoreParameters,
-    check_parameters,
-    check_scale,
-    unrelated,
-)
-from transformer.attention.positions import T5, Position, PositionParameters, Shaw, TransformerXL
-from transformer.attention.spec import AttentionSpec
+from transformer.attention.positions import SCHEMES, Position, PositionScheme
+from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of
+from transformer.attention.spec import AttentionSpec, Parameters, check_scale, unrelated
 
 
 def check_call(
-    q: Array,
-    k: Array,
-    v: Array,
-    spec: AttentionSpec,
-    mask: Mask,
-    bias: Array | None,
-    params: Parameters,
+    q: Array, k: Array, v: Array, spec: AttentionSpec, mask: Mask, bias: Array | None, params: Parameters
 ) -> None:
     """Refuse arrays, masks and parameters that do not fit each other, naming both sides.
 
@@ -55,10 +29,10 @@ def check_call(
     if k.shape[1:3] != v.shape[1:3]:
         raise ValueError(f"k {k.shape} and v {v.shape} differ in length or heads")
     check_heads("q", q.shape[2], q.shape, "k", k.shape[2], k.shape)
-    _check_own(params)
-    check_parameters(spec.score, spec.position, params)
-    _check_score(q.shape, k.shape, params, "k")
-    _check_position(q, v.shape[3], params)
+    _check_parameters(spec.score, spec.position, params)
+    function_of(spec.score, params.score).check(q.shape, k.shape, "k")
+    if params.position is not None:
+        params.position.check(q, v.shape[3])
     check_mask(mask, batch=q.shape[0], heads=q.shape[2], queries=q.shape[1], keys=k.shape[1])
     _check_bias(bias, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
 
@@ -82,19 +56,12 @@ def check_keys(k: Array, kind: Score, position: Position, params: Parameters) ->
     """
     check_choices(kind, position)
     check_array("k", k)
-    _check_own(params)
-    check_parameters(kind, position, params)
-    depth = k.shape[3:]
-    match params.score:
-        case General(weight):
-            name, fits = "weight_HxDxC", weight.shape[2:] == depth
-        case Additive(weight):
-            name, fits = "keys_HxCxA", weight.shape[1:2] == depth
-        case Concat(weight) | Mlp(weight):
-            # The rows behind these meet the query.
-            name, fits = "weight_HxIxA", weight.shape[1:2] > depth
-        case _:
-            return
+    _check_parameters(kind, position, params)
+    side = None if params.score is None else params.score.key_side(k.shape[3])
+    if side is None:
+        return
+    name, fits = side
+    weight = getattr(params.score, name)
     if weight.ndim != 3 or not fits or weight.shape[0] % k.shape[2]:
         raise ValueError(
             f"params.score.{name} has shape {weight.shape}; k {k.shape} needs a multiple of its {k.shape[2]} heads "
@@ -120,23 +87,19 @@ def check_queries(
     """
     check_array("q", q)
     check_array("prepared", prepared)
-    _check_own(params)
-    check_parameters(kind, position, params)
+    _check_parameters(kind, position, params)
     check_scale(scale, kind)
     if q.shape[0] != prepared.shape[0]:
         raise ValueError(f"q {q.shape} and prepared {prepared.shape} differ in their batch, the first size")
     check_heads("q", q.shape[2], q.shape, "prepared", prepared.shape[2], prepared.shape)
-    _check_score(q.shape, (*prepared.shape[:3], depth), params, "prepared")
-    match params.score:
-        case General():
-            own = q.shape[2:]
-        case Additive() | Concat() | Mlp():
-            own = params.score.score_HxA.shape
-        case _:
-            own = prepared.shape[2:]
+    function = function_of(kind, params.score)
+    function.check(q.shape, (*prepared.shape[:3], depth), "prepared")
+    unprepared = jax.ShapeDtypeStruct((*prepared.shape[:3], depth), prepared.dtype)
+    own = jax.eval_shape(function.prepare, unprepared).shape[2:]
     if prepared.shape[2:] != own:
         raise ValueError(f"prepared {prepared.shape} needs to end in {own}; give keys prepared with these very params")
-    _check_position(q, None, params)
+    if params.position is not None:
+        params.position.check(q, None)
     if positions is not None:
         fitting = ((q.shape[0], q.shape[1]), (1, q.shape[1]))
         whole = is_array(positions) and jnp.issubdtype(positions.dtype, jnp.integer)
@@ -160,13 +123,25 @@ def check_weights(weights: Array, v: Array) -> None:
     check_heads("weights", weights.shape[1], weights.shape, "v", v.shape[2], v.shape)
 
 
-def _check_own(params: Parameters) -> None:
-    """Whether these are `Parameters` at all, and no part of them."""
-    if isinstance(params, Parameters):
-        return
-    role = "position" if isinstance(params, PositionParameters) else "score"
-    inside = f"{role}={type(params).__name__}(...)" if isinstance(params, PositionParameters | ScoreParameters) else ""
-    raise TypeError(f"params is {shown(params)}; it must be Parameters({inside})")
+def _check_parameters(kind: Score, position: Position, params: Parameters) -> None:
+    """Refuse what are no `Parameters`, and those of another score or position.
+
+    Errors: TypeError that says which are needed.
+    """
+    if not isinstance(params, Parameters):
+        role = "position" if isinstance(params, PositionScheme) else "score"
+        inside = f"{role}={type(params).__name__}(...)" if isinstance(params, PositionScheme | ScoreFunction) else ""
+        raise TypeError(f"params is {shown(params)}; it must be Parameters({inside})")
+    for role, owner, needed, given in (
+        ("score", kind.value, SCORES[kind], params.score),
+        ("position", position.value, SCHEMES[position], params.position),
+    ):
+        if given is None and needed.parameters != "required":
+            continue
+        if needed.parameters == "none" or not isinstance(given, needed):
+            given_name = "nothing" if given is None else type(given).__name__
+            wanted = "no parameters" if needed.parameters == "none" else f"params.{role}={needed.__name__}(...)"
+            raise TypeError(f"{role}={owner} takes {wanted}; params.{role} is {given_name}")
 
 
 def _check_bias(bias: Array | None, logits: tuple[int, int, int, int]) -> None:
@@ -176,73 +151,3 @@ def _check_bias(bias: Array | None, logits: tuple[int, int, int, int]) -> None:
     if bias.dtype == bool:
         raise TypeError("bias has numbers of type bool, which would be added as 0 and 1; give mask=Mask(allowed=...)")
     check_floats("bias", bias)
-
-
-def _check_score(q: tuple[int, ...], k: tuple[int, ...], params: Parameters, keys: str) -> None:
-    """Whether parameters fit queries and keys of these shapes; `keys` is the name of the argument."""
-    heads, depth, key_depth = q[2], q[3], k[3]
-    score = params.score
-    needed: dict[str, tuple[int, ...]] = {}
-    match score:
-        case General():
-            needed = {"weight_HxDxC": (heads, depth, key_depth)}
-        case Additive():
-            inner = score.score_HxA.shape[-1]
-            needed = {"keys_HxCxA": (heads, key_depth, inner), "queries_HxDxA": (heads, depth, inner)}
-            needed["score_HxA"] = (heads, inner)
-        case Concat() | Mlp():
-            inner = score.score_HxA.shape[-1]
-            needed = {"weight_HxIxA": (heads, key_depth + depth, inner), "score_HxA": (heads, inner)}
-            if isinstance(score, Mlp):
-                needed["bias_HxA"] = (heads, inner)
-        case Location():
-            needed = {"weight_HxDxN": (heads, depth, max(score.weight_HxDxN.shape[-1], k[1]))}
-        case _:
-            if depth != key_depth:
-                raise ValueError(f"q {q} and {keys} {k} differ in depth, which a product of them needs equal")
-    for name, shape in needed.items():
-        found = getattr(score, name).shape
-        if found != shape:
-            raise ValueError(f"params.score.{name} has shape {found}; q {q} and {keys} {k} need {shape}")
-    if isinstance(score, Cosine) and not isinstance(score.sharpening, (int, float)):
-        found, whole = score.sharpening.shape, (q[0], heads, q[1])
-        if len(found) != 3 or any(size not in (1, full) for size, full in zip(found, whole, strict=True)):
-            raise ValueError(f"params.score.sharpening has shape {found}, which does not broadcast against {whole}")
-
-
-def _check_position(q: Array, value_depth: int | None, params: Parameters) -> None:
-    heads, depth = q.shape[2], q.shape[3]
-    match params.position:
-        case Shaw():
-            tables = [("keys_PxD", params.position.keys_PxD, depth)]
-            if params.position.values_PxD is not None and value_depth is not None:
-                tables.append(("values_PxD", params.position.values_PxD, value_depth))
-            for name, table, width in tables:
-                if table.ndim != 2 or table.shape[0] % 2 == 0 or table.shape[1] != width:
-                    raise ValueError(f"params.position.{name} has shape {table.shape}; it needs (2 clip + 1, {width})")
-        case T5(table_PxH, bidirectional, longest):
-            least = 4 if bidirectional else 2
-            if table_PxH.ndim != 2 or table_PxH.shape[0] < least or table_PxH.shape[1] != heads:
-                raise ValueError(
-                    f"params.position.table_PxH has shape {table_PxH.shape}; it needs at least {least} buckets "
-                    f"for {heads} heads"
-                )
-            exact = table_PxH.shape[0] // least
-            if longest <= exact:
-                raise ValueError(
-                    f"params.position.longest={longest} must be above {exact}, the distances that have buckets alone"
-                )
-        case TransformerXL(weight_ExHxD, content_HxD, position_HxD):
-            width = weight_ExHxD.shape[0]
-            even = width + width % 2
-            for name, table, shape in (
-                ("weight_ExHxD", weight_ExHxD, (even, heads, depth)),
-                ("content_HxD", content_HxD, (heads, depth)),
-                ("position_HxD", position_HxD, (heads, depth)),
-            ):
-                if table.shape != shape:
-                    raise ValueError(
-                        f"params.position.{name} has shape {table.shape}; q {q.shape} needs {shape}, the width even"
-                    )
-        case _:
-            pass

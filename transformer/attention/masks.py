@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.arguments import MAP, is_array, shown
-from transformer.attention.static import static
+from transformer.attention.fields import array, pytree, static
+
+LOGIT_AXES = ("batch", "heads", "queries", "keys")
+_SIDES = (("batch", "queries"), ("batch", "keys"))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree
 class Mask:
     """Which keys each query may see: those that every fact admits. An absent fact forbids nothing.
 
@@ -29,16 +31,16 @@ class Mask:
     allowed: the dense escape, True where a query may see a key.
     """
 
-    causal: bool = static(False)
-    window: tuple[int, int] | None = static(None)
-    query_offset: Int[Array, " B"] | None = None
-    query_lengths: Int[Array, " B"] | None = None
-    key_lengths: Int[Array, " B"] | None = None
-    prefix: Int[Array, " B"] | None = None
-    segments: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = None
-    order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = None
-    centre: Float[Array, "B H Q"] | None = None
-    allowed: Bool[Array, "#B #H #Q #K"] | None = None
+    causal: bool = static(default=False)
+    window: tuple[int, int] | None = static(default=None)
+    query_offset: Int[Array, " B"] | None = array("batch", default=None)
+    query_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="queries")
+    key_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="keys")
+    prefix: Int[Array, " B"] | None = array("batch", default=None, counts="keys")
+    segments: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array(*_SIDES, default=None)
+    order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array(*_SIDES, default=None)
+    centre: Float[Array, "B H Q"] | None = array("batch", "heads", "queries", default=None, counts="keys")
+    allowed: Bool[Array, "#B #H #Q #K"] | None = array(*LOGIT_AXES, default=None)
 
     def facts(self) -> frozenset[str]:
         """The names of the facts that are present."""
@@ -86,7 +88,7 @@ def predicted_centre(
 ) -> Float[Array, "B H Q"]:
     """p_t = S sigmoid(v_p' tanh(W_p h_t)) (Luong et al. 2015, equation 9), S the length of each source.
 
-    Positions count from 0 here, so that S - 1 is the last: p_t lies in [0, S - 1].
+    Positions count from 0, not from 1 as in the paper, so that S - 1 is the last: p_t lies in [0, S - 1].
     """
     hidden_BxHxQxA = jnp.tanh(jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, weight_HxDxA))
     share_BxHxQ = jax.nn.sigmoid(jnp.einsum("bhqa,ha->bhq", hidden_BxHxQxA, score_HxA))
@@ -94,7 +96,7 @@ def predicted_centre(
 
 
 def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
-    """The position of every query: its index, behind the example's offset where there is one."""
+    """The position of every query: its index, behind the example's offset if it has one."""
     index_1xQ = jnp.arange(queries, dtype=jnp.int32)[None]
     return index_1xQ if mask.query_offset is None else index_1xQ + mask.query_offset[:, None]
 
@@ -140,19 +142,14 @@ def of_part(mask: Mask, batch: int, query_start: Array | int, key_start: Array |
 
     Facts of each query and key must be those of the part; what the others say is made relative to its beginning.
     """
+    starts = {"queries": query_start, "keys": key_start}
+    moved = {
+        field.name: getattr(mask, field.name) - starts[field.metadata["counts"]]
+        for field in dataclasses.fields(mask)
+        if field.metadata.get("counts") and getattr(mask, field.name) is not None
+    }
     offset_B = jnp.zeros(batch, jnp.int32) if mask.query_offset is None else mask.query_offset
-
-    def moved(value: Array | None, by: Array | int) -> Array | None:
-        return None if value is None else value - by
-
-    return dataclasses.replace(
-        mask,
-        query_offset=offset_B + query_start - key_start,
-        query_lengths=moved(mask.query_lengths, query_start),
-        key_lengths=moved(mask.key_lengths, key_start),
-        prefix=moved(mask.prefix, key_start),
-        centre=moved(mask.centre, key_start),
-    )
+    return dataclasses.replace(mask, query_offset=offset_B + query_start - key_start, **moved)
 
 
 def look_up(values_BxK: Array, key: Int[Array, "#B #Q K"]) -> Array:
@@ -227,31 +224,26 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
     alone = lacking(mask.facts())
     if alone is not None:
         raise ValueError(alone)
-    expected: dict[str, tuple[tuple[int, ...], ...]] = {
-        "query_offset": ((batch,),),
-        "query_lengths": ((batch,),),
-        "key_lengths": ((batch,),),
-        "prefix": ((batch,),),
-        "segments": ((batch, queries), (batch, keys)),
-        "order": ((batch, queries), (batch, keys)),
-        "centre": ((batch, heads, queries),),
-    }
-    for name, shapes in expected.items():
-        value = getattr(mask, name)
-        if value is None:
+    sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys}
+    for field in dataclasses.fields(mask):
+        name, value, axes = field.name, getattr(mask, field.name), field.metadata.get("axes")
+        if value is None or axes is None:
             continue
+        if axes == LOGIT_AXES:
+            check_allowed(f"mask.{name}", value, (batch, heads, queries, keys))
+            continue
+        pair = isinstance(axes[0], tuple)
+        shapes = tuple(tuple(sizes[axis] for axis in of_part) for of_part in (axes if pair else (axes,)))
         parts = value if isinstance(value, tuple) else (value,)
         for part in parts:
             if not is_array(part):
                 raise TypeError(f"mask.{name} is {shown(part)}; it must be an array {_shapes(shapes)}")
-        found = tuple(tuple(part.shape) for part in parts)
-        if found != shapes:
+        given = tuple(tuple(part.shape) for part in parts)
+        if given != shapes:
             raise ValueError(
-                f"mask.{name} has shape {_shapes(found)}; queries of batch {batch}, {heads} heads, {queries} queries "
+                f"mask.{name} has shape {_shapes(given)}; queries of batch {batch}, {heads} heads, {queries} queries "
                 f"and {keys} keys need {_shapes(shapes)}"
             )
-    if mask.allowed is not None:
-        check_allowed("mask.allowed", mask.allowed, (batch, heads, queries, keys))
 
 
 def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -> None:

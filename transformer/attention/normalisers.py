@@ -91,7 +91,7 @@ def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = N
 
 @jax.custom_jvp
 def _softmax(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
-    # Hidden logits never reach a difference: infinity minus infinity there would be NaN.
+    # Hidden logits never reach a difference: infinity minus infinity would be NaN.
     hidden = jnp.where(allowed, logits, -jnp.inf)
     unnormalised = jnp.exp(hidden - _largest(logits, allowed))
     total = jnp.sum(unnormalised, axis=-1, keepdims=True)
@@ -202,7 +202,7 @@ def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> All
 
 
 def _largest(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q 1"]:
-    """The largest allowed logit of each row, 0 where there is none; no gradient, since it cancels."""
+    """The largest allowed logit of each row, 0 where none is; no gradient, since it cancels."""
     largest = jnp.max(logits, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf)
     return jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
 

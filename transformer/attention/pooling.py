@@ -26,6 +26,6 @@ def pool(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_
 
 
 def evenly(positions: int, count: int) -> tuple[int, ...]:
-    """`count` of `positions`, evenly spaced, the first and the last among them; all where there are no more."""
+    """`count` of `positions`, evenly spaced, the first and the last among them; all of them where they are no more."""
     steps = max(min(positions, count) - 1, 1)
     return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))

@@ -1,19 +1,22 @@
-"""Positions: waves and rotations of the position itself, and what relative position adds to a logit."""
+"""Position schemes: each one class, with its parameters, what it adds to attention, and what it refuses."""
 
 import dataclasses
 import enum
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.attention.static import static
+from transformer.attention.blocks import Block, Keys, Logits, Queries, Sizes, Weight, normal, xavier_uniform, zeros
+from transformer.attention.fields import array, pytree, static
+from transformer.attention.waves import rotary, waves_of
 
 
 class Position(enum.Enum):
-    """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) need nothing here.
+    """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) are none of its business.
 
     rotary pairs neighbouring features, as its paper does; rotary_halves pairs feature i with i + D/2, as the
     published weights of many later models do.
@@ -28,134 +31,296 @@ class Position(enum.Enum):
     TRANSFORMER_XL = "transformer_xl"
 
 
-ROTARIES = frozenset({Position.ROTARY, Position.ROTARY_HALVES})
-# What a backend that works in blocks can add to a block of logits from the positions alone.
-BIASES = frozenset({Position.ALIBI, Position.T5})
+QueryPositions = Int[Array, "#B Q"]
+KeyPositions = Int[Array, "#B #Q K"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Rotary:
-    """The base of the frequencies base^(-2i / D)."""
+class PositionScheme(Block):
+    """One way in which attention knows positions, and what is to be known of it; this one knows none.
 
-    base: float = static(10000.0)
+    `turns`: it turns pairs of features of queries and keys. `biases`: what it adds to a logit follows from the
+    positions alone, so that a program in blocks can add it. `shared`: all layers of a stack have its parameters in
+    common.
+    """
+
+    parameters = "none"
+    turns = False
+    biases = False
+    shared = False
+
+    @classmethod
+    def unrelated(cls, score: Any) -> str | None:
+        """Why a score, of the attribute of `ScoreFunction`, has no such positions; None where both mean something."""
+        return None
+
+    @classmethod
+    def operations(cls, sizes: Sizes, length: int) -> tuple[int, int]:
+        """Operations of products with positions over `length` positions: of each row, and once for all rows."""
+        return 0, 0
+
+    def check(self, q: Array, value_depth: int | None) -> None:
+        """Refuse parameters that do not fit the queries and, where they are known, the values."""
+
+    def over(self, heads: int) -> "PositionScheme":
+        """The same where devices have some of these heads each: what follows from a head's number becomes an array."""
+        return self
+
+    def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
+        """The queries as their product with the keys takes them."""
+        return q_BxQxHxD
+
+    def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
+        """The keys as their product with the queries takes them."""
+        return k_BxKxGxC
+
+    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits | None:
+        """What is added to the product q . k before it is scaled, from the query and its distances to the keys."""
+        return None
+
+    def bias(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
+    ) -> Float[Array, "#B H Q K"] | None:
+        """What the positions alone add to the scaled logits."""
+        return None
+
+    def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
+        """What is added to the output."""
+        return None
+
+
+@pytree
+class Rotary(PositionScheme):
+    """`rotary` of queries and keys with frequencies base^(-2i / D); `halves` is what the position's name says."""
+
+    base: float = static(default=10000.0)
+    halves: bool = static(default=False)
+
+    parameters = "optional"
+    turns = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.base) and self.base > 0):
             raise ValueError(f"base={self.base} of the rotary frequencies must be finite and above 0")
 
+    @classmethod
+    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "Rotary":
+        return cls(sizes.rotary_base)
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Alibi:
-    """The slopes of some of the heads, where a device has no more; `alibi_slopes` are those of all."""
+    @classmethod
+    def unrelated(cls, score: Any) -> str | None:
+        return None if score.product else "turns the two sides of a product, which score={} has not"
 
-    slopes_H: Float[Array, " H"]
+    def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
+        return rotary(q_BxQxHxD, positions, base=self.base, halves=self.halves)
 
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class T5:
-    """A bias for each bucket of distance and each head; `longest`: distances from here on share the last bucket."""
-
-    table_PxH: Float[Array, "P H"]
-    bidirectional: bool = static(True)
-    longest: int = static(128)
+    def key(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
+        return rotary(k_BxKxGxC, positions, base=self.base, halves=self.halves)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Shaw:
-    """Embeddings of the distances -C ... C, P = 2C + 1, for keys and, where given, for values; shared by the heads."""
+@pytree
+class Alibi(PositionScheme):
+    """-m_h |i - j| (Press et al. 2022, section 3); `slopes_H` of some of the heads, where a device has no more."""
 
-    keys_PxD: Float[Array, "P D"]
-    values_PxD: Float[Array, "P Dv"] | None = None
+    slopes_H: Float[Array, " H"] | None = array("heads", default=None)
+
+    biases = True
+
+    def over(self, heads: int) -> "Alibi":
+        return Alibi(jnp.asarray(alibi_slopes(heads), jnp.float32))
+
+    def bias(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
+    ) -> Float[Array, "#B H Q K"]:
+        distance_BxQxK = key_positions - query_positions[:, :, None]
+        slopes_H = jnp.asarray(alibi_slopes(heads) if self.slopes_H is None else self.slopes_H, dtype)
+        return -slopes_H[:, None, None] * jnp.abs(distance_BxQxK).astype(dtype)[:, None]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TransformerXL:
-    """W_kR, u and v of Transformer-XL: the projection of a wave of width E, and the biases of content and position."""
+@pytree
+class T5(PositionScheme):
+    """A bias b_h[bucket(j - i)] for each bucket of distance and each head (Raffel et al. 2020, section 2.1).
 
-    weight_ExHxD: Float[Array, "E H D"]
-    content_HxD: Float[Array, "H D"]
-    position_HxD: Float[Array, "H D"]
+    `longest`: distances from this one on share the last bucket.
+    """
+
+    table_PxH: Float[Array, "P H"] = array("positions", "heads")
+    bidirectional: bool = static(default=True)
+    longest: int = static(default=128)
+
+    parameters = "required"
+    biases = True
+    shared = True
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        return {"table": Weight((sizes.buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5))}
+
+    @classmethod
+    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "T5":
+        return cls(arrays[0], sizes.bidirectional, sizes.furthest)
+
+    def check(self, q: Array, value_depth: int | None) -> None:
+        heads, shape, least = q.shape[2], self.table_PxH.shape, 4 if self.bidirectional else 2
+        if len(shape) != 2 or shape[0] < least or shape[1] != heads:
+            raise ValueError(
+                f"params.position.table_PxH has shape {shape}; it needs at least {least} buckets for {heads} heads"
+            )
+        exact = shape[0] // least
+        if self.longest <= exact:
+            raise ValueError(
+                f"params.position.longest={self.longest} must be above {exact}, the distances that have buckets alone"
+            )
+
+    def bias(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
+    ) -> Float[Array, "#B H Q K"]:
+        bucket_BxQxK = t5_bucket(
+            key_positions - query_positions[:, :, None],
+            buckets=self.table_PxH.shape[0],
+            bidirectional=self.bidirectional,
+            longest=self.longest,
+        )
+        return jnp.moveaxis(self.table_PxH[bucket_BxQxK], -1, 1).astype(dtype)
 
 
-PositionParameters = Rotary | Alibi | T5 | Shaw | TransformerXL
+class _InTheDotProduct(PositionScheme):
+    """A scheme whose terms are products with the query, as q . k is, for each key of a sequence that is whole.
 
-# Which parameters a scheme takes; ALiBi has none, and rotary has a default.
-PARAMETERS: dict[Position, type] = {
+    The products are taken with each distance once and then laid out over the keys, so that memory grows as Q K, not
+    as Q K D.
+    """
+
+    parameters = "required"
+    indexed = True
+
+    @classmethod
+    def unrelated(cls, score: Any) -> str | None:
+        return None if score.dot else "is a term of the dot product, which score={} is not"
+
+
+@pytree
+class Shaw(_InTheDotProduct):
+    """q_i . (k_j + a_(clip(j - i, -C, C))), and sum_j w_ij (v_j + b_(...)) (Shaw et al. 2018, equations 3 and 4).
+
+    Embeddings of the distances -C ... C, P = 2C + 1, for keys and, where given, for values; shared by the heads.
+    """
+
+    keys_PxD: Float[Array, "P D"] = array("positions", "head_depth")
+    values_PxD: Float[Array, "P Dv"] | None = array("positions", "head_depth", default=None)
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        shape, axes = (2 * sizes.furthest + 1, sizes.depth), ("positions", "head_depth")
+        return {name: Weight(shape, axes, normal(sizes.depth**-0.5)) for name in ("keys", "values")}
+
+    @classmethod
+    def operations(cls, sizes: Sizes, length: int) -> tuple[int, int]:
+        return 2 * length * (2 * sizes.furthest + 1) * sizes.heads * sizes.depth * 2, 0
+
+    def check(self, q: Array, value_depth: int | None) -> None:
+        tables = {"keys_PxD": (self.keys_PxD, q.shape[3]), "values_PxD": (self.values_PxD, value_depth)}
+        for name, (table, width) in tables.items():
+            if table is None or width is None:
+                continue
+            if table.ndim != 2 or table.shape[0] % 2 == 0 or table.shape[1] != width:
+                raise ValueError(f"params.position.{name} has shape {table.shape}; it needs (2 clip + 1, {width})")
+
+    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
+        distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
+        clip = self.keys_PxD.shape[0] // 2
+        products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, self.keys_PxD.astype(q_BxQxHxD.dtype))
+        return _lay_out(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
+
+    def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
+        """The weights are gathered by distance first, so that memory grows as Q P and not as Q K D."""
+        if self.values_PxD is None:
+            return None
+        clip, keys = self.values_PxD.shape[0] // 2, weights_BxHxQxK.shape[-1]
+        if clip == 0:
+            by_distance_BxHxQxP = jnp.sum(weights_BxHxQxK, axis=-1, keepdims=True)
+        else:
+            distance_Bx1xQxK = (jnp.arange(keys)[None, None] - query_positions[:, :, None])[:, None]
+            inner = query_positions[:, None, :, None] + jnp.arange(-clip + 1, clip)
+            index = jnp.broadcast_to(jnp.clip(inner, 0, keys - 1), (len(weights_BxHxQxK), 1, *inner.shape[2:]))
+            picked = jnp.take_along_axis(weights_BxHxQxK, index, axis=-1)
+            before = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK <= -clip, keepdims=True)
+            behind = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK >= clip, keepdims=True)
+            parts = [before, jnp.where((inner >= 0) & (inner < keys), picked, 0), behind]
+            by_distance_BxHxQxP = jnp.concatenate(parts, axis=-1)
+        table = self.values_PxD
+        return jnp.einsum("bhqp,pd->bqhd", by_distance_BxHxQxP.astype(table.dtype), table)
+
+
+@pytree
+class TransformerXL(_InTheDotProduct):
+    """(q_i + u) . k_j + (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3).
+
+    W_kR, u and v: the projection of a wave of width E, and the biases of content and position.
+    """
+
+    weight_ExHxD: Float[Array, "E H D"] = array("embed", "heads", "head_depth")
+    content_HxD: Float[Array, "H D"] = array("heads", "head_depth")
+    position_HxD: Float[Array, "H D"] = array("heads", "head_depth")
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        width, heads, depth = sizes.width, sizes.heads, sizes.depth
+        bias = Weight((heads, depth), ("heads", "head_depth"), zeros)
+        matrix = Weight((width, heads, depth), ("embed", "heads", "head_depth"), xavier_uniform(width, heads * depth))
+        return {"weight": matrix, "content": bias, "position": bias}
+
+    @classmethod
+    def operations(cls, sizes: Sizes, length: int) -> tuple[int, int]:
+        """The waves of the 2 T - 1 distances are projected once for all rows."""
+        each = 2 * (2 * length - 1) * sizes.heads * sizes.depth
+        return length * each, each * sizes.width
+
+    def check(self, q: Array, value_depth: int | None) -> None:
+        heads, depth = q.shape[2:]
+        width = self.weight_ExHxD.shape[0]
+        needed: dict[str, tuple[int, ...]] = {"weight_ExHxD": (width + width % 2, heads, depth)}
+        needed |= {"content_HxD": (heads, depth), "position_HxD": (heads, depth)}
+        for name, shape in needed.items():
+            given = getattr(self, name).shape
+            if given != shape:
+                raise ValueError(f"params.position.{name} has shape {given}; q {q.shape} needs {shape}, the width even")
+
+    def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
+        return q_BxQxHxD + self.content_HxD.astype(q_BxQxHxD.dtype)
+
+    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
+        # One wave for each distance i - j that occurs; with an offset the distances differ by example.
+        batch, queries = q_BxQxHxD.shape[:2]
+        first_Bx1, dtype = query_positions[:, :1], q_BxQxHxD.dtype
+        distances_BxP = first_Bx1 + jnp.arange(-(keys - 1), queries)[None]
+        # All sines, then all cosines, as in the authors' code.
+        waves = waves_of(distances_BxP, self.weight_ExHxD.shape[0], 10000.0, jnp.promote_types(dtype, jnp.float32))
+        waves_BxPxE = jnp.concatenate(waves, axis=-1).astype(dtype)
+        projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, self.weight_ExHxD.astype(dtype))
+        projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
+        shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
+        products_BxHxQxP = jnp.einsum("bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD)
+        distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
+        return _lay_out(products_BxHxQxP, -distance_BxQxK - first_Bx1[:, :, None] + keys - 1)
+
+
+SCHEMES: dict[Position, type[PositionScheme]] = {
+    Position.NONE: PositionScheme,
     Position.ROTARY: Rotary,
     Position.ROTARY_HALVES: Rotary,
+    Position.ALIBI: Alibi,
     Position.T5: T5,
     Position.SHAW: Shaw,
     Position.TRANSFORMER_XL: TransformerXL,
 }
 
 
-class Combination(enum.Enum):
-    """How a position's vector joins a token's: x + p, or [x ; p]."""
-
-    ADD = "add"
-    CONCATENATE = "concatenate"
-
-
-def combine(
-    x: Float[Array, "*B E"], position: Float[Array, "*#B P"], how: Combination = Combination.ADD
-) -> Float[Array, "*B _"]:
-    """Token and position as one vector.
-
-    A linear map of [x ; p] is x W_x + p W_p: the sum with a projection each.
-    """
-    match how:
-        case Combination.ADD:
-            return x + position
-        case Combination.CONCATENATE:
-            broadcast = jnp.broadcast_to(position, (*x.shape[:-1], position.shape[-1]))
-            return jnp.concatenate([x, broadcast.astype(x.dtype)], axis=-1)
-
-
-def sinusoidal(positions: Int[Array, "*shape"], width: int, *, halves: bool = False) -> Float[Array, "*shape {width}"]:
-    """Sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
-
-    PE(p, 2i) = sin(p / 10000^(2i / width)), PE(p, 2i + 1) = cos(p / 10000^(2i / width)); `halves` puts all sines
-    before all cosines instead, as the authors' code does.
-
-    Errors: ValueError when `width` is odd.
-    """
-    if width % 2:
-        raise ValueError(f"width={width} is odd; sinusoidal positions pair each sine with a cosine")
-    sines, cosines = _waves(positions, width, 10000.0, jnp.dtype(jnp.float32))
-    if halves:
-        return jnp.concatenate([sines, cosines], axis=-1)
-    return jnp.stack([sines, cosines], axis=-1).reshape(*positions.shape, width)
-
-
-def rotary(
-    x_BxNxHxD: Float[Array, "B N H D"],
-    positions: Int[Array, "#B N"],
-    *,
-    base: float = 10000.0,
-    halves: bool = False,
-) -> Float[Array, "B N H D"]:
-    """Each pair of features turned by its position times its frequency (Su et al. 2021, section 3.2.2, equation 15).
-
-    (x_2i, x_2i+1) -> R(p base^(-2i / D)) (x_2i, x_2i+1); `halves` pairs (x_i, x_(i + D/2)) instead. The product of
-    a turned query and a turned key depends on their positions by the difference alone.
-
-    Errors: ValueError when the depth D is odd.
-    """
-    depth = x_BxNxHxD.shape[-1]
-    if depth % 2:
-        raise ValueError(f"head depth {depth} is odd; rotary positions turn pairs of features")
-    wide = jnp.promote_types(x_BxNxHxD.dtype, jnp.float32)
-    sines, cosines = (wave[:, :, None] for wave in _waves(positions, depth, base, wide))
-    x = x_BxNxHxD.astype(wide)
-    first, second = jnp.split(x, 2, axis=-1) if halves else (x[..., 0::2], x[..., 1::2])
-    turned = (first * cosines - second * sines, first * sines + second * cosines)
-    joined = jnp.concatenate(turned, axis=-1) if halves else jnp.stack(turned, axis=-1).reshape(x.shape)
-    return joined.astype(x_BxNxHxD.dtype)
+def scheme_of(position: Position, params: PositionScheme | None) -> PositionScheme:
+    """The scheme of this name with its parameters, or with its defaults where none are given."""
+    scheme = SCHEMES[position]() if params is None else params
+    if isinstance(scheme, Rotary):
+        return dataclasses.replace(scheme, halves=position is Position.ROTARY_HALVES)
+    return scheme
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " H"]:
@@ -191,116 +356,6 @@ def t5_bucket(
     ratio = jnp.maximum(away, 1).astype(jnp.float32) / exact
     grown = exact + (jnp.log(ratio) / math.log(longest / exact) * (buckets - exact)).astype(distance.dtype)
     return offset + jnp.where(away < exact, away, jnp.minimum(grown, buckets - 1))
-
-
-def relative_bias(
-    position: Position,
-    params: PositionParameters | None,
-    heads: int,
-    query_positions: Int[Array, "#B Q"],
-    key_positions: Int[Array, "#B #Q K"],
-    dtype: jnp.dtype,
-) -> Float[Array, "#B H Q K"] | None:
-    """What the positions alone add to the logits: None for the schemes that add nothing.
-
-    ALiBi: -m_h |i - j|. T5: the table's entry of the bucket of j - i.
-    """
-    distance_BxQxK = key_positions - query_positions[:, :, None]
-    match position:
-        case Position.ALIBI:
-            slopes_H = jnp.asarray(params.slopes_H if isinstance(params, Alibi) else alibi_slopes(heads), dtype)
-            return -slopes_H[:, None, None] * jnp.abs(distance_BxQxK).astype(dtype)[:, None]
-        case Position.T5:
-            assert isinstance(params, T5)
-            bucket_BxQxK = t5_bucket(
-                distance_BxQxK,
-                buckets=params.table_PxH.shape[0],
-                bidirectional=params.bidirectional,
-                longest=params.longest,
-            )
-            return jnp.moveaxis(params.table_PxH[bucket_BxQxK], -1, 1).astype(dtype)
-        case _:
-            return None
-
-
-def relative_logits(
-    position: Position,
-    params: PositionParameters | None,
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    query_positions: Int[Array, "#B Q"],
-    keys: int,
-) -> Float[Array, "B H Q K"]:
-    """What relative position adds to the product q . k before it is scaled, from the query and the distance.
-
-    Shaw: q_i . a_(clip(j - i, -C, C)) (Shaw et al. 2018, equation 4). Transformer-XL: u . k_j is content and is
-    added to the query beforehand; here (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3). The products are
-    taken with each distance once and then laid out over the keys, so that memory grows as Q K, not as Q K D.
-    """
-    distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
-    match params:
-        case Shaw():
-            clip = params.keys_PxD.shape[0] // 2
-            products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, params.keys_PxD.astype(q_BxQxHxD.dtype))
-            index_BxQxK = jnp.clip(distance_BxQxK, -clip, clip) + clip
-            return _lay_out(products_BxHxQxP, index_BxQxK)
-        case TransformerXL():
-            # One wave for each distance i - j that occurs; with an offset the distances differ by example.
-            queries = q_BxQxHxD.shape[1]
-            first_Bx1 = query_positions[:, :1]
-            distances_BxP = first_Bx1 + jnp.arange(-(keys - 1), queries)[None]
-            dtype = q_BxQxHxD.dtype
-            width = params.weight_ExHxD.shape[0]
-            waves_BxPxE = _concatenated_waves(distances_BxP, width, dtype)
-            projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, params.weight_ExHxD.astype(dtype))
-            shifted_BxQxHxD = q_BxQxHxD + params.position_HxD.astype(dtype)
-            projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (q_BxQxHxD.shape[0], *projected_BxPxHxD.shape[1:]))
-            products_BxHxQxP = jnp.einsum("bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD)
-            index_BxQxK = -distance_BxQxK - first_Bx1[:, :, None] + keys - 1
-            return _lay_out(products_BxHxQxP, index_BxQxK)
-        case _:
-            raise TypeError(f"position={position.value} adds no logits that depend on the query")
-
-
-def relative_values(
-    params: Shaw, weights_BxHxQxK: Float[Array, "B H Q K"], query_positions: Int[Array, "#B Q"]
-) -> Float[Array, "B Q H Dv"]:
-    """What relative position adds to the output: sum_j w_ij a_(clip(j - i, -C, C)) (Shaw et al. 2018, equation 3).
-
-    The weights are gathered by distance first, so that memory grows as Q P and not as Q K D.
-    """
-    assert params.values_PxD is not None
-    clip = params.values_PxD.shape[0] // 2
-    keys = weights_BxHxQxK.shape[-1]
-    distance_Bx1xQxK = (jnp.arange(keys)[None, None] - query_positions[:, :, None])[:, None]
-    parts = []
-    if clip:
-        inner = query_positions[:, None, :, None] + jnp.arange(-clip + 1, clip)
-        picked = jnp.take_along_axis(
-            weights_BxHxQxK,
-            jnp.broadcast_to(jnp.clip(inner, 0, keys - 1), (*weights_BxHxQxK.shape[:1], 1, *inner.shape[2:])),
-            axis=-1,
-        )
-        before = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK <= -clip, keepdims=True)
-        behind = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK >= clip, keepdims=True)
-        parts = [before, jnp.where((inner >= 0) & (inner < keys), picked, 0), behind]
-        by_distance_BxHxQxP = jnp.concatenate(parts, axis=-1)
-    else:
-        by_distance_BxHxQxP = jnp.sum(weights_BxHxQxK, axis=-1, keepdims=True)
-    table = params.values_PxD
-    return jnp.einsum("bhqp,pd->bqhd", by_distance_BxHxQxP.astype(table.dtype), table)
-
-
-def _waves(positions: Int[Array, "*shape"], width: int, base: float, dtype: jnp.dtype) -> tuple[Array, Array]:
-    # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
-    frequencies = np.power(base, -np.arange(0, width, 2) / width)
-    angles = positions[..., None].astype(dtype) * jnp.asarray(frequencies, dtype)
-    return jnp.sin(angles), jnp.cos(angles)
-
-
-def _concatenated_waves(positions: Int[Array, "*shape"], width: int, dtype: jnp.dtype) -> Array:
-    """Transformer-XL's wave: all sines, then all cosines, as in the authors' code."""
-    wide = jnp.promote_types(dtype, jnp.float32)
-    return jnp.concatenate(_waves(positions, width, 10000.0, wide), axis=-1).astype(dtype)
 
 
 def _lay_out(products_BxHxQxP: Array, index: Int[Array, "#B Q K"]) -> Array:

@@ -11,27 +11,24 @@ from jaxtyping import Array
 
 from transformer.attention.blockwise import (
     BLOCK,
-    Form,
     Gradients,
-    Terms,
+    LogitForm,
+    LogitTerms,
     backward,
     centre_of,
     forward,
     in_types_of,
     reachable,
 )
+from transformer.attention.fields import axes_of
 from transformer.attention.masks import of_part
 
 
 class Ring(NamedTuple):
-    """The mesh axes around which keys and values travel, and how many devices stand there."""
+    """The mesh axes around which keys and values travel, and how many devices stand around it."""
 
     axes: tuple[str, ...]
     size: int
-
-    def here(self) -> Array:
-        """The place of this device."""
-        return jax.lax.axis_index(self.axes)
 
     def next(self, held: Any) -> Any:
         """What the device before this one held; what this one held goes to the device behind it."""
@@ -40,7 +37,7 @@ class Ring(NamedTuple):
 
 
 def attend_in_ring(
-    q_BxQxHxD: Array, k_BxKxGxD: Array, v_BxKxGxDv: Array, terms: Terms, form: Form, ring: Ring, block: int = BLOCK
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, ring: Ring, block: int = BLOCK
 ) -> tuple[Array, Array]:
     """softmax((scale q . k + terms) / temperature) v of a device's own queries and all keys, and the log-sum-exp.
 
@@ -51,11 +48,13 @@ def attend_in_ring(
     those of its queries and of all keys. What the positions alone hide from all of a device's queries it skips.
     """
     leaves, tree = jax.tree.flatten(terms)
-    return _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, ring, block)
+    return _attend(q, k, v, leaves, tree, form, ring, block)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
-def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, ring: Ring, block: int) -> tuple:
+def _attend(
+    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, ring: Ring, block: int
+) -> tuple:
     terms = tree.unflatten(leaves)
     wide = jnp.promote_types(q.dtype, jnp.float32)
 
@@ -74,13 +73,13 @@ def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: 
 
 
 def _forward_rule(
-    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: Form, ring: Ring, block: int
+    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, ring: Ring, block: int
 ) -> tuple:
     output, log_sum = _attend(q, k, v, leaves, tree, form, ring, block)
     return (output, log_sum), (q, k, v, leaves, output, log_sum)
 
 
-def _backward_rule(tree: Any, form: Form, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
+def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
     q, k, v, leaves, output, log_sum = kept
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
@@ -91,14 +90,14 @@ def _backward_rule(tree: Any, form: Form, ring: Ring, block: int, kept: Any, cot
         start, chunk, reach = _chunk(terms, q, k, ring, index)
         k_held, v_held, d_k, d_v = held
 
-        def compute(found: Gradients) -> Gradients:
+        def compute(sums: Gradients) -> Gradients:
             new = backward(q, k_held, v_held, chunk, d_output, centre, log_sum, form, block, wide)
-            whole = _of_all_keys(new.terms[0], found.terms[0], start), new.terms[1]
-            return jax.tree.map(jnp.add, found, new._replace(terms=whole))
+            whole = _of_all_keys(new.terms[0], sums.terms[0], start), new.terms[1]
+            return jax.tree.map(jnp.add, sums, new._replace(terms=whole))
 
         d_q, d_terms = carry
-        found = _where_reached(reach, compute, Gradients(d_q, d_k, d_v, d_terms))
-        return (found.q, found.terms), (k_held, v_held, found.k, found.v)
+        sums = _where_reached(reach, compute, Gradients(d_q, d_k, d_v, d_terms))
+        return (sums.q, sums.terms), (k_held, v_held, sums.k, sums.v)
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide), (q, k, v, (terms.bias, terms.position)))
     d_q, d_k, d_v, d_terms = zeros
@@ -127,27 +126,29 @@ def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) 
     return compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)
 
 
-def _chunk(terms: Terms, q: Array, k: Array, ring: Ring, index: Array) -> tuple[Array, Terms, Array | None]:
+def _chunk(terms: LogitTerms, q: Array, k: Array, ring: Ring, index: Array) -> tuple[Array, LogitTerms, Array | None]:
     """Of the keys that are held in step `index`: the first, their terms, and whether a query may see any of them."""
-    here = ring.here()
+    place = jax.lax.axis_index(ring.axes)
     queries, keys = q.shape[1], k.shape[1]
-    start = (here - index) % ring.size * keys
+    start = (place - index) % ring.size * keys
 
-    def own(pair: tuple[Array, Array] | None) -> tuple[Array, Array] | None:
-        return None if pair is None else (pair[0], jax.lax.dynamic_slice_in_dim(pair[1], start, keys, axis=1))
-
-    mask = terms.mask
-    held = dataclasses.replace(
-        mask, segments=own(mask.segments), order=own(mask.order), allowed=_of_held_keys(mask.allowed, start, keys)
-    )
-    part = of_part(held, len(q), here * queries, start)
+    held = _held(terms, start, keys)
+    part = of_part(held.mask, len(q), place * queries, start)
     reach = reachable(part, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32))
-    return start, Terms(part, _of_held_keys(terms.bias, start, keys), terms.position), reach
+    return start, dataclasses.replace(held, mask=part), reach
 
 
-def _of_held_keys(grid: Array | None, start: Array, keys: int) -> Array | None:
-    """The columns of the held keys, of a dense array of all."""
-    return grid if grid is None or grid.shape[3] == 1 else jax.lax.dynamic_slice_in_dim(grid, start, keys, axis=3)
+def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
+    """The terms of the held keys alone, of arrays with an axis of all keys."""
+
+    def cut(axes: tuple[str, ...], leaf: Array) -> Array:
+        axis = axes.index("keys") if "keys" in axes else None
+        if axis is None or leaf.shape[axis] == 1:
+            return leaf
+        return jax.lax.dynamic_slice_in_dim(leaf, start, keys, axis=axis)
+
+    leaves, tree = jax.tree.flatten(terms)
+    return jax.tree.unflatten(tree, map(cut, axes_of(terms), leaves))
 
 
 def _of_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:

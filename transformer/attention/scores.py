@@ -1,190 +1,306 @@
-"""Scores: how well every query fits every key, before any normalisation."""
+"""Scores, how well a query fits a key: each one class, with its parameters, its equation, and what it refuses."""
 
-import dataclasses
+import enum
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from transformer.attention import positions as relative
-from transformer.attention.arguments import is_array, shown
-from transformer.attention.checks import check_choices, check_keys, check_queries
-from transformer.attention.parameters import Additive, Concat, Cosine, General, Location, Mlp, Parameters, Score
-from transformer.attention.positions import ROTARIES, Position, Rotary, TransformerXL
-from transformer.attention.static import static
+from transformer.attention.arguments import check_positive
+from transformer.attention.blocks import AnyArray, Block, Keys, Logits, Queries, Sizes, Weight, xavier_uniform, zeros
+from transformer.attention.fields import pytree
 
 
-def scaling(kind: Score, depth: int, scale: float | None) -> float:
-    """What a product of query and key is multiplied with: 1 / sqrt(D) for scaled_dot unless `scale` says another."""
-    if kind is not Score.SCALED_DOT:
-        return 1.0
-    return 1 / math.sqrt(depth) if scale is None else scale
+class Score(enum.Enum):
+    """A compatibility function of query and key."""
+
+    DOT = "dot"
+    SCALED_DOT = "scaled_dot"
+    GENERAL = "general"
+    ADDITIVE = "additive"
+    CONCAT = "concat"
+    MLP = "mlp"
+    COSINE = "cosine"
+    LOCATION = "location"
 
 
-def product_queries(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    kind: Score,
-    position: Position,
-    params: Parameters,
-    positions: Int[Array, "#B Q"],
-) -> Float[Array, "B Q H D"]:
-    """The vectors whose inner product with `product_keys`, times `scaling`, is the score.
+Prepared = Float[Array, "B K _ _"]
+Shapes = dict[str, tuple[int, ...]]
 
-    Rotated for rotary positions, of unit length times the sharpening for cosine, moved by u for Transformer-XL.
+
+class ScoreFunction(Block):
+    """One score, and what is to be known of it.
+
+    `product`: it is an inner product of a vector of the query's and one of the key's, without trained parameters,
+    which kernels that work in blocks can compute; `dot`: of the query and the key themselves. `raw`: keys need no
+    preparation. `scaled`: it has a scale. `hidden`: a hidden layer stands between a query and its logit. `matrices`:
+    of which sides each head's vectors are multiplied with a matrix.
     """
-    q_BxQxHxD = _rotated(q_BxQxHxD, position, params, positions)
-    if kind is Score.COSINE:
-        beta = params.score.sharpening if isinstance(params.score, Cosine) else 1.0
+
+    product = dot = raw = scaled = hidden = False
+    matrices: tuple[str, ...] = ()
+
+    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        """The shapes that the parameters must have for queries and keys of these shapes."""
+        return {}
+
+    def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
+        """Refuse parameters that do not fit queries and keys of these shapes; `keys` is the name of the argument."""
+        for name, needed in self.shapes(q, k).items():
+            shape = getattr(self, name).shape
+            if shape != needed:
+                raise ValueError(f"params.score.{name} has shape {shape}; q {q} and {keys} {k} need {needed}")
+
+    def key_side(self, depth: int) -> tuple[str, bool] | None:
+        """The field that meets the keys, and whether it fits keys of this depth; None where no field does."""
+        return None
+
+    def query(self, q_BxQxHxD: Queries) -> Queries:
+        """The queries as their product with the prepared keys takes them."""
+        return q_BxQxHxD
+
+    def prepare(self, k_BxKxGxC: Keys) -> Prepared:
+        """All of the score that depends on the keys alone."""
+        return k_BxKxGxC
+
+    def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
+        """The score of each of `query` with each of `prepare`, before it is scaled."""
+        return grouped_products(q_BxQxHxD, prepared)
+
+    def scale(self, depth: int, given: float | None) -> float:
+        """What the logits are multiplied with."""
+        return 1.0
+
+
+class Dot(ScoreFunction):
+    """q . k (Luong et al. 2015, section 3.1)."""
+
+    parameters = "none"
+    product = dot = raw = True
+
+    def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
+        if q[3] != k[3]:
+            raise ValueError(f"q {q} and {keys} {k} differ in depth, which a product of them needs equal")
+
+
+class ScaledDot(Dot):
+    """q . k / sqrt(D) (Vaswani et al. 2017, equation 1); a given scale replaces 1 / sqrt(D)."""
+
+    scaled = True
+
+    def scale(self, depth: int, given: float | None) -> float:
+        return 1 / math.sqrt(depth) if given is None else given
+
+
+@pytree
+class Cosine(Dot):
+    """beta q . k / (|q| |k|) (Graves et al. 2014, equations 5 and 6).
+
+    The sharpening beta is a number or one for each query (a Turing machine emits it). A layer trains the logarithm of
+    one for each head, which starts at sqrt(D), where its logits spread as far as scaled products of random vectors do
+    at most.
+    """
+
+    sharpening: Float[AnyArray, "#B #H #Q"] | float = 1.0
+
+    parameters = "optional"
+    dot = raw = False
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        start = jax.nn.initializers.constant(math.log(math.sqrt(sizes.depth)))
+        return {"log_sharpening": Weight((sizes.heads,), ("heads",), start)}
+
+    @classmethod
+    def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "Cosine":
+        return cls(jnp.exp(arrays[0])[None, :, None])
+
+    def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
+        check_positive("sharpening", self.sharpening)
+        super().check(q, k, keys)
+        if isinstance(self.sharpening, (int, float)):
+            return
+        shape, whole = self.sharpening.shape, (q[0], q[2], q[1])
+        if len(shape) != 3 or any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
+            raise ValueError(f"params.score.sharpening has shape {shape}, which does not broadcast against {whole}")
+
+    def query(self, q_BxQxHxD: Queries) -> Queries:
+        beta = self.sharpening
         if not isinstance(beta, (int, float)):
             beta = jnp.moveaxis(jnp.asarray(beta), 1, 2)[..., None]
-        q_BxQxHxD = (_unit(q_BxQxHxD) * beta).astype(q_BxQxHxD.dtype)
-    if isinstance(params.position, TransformerXL):
-        q_BxQxHxD = q_BxQxHxD + params.position.content_HxD.astype(q_BxQxHxD.dtype)
-    return q_BxQxHxD
+        return (_unit(q_BxQxHxD) * beta).astype(q_BxQxHxD.dtype)
+
+    def prepare(self, k_BxKxGxC: Keys) -> Prepared:
+        return _unit(k_BxKxGxC).astype(k_BxKxGxC.dtype)
 
 
-def product_keys(
-    k_BxKxGxC: Float[Array, "B K G C"], kind: Score, position: Position, params: Parameters
-) -> Float[Array, "B K G C"]:
-    """The keys' side of `product_queries`."""
-    positions = jnp.arange(k_BxKxGxC.shape[1], dtype=jnp.int32)[None]
-    k_BxKxGxC = _rotated(k_BxKxGxC, position, params, positions)
-    return _unit(k_BxKxGxC).astype(k_BxKxGxC.dtype) if kind is Score.COSINE else k_BxKxGxC
+@pytree
+class General(ScoreFunction):
+    """q' W k (Luong et al. 2015, section 3.1), W one for each head."""
+
+    weight_HxDxC: Float[AnyArray, "H D C"]
+
+    matrices = ("keys",)
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        return {"weight": _matrix(sizes, sizes.depth, sizes.key_depth)}
+
+    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        return {"weight_HxDxC": (q[2], q[3], k[3])}
+
+    def key_side(self, depth: int) -> tuple[str, bool]:
+        return "weight_HxDxC", self.weight_HxDxC.shape[2:] == (depth,)
+
+    def prepare(self, k_BxKxGxC: Keys) -> Prepared:
+        return jnp.einsum("bkhc,hdc->bkhd", repeat_heads(k_BxKxGxC, len(self.weight_HxDxC)), self.weight_HxDxC)
 
 
-# The scores whose prepared keys are the keys themselves, unless positions turn them.
-_UNPREPARED = frozenset({Score.DOT, Score.SCALED_DOT, Score.LOCATION})
+class _HiddenLayer(ScoreFunction):
+    """A score behind a hidden layer over [k ; q], v' f(W [k ; q]): the rows of W behind the keys' meet the query."""
+
+    weight_HxIxA: Float[AnyArray, "H I A"]
+    score_HxA: Float[AnyArray, "H A"]
+
+    hidden = True
+    matrices = ("keys", "queries")
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        return {"weight": _matrix(sizes, sizes.key_depth + sizes.depth, sizes.hidden), "vector": _vector(sizes)}
+
+    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        heads, inner = q[2], self.score_HxA.shape[-1]
+        return {"weight_HxIxA": (heads, k[3] + q[3], inner), "score_HxA": (heads, inner)}
+
+    def key_side(self, depth: int) -> tuple[str, bool]:
+        return "weight_HxIxA", self.weight_HxIxA.shape[1:2] > (depth,)
+
+    def key_matrix(self, depth: int) -> AnyArray:
+        """The part of W that keys of this depth meet."""
+        return self.weight_HxIxA[:, :depth]
+
+    def query_matrix(self, depth: int) -> AnyArray:
+        """The part of W that queries of this depth meet."""
+        return self.weight_HxIxA[:, -depth:]
+
+    def activation(self, sums_BxHxQxKxA: Array) -> Array:
+        """The hidden layer's f."""
+        return jnp.tanh(sums_BxHxQxKxA)
+
+    def prepare(self, k_BxKxGxC: Keys) -> Prepared:
+        matrix_HxCxA = self.key_matrix(k_BxKxGxC.shape[-1])
+        return jnp.einsum("bkhc,hca->bkha", repeat_heads(k_BxKxGxC, matrix_HxCxA.shape[0]), matrix_HxCxA)
+
+    def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
+        wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
+        of_query_BxHxQxA = jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, self.query_matrix(q_BxQxHxD.shape[-1]))
+        sums = of_query_BxHxQxA[:, :, :, None] + jnp.moveaxis(prepared, 1, 2)[:, :, None]
+        return jnp.einsum("bhqka,ha->bhqk", self.activation(sums), self.score_HxA, preferred_element_type=wide)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PreparedKeys:
-    """Keys as one score meets them, and what they were prepared for, so that no other score takes them for its own.
+@pytree
+class Additive(_HiddenLayer):
+    """v' tanh(W1 k + W2 q) (Bahdanau et al. 2015, appendix A.1.2)."""
 
-    A pytree of one leaf, `keys`: [B, K, H, A] of the perceptrons' hidden units, [B, K, H, D] of general, else
-    [B, K, G, D]. Caches, scans, shardings and the rows of beams carry it as they would the array. `depth` is that of a
-    key before it was prepared.
+    keys_HxCxA: Float[AnyArray, "H C A"]
+    queries_HxDxA: Float[AnyArray, "H D A"]
+    score_HxA: Float[AnyArray, "H A"]
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        of_keys, of_queries = (_matrix(sizes, rows, sizes.hidden) for rows in (sizes.key_depth, sizes.depth))
+        return {"keys": of_keys, "queries": of_queries, "vector": _vector(sizes)}
+
+    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        heads, inner = q[2], self.score_HxA.shape[-1]
+        return {"keys_HxCxA": (heads, k[3], inner), "queries_HxDxA": (heads, q[3], inner), "score_HxA": (heads, inner)}
+
+    def key_side(self, depth: int) -> tuple[str, bool]:
+        return "keys_HxCxA", self.keys_HxCxA.shape[1:2] == (depth,)
+
+    def key_matrix(self, depth: int) -> AnyArray:
+        return self.keys_HxCxA
+
+    def query_matrix(self, depth: int) -> AnyArray:
+        return self.queries_HxDxA
+
+
+@pytree
+class Concat(_HiddenLayer):
+    """v' tanh(W [k ; q]) (Luong et al. 2015, section 3.1)."""
+
+    weight_HxIxA: Float[AnyArray, "H I A"]
+    score_HxA: Float[AnyArray, "H A"]
+
+
+@pytree
+class Mlp(_HiddenLayer):
+    """v' relu(W [k ; q] + b), a perceptron with one hidden layer."""
+
+    weight_HxIxA: Float[AnyArray, "H I A"]
+    bias_HxA: Float[AnyArray, "H A"]
+    score_HxA: Float[AnyArray, "H A"]
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        weight, vector = super().weights(sizes).values()
+        return {"weight": weight, "bias": vector._replace(initializer=zeros), "vector": vector}
+
+    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        shapes = super().shapes(q, k)
+        return shapes | {"bias_HxA": shapes["score_HxA"]}
+
+    def activation(self, sums_BxHxQxKxA: Array) -> Array:
+        return jax.nn.relu(sums_BxHxQxKxA + self.bias_HxA[:, None, None, :].astype(sums_BxHxQxKxA.dtype))
+
+
+@pytree
+class Location(ScoreFunction):
+    """Row k of W q, from the query alone (Luong et al. 2015, equation 8).
+
+    W has a row for each key position up to the longest memory. No key is read, so that their projection stays as it
+    began.
     """
 
-    # An array; where a program is described alone, a shape or a sharding.
-    keys: Any
-    kind: Score = static()  # noqa: RUF009
-    position: Position = static()  # noqa: RUF009
-    depth: int = static()
+    weight_HxDxN: Float[AnyArray, "H D N"]
+
+    raw = indexed = True
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        matrix = _matrix(sizes, sizes.depth, sizes.longest)
+        return {"weight": matrix._replace(axes=("heads", "head_depth", "positions"))}
+
+    def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
+        return {"weight_HxDxN": (q[2], q[3], max(self.weight_HxDxN.shape[-1], k[1]))}
+
+    def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
+        wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
+        weight_HxDxK = self.weight_HxDxN[:, :, : prepared.shape[1]]
+        return jnp.einsum("bqhd,hdk->bhqk", q_BxQxHxD, weight_HxDxK, preferred_element_type=wide)
 
 
-def prepare_keys(
-    k_BxKxGxC: Float[Array, "B K G C"],
-    kind: Score,
-    position: Position = Position.NONE,
-    params: Parameters | None = None,
-) -> PreparedKeys:
-    """All of a score that depends on the keys alone: once for a memory, outside a loop over queries.
-
-    Errors: TypeError for a `kind` or `position` that is no member of its enum, and for parameters of another score;
-    ValueError for shapes that do not fit, and for positions that the score has not.
-    """
-    params = Parameters() if params is None else params
-    check_keys(k_BxKxGxC, kind, position, params)
-    return PreparedKeys(_prepared(k_BxKxGxC, kind, position, params), kind, position, k_BxKxGxC.shape[-1])
+SCORES: dict[Score, type[ScoreFunction]] = {
+    Score.DOT: Dot,
+    Score.SCALED_DOT: ScaledDot,
+    Score.GENERAL: General,
+    Score.ADDITIVE: Additive,
+    Score.CONCAT: Concat,
+    Score.MLP: Mlp,
+    Score.COSINE: Cosine,
+    Score.LOCATION: Location,
+}
 
 
-def _prepared(k_BxKxGxC: Array, kind: Score, position: Position, params: Parameters) -> Array:
-    match params.score:
-        case General(weight_HxDxC):
-            return jnp.einsum("bkhc,hdc->bkhd", repeat_heads(k_BxKxGxC, weight_HxDxC.shape[0]), weight_HxDxC)
-        case Additive(keys_HxCxA):
-            return jnp.einsum("bkhc,hca->bkha", repeat_heads(k_BxKxGxC, keys_HxCxA.shape[0]), keys_HxCxA)
-        case Concat(weight_HxIxA, _) | Mlp(weight_HxIxA, _, _):
-            of_keys_HxCxA = weight_HxIxA[:, : k_BxKxGxC.shape[-1]]
-            return jnp.einsum("bkhc,hca->bkha", repeat_heads(k_BxKxGxC, of_keys_HxCxA.shape[0]), of_keys_HxCxA)
-        case _:
-            return product_keys(k_BxKxGxC, kind, position, params)
+def function_of(score: Score, params: ScoreFunction | None) -> ScoreFunction:
+    """The score of this name with its parameters, or with its defaults where none are given."""
+    return SCORES[score]() if params is None else params
 
 
-def score(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    prepared: PreparedKeys | Float[Array, "B K _ _"],
-    kind: Score,
-    position: Position = Position.NONE,
-    params: Parameters | None = None,
-    *,
-    scale: float | None = None,
-    positions: Int[Array, "#B Q"] | None = None,
-    bias: Float[Array, "#B #H #Q #K"] | None = None,
-) -> Float[Array, "B H Q K"]:
-    """The logits of every head against keys from `prepare_keys`, in at least float32 whatever the inputs' type.
-
-    dot: q . k (Luong et al. 2015, section 3.1). scaled_dot: q . k / sqrt(D) (Vaswani et al. 2017, equation 1).
-    general: q' W k (Luong et al. 2015, section 3.1). additive: v' tanh(W1 k + W2 q) (Bahdanau et al. 2015,
-    appendix A.1.2). concat: v' tanh(W [k ; q]) (Luong et al. 2015, section 3.1). mlp: v' relu(W [k ; q] + b), a
-    perceptron with one hidden layer. cosine: beta q . k / (|q| |k|) (Graves et al. 2014, equations 5 and 6).
-    location: row k of W q, from the query alone (Luong et al. 2015, equation 8).
-
-    `positions` are the queries' (their indices if absent); relative positions and `bias` add to the score. dot,
-    scaled_dot and location take the keys as they are, too, unless positions turn them: there is nothing to prepare.
-
-    Errors: TypeError for a `kind` or `position` that is no member of its enum, for parameters of another score, and for
-    keys that were not prepared; ValueError for keys that were prepared for another score or position, for shapes that
-    do not fit, and for a scale or positions that the score has not.
-    """
-    params = Parameters() if params is None else params
-    prepared, depth = _keys_of(prepared, kind, position)
-    check_queries(q_BxQxHxD, prepared, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
-    if positions is None:
-        positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
-    keys, heads = prepared.shape[1], q_BxQxHxD.shape[2]
-    wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
-    match params.score:
-        case Additive(_, queries_HxDxA, score_HxA):
-            hidden = jnp.tanh(_outer(q_BxQxHxD, prepared, queries_HxDxA))
-            logits = jnp.einsum("bhqka,ha->bhqk", hidden, score_HxA, preferred_element_type=wide)
-        case Concat(weight_HxIxA, score_HxA):
-            hidden = jnp.tanh(_outer(q_BxQxHxD, prepared, weight_HxIxA[:, -q_BxQxHxD.shape[-1] :]))
-            logits = jnp.einsum("bhqka,ha->bhqk", hidden, score_HxA, preferred_element_type=wide)
-        case Mlp(weight_HxIxA, bias_HxA, score_HxA):
-            sums = _outer(q_BxQxHxD, prepared, weight_HxIxA[:, -q_BxQxHxD.shape[-1] :])
-            hidden = jax.nn.relu(sums + bias_HxA[:, None, None, :].astype(sums.dtype))
-            logits = jnp.einsum("bhqka,ha->bhqk", hidden, score_HxA, preferred_element_type=wide)
-        case Location(weight_HxDxN):
-            weight_HxDxK = weight_HxDxN[:, :, :keys]
-            logits = jnp.einsum("bqhd,hdk->bhqk", q_BxQxHxD, weight_HxDxK, preferred_element_type=wide)
-        case General():
-            logits = grouped_products(q_BxQxHxD, prepared)
-        case _:
-            logits = grouped_products(product_queries(q_BxQxHxD, kind, position, params, positions), prepared)
-            if position in (Position.SHAW, Position.TRANSFORMER_XL):
-                logits = logits + relative.relative_logits(position, params.position, q_BxQxHxD, positions, keys)
-            logits = logits * scaling(kind, q_BxQxHxD.shape[-1], scale)
-    key_positions = jnp.arange(keys, dtype=jnp.int32)[None, None]
-    from_positions = relative.relative_bias(position, params.position, heads, positions, key_positions, wide)
-    for term in (from_positions, bias):
-        if term is not None:
-            logits = logits + term.astype(wide)
-    return logits
-
-
-def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: Position) -> tuple[Array, int]:
-    """The array of keys that were prepared for this very score and position, and their depth before."""
-    check_choices(kind, position)
-    call = f"prepare_keys(k, {kind}, {position}, params)"
-    if isinstance(prepared, PreparedKeys):
-        if (prepared.kind, prepared.position) != (kind, position):
-            raise ValueError(
-                f"prepared holds keys for {prepared.kind} and {prepared.position}, not for {kind} and {position}; "
-                f"give {call}"
-            )
-        return prepared.keys, prepared.depth
-    if not is_array(prepared):
-        raise TypeError(f"prepared is {shown(prepared)}; give {call}")
-    if kind not in _UNPREPARED or position in ROTARIES:
-        raise TypeError(f"prepared is {shown(prepared)}, keys that are not prepared for {kind}; give {call}")
-    return prepared, prepared.shape[-1] if prepared.ndim else 0
-
-
-def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B H Q K"]:
+def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Logits:
     """Q . k in at least float32, where each of the G key heads serves H / G neighbouring query heads."""
     wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
     batch, queries, heads, depth = q_BxQxHxD.shape
@@ -201,11 +317,13 @@ def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array,
     return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)
 
 
-def _rotated(x: Array, position: Position, params: Parameters, positions: Array) -> Array:
-    if position not in relative.ROTARIES:
-        return x
-    base = params.position.base if isinstance(params.position, Rotary) else Rotary().base
-    return relative.rotary(x, positions, base=base, halves=position is Position.ROTARY_HALVES)
+def _matrix(sizes: Sizes, rows: int, columns: int) -> Weight:
+    axes = ("heads", "head_depth", "head_depth")
+    return Weight((sizes.heads, rows, columns), axes, xavier_uniform(rows, columns))
+
+
+def _vector(sizes: Sizes) -> Weight:
+    return Weight((sizes.heads, sizes.hidden), ("heads", "head_depth"), xavier_uniform(sizes.hidden, 1))
 
 
 def _unit(x: Array) -> Array:
@@ -216,9 +334,3 @@ def _unit(x: Array) -> Array:
     x = x / jnp.where(largest > 0, largest, 1)
     square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return jnp.where(square > 0, x * jax.lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
-
-
-def _outer(q_BxQxHxD: Array, prepared_BxKxHxA: Array, weight_HxDxA: Array) -> Array:
-    """W1 k + W2 q of every query and key, [B, H, Q, K, A]."""
-    of_query_BxHxQxA = jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, weight_HxDxA)
-    return of_query_BxHxQxA[:, :, :, None] + jnp.moveaxis(prepared_BxKxHxA, 1, 2)[:, :, None]

@@ -38,7 +38,7 @@ class Axis:
     none, such as a class token. `size` is the number of positions where every example has as many: such an axis
     names its positions itself (`names`), as a grid does. Tokens differ between examples: labels name them.
 
-    Errors: ValueError for a grid without a shape, a stride that is not positive, or a size where there can be none.
+    Errors: ValueError for a grid without a shape, a stride that is not positive, or a size of grid or tokens.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Axis:
             raise ValueError(f"axis {self.name!r} has size={self.size}: it must be at least 1")
 
     def names(self) -> tuple[str, ...] | None:
-        """What the positions are called where the axis knows how many there are; None where only labels do."""
+        """What the positions are called where the axis knows how many it has; None where only labels do."""
         leading = ("class",) if self.leading == 1 else tuple(f"class {number}" for number in range(self.leading))
         if self.shape is not None:
             rows, columns = self.shape

@@ -1,13 +1,21 @@
-"""What kind of attention is computed: one choice from each family of variants."""
+"""What kind of attention is computed: one choice from each family of variants, and the parameters of the choices."""
 
 import dataclasses
 import enum
+from typing import NamedTuple
 
-from transformer.attention.arguments import check_member
+from transformer.attention.arguments import check_member, check_positive
 from transformer.attention.drop import check_rate
 from transformer.attention.normalisers import Normaliser, Reweighting
-from transformer.attention.parameters import Score, check_positive, check_scale
-from transformer.attention.positions import Position
+from transformer.attention.positions import SCHEMES, Position, PositionScheme
+from transformer.attention.scores import SCORES, Score, ScoreFunction
+
+
+class Parameters(NamedTuple):
+    """The trained parts of an attention: of its score, and of its relative positions."""
+
+    score: ScoreFunction | None = None
+    position: PositionScheme | None = None
 
 
 class Backend(enum.Enum):
@@ -62,3 +70,21 @@ class AttentionSpec:
         check_scale(self.scale, self.score)
         check_positive("temperature", self.temperature)
         check_rate("dropout", self.dropout)
+
+
+def unrelated(kind: Score, position: Position) -> str | None:
+    """Why this score has no such positions; None when the two have a meaning together."""
+    why = SCHEMES[position].unrelated(SCORES[kind])
+    return None if why is None else f"position={position.value} {why.format(kind.value)}"
+
+
+def check_scale(scale: float | None, kind: Score) -> None:
+    """Refuse a scale of a score that has none, and one that is not finite and above 0.
+
+    Errors: ValueError that names the scale and the score.
+    """
+    if scale is None:
+        return
+    check_positive("scale", scale)
+    if not SCORES[kind].scaled:
+        raise ValueError(f"scale={scale} belongs to score=scaled_dot alone; score is {kind.value}")

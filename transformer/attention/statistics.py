@@ -174,11 +174,7 @@ DIAGONALITY = Reduction(
     lambda state: 1 - _of_sums(state),
 )
 SPREAD = Reduction(
-    "spread",
-    (0.0, 0.0, 0.0),
-    _moments,
-    _merged_moments,
-    lambda state: jnp.sqrt(_of_sums((state[2], state[0]))),
+    "spread", (0.0, 0.0, 0.0), _moments, _merged_moments, lambda state: jnp.sqrt(_of_sums((state[2], state[0])))
 )
 KEY_POSITION = Expectation("key_position", lambda rows, key_K: key_K[None].astype(jnp.float32))
 FIRST_TOKEN = Mass("first_token", _first_of_segment)
@@ -207,7 +203,7 @@ def induction(*periods: int | None) -> Mass:
     """On a text that repeats every `period` tokens: the weight of the key behind the query's last occurrence.
 
     An induction head copies what followed (Olsson et al. 2022): from position q it reads q - period + 1. The first
-    time round there is nothing to copy, and the row does not count. Give one period for the whole batch, or one for
+    time round nothing can be copied yet, and the row does not count. Give one period for the whole batch, or one for
     each of its examples; None for an example that does not repeat, of which no row counts.
 
     Errors: ValueError without a period, and for one below 2.
@@ -262,8 +258,7 @@ def span(start: int, stop: int) -> Expectation:
     if not 0 <= start < stop:
         raise ValueError(f"span({start}, {stop}) holds no key; it needs 0 <= start < stop")
     return Expectation(
-        f"span_{start}_{stop}",
-        lambda rows, key_K: ((key_K >= start) & (key_K < stop))[None].astype(jnp.float32),
+        f"span_{start}_{stop}", lambda rows, key_K: ((key_K >= start) & (key_K < stop))[None].astype(jnp.float32)
     )
 
 

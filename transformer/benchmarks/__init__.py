@@ -1,1 +1,1 @@
-"""Benchmarks: the loop against its bare step, and the cost of maps."""
+"""Benchmarks: the loop against its bare step, the cost of maps, and the backends of attention."""

@@ -11,15 +11,9 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.parameters import Parameters, Score
-from transformer.attention.positions import (
-    ROTARIES,
-    T5,
-    Position,
-    Rotary,
-    relative_bias,
-    rotary,
-)
+from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
+from transformer.attention.scores import SCORES
+from transformer.attention.spec import Parameters
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.block_config import Biases, BlockConfig, Cross, Positions
@@ -29,8 +23,6 @@ from transformer.layers.module import Keys, Module, Parameter
 
 # The name by which a rematerialisation policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"
-# What reads a key's index as its position, so that a cache must hold every key at its own place.
-_INDEXED_POSITIONS = frozenset({Position.SHAW, Position.TRANSFORMER_XL})
 
 KeysAndValues = tuple[Float[Array, "B K G D"], Float[Array, "B K G D"]]
 
@@ -56,6 +48,8 @@ class MultiHeadAttention(Module):
         )
         position = Position.NONE if cross else config.positions.within_attention
         self.spec = config.spec(position)
+        # A score or scheme that reads a key's index as its position needs a cache with every key at its own place.
+        self.indexed = SCORES[config.score].indexed or SCHEMES[position].indexed
         self.mean = cross and config.cross is Cross.MEAN
         if cross:
             config = dataclasses.replace(config, positions=Positions.NONE)
@@ -73,7 +67,7 @@ class MultiHeadAttention(Module):
         v_BxKxGxD: Float[Array, "B K G D"],
         *,
         mask: Mask,
-        table: T5 | None = None,
+        table: PositionScheme | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], Captured | None]:
@@ -87,7 +81,7 @@ class MultiHeadAttention(Module):
             v_BxKxGxD,
             spec=self.spec,
             mask=mask,
-            params=self._parameters(table, x_BxQxE.dtype),
+            params=Parameters(self.score(x_BxQxE.dtype), self.relative(table, x_BxQxE.dtype)),
             key=key,
             train=key is not None,
             capture=capture,
@@ -101,7 +95,7 @@ class MultiHeadAttention(Module):
         memory_BxKxE: Float[Array, "B K E"],
         *,
         mask: Mask,
-        table: T5 | None = None,
+        table: PositionScheme | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], Captured | None]:
@@ -110,9 +104,10 @@ class MultiHeadAttention(Module):
         return self.read(x_BxQxE, *projected, mask=mask, table=table, key=key, capture=capture)
 
     def cacheable(self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"]) -> KeysAndValues:
-        """Keys and values as `step` keeps them: rotary keys are turned once, by the position that they came from."""
+        """Keys and values as `step` keeps them: keys are turned once, by the position that they came from."""
         keys, values = keys_and_values
-        return self._turn(keys, positions_BxK), values
+        turns = SCHEMES[self.spec.position].turns
+        return (self._scheme(None, keys.dtype).key(keys, positions_BxK) if turns else keys), values
 
     def step(
         self,
@@ -121,7 +116,7 @@ class MultiHeadAttention(Module):
         position_R: Int[Array, " R"],
         *,
         window: int,
-        table: T5 | None = None,
+        table: PositionScheme | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, Captured | None]:
         """Attend from each row's new position to its past: the output, the cache with the new key and value, the maps.
@@ -130,7 +125,7 @@ class MultiHeadAttention(Module):
         """
         new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
         grown = jax.tree.map(lambda held, added: write_slot(held, added, position_R), cache, new)
-        if self.spec.position in _INDEXED_POSITIONS or self.spec.score is Score.LOCATION:
+        if self.indexed:
             mask = Mask(causal=True, window=(window, 0) if window else None, query_offset=position_R)
             output, captured = self.read(x_Rx1xE, *grown, mask=mask, table=table, capture=capture)
             return output, grown, captured
@@ -138,41 +133,26 @@ class MultiHeadAttention(Module):
         seen_RxK = held_RxK >= 0
         if window:
             seen_RxK &= position_R[:, None] - held_RxK <= window
-        params = self._parameters(table, x_Rx1xE.dtype)
-        queries_Rx1xHxD = self._turn(self.query(x_Rx1xE), position_R[:, None])
-        bias = relative_bias(
-            self.spec.position,
-            params.position,
-            queries_Rx1xHxD.shape[2],
-            position_R[:, None],
-            held_RxK[:, None],
-            jnp.promote_types(x_Rx1xE.dtype, jnp.float32),
-        )
+        scheme, at_Rx1 = self._scheme(table, x_Rx1xE.dtype), position_R[:, None]
+        queries_Rx1xHxD = scheme.query(self.query(x_Rx1xE), at_Rx1)
+        heads, wide = queries_Rx1xHxD.shape[2], jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
         output, attended = attend(
             queries_Rx1xHxD,
             *grown,
             spec=dataclasses.replace(self.spec, position=Position.NONE),
             mask=Mask(allowed=seen_RxK[:, None, None]),
-            bias=bias,
-            params=params._replace(position=None),
+            bias=scheme.bias(at_Rx1, held_RxK[:, None], heads, wide),
+            params=Parameters(score=self.score(x_Rx1xE.dtype)),
             capture=capture,
         )
         return self.output(output), grown, attended.captured
 
     def cache_length(self, length: int, window: int) -> int:
         """The slots that a cache of `length` positions needs, where a query sees `window` back (0: all)."""
-        indexed = self.spec.position in _INDEXED_POSITIONS or self.spec.score is Score.LOCATION
-        return length if indexed or not window else min(window + 1, length)
+        return length if self.indexed or not window else min(window + 1, length)
 
-    def _parameters(self, table: T5 | None, dtype: jnp.dtype) -> Parameters:
-        return Parameters(score=self.score(dtype), position=self.relative(table, dtype))
-
-    def _turn(self, x: Float[Array, "B N H D"], positions: Int[Array, "#B N"]) -> Float[Array, "B N H D"]:
-        if self.spec.position not in ROTARIES:
-            return x
-        turning = self.relative(None, x.dtype)
-        assert isinstance(turning, Rotary)
-        return rotary(x, positions, base=turning.base, halves=self.spec.position is Position.ROTARY_HALVES)
+    def _scheme(self, table: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme:
+        return scheme_of(self.spec.position, self.relative(table, dtype))
 
 
 def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"]:

@@ -26,10 +26,11 @@ from transformer.attention import (
     read,
     score,
 )
+from transformer.attention.scores import SCORES
 from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.attention_parameters import TrainedScore
-from transformer.layers.beams import as_rows, by_example
+from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Keys, MakeInitializer, Module, Parameter
@@ -73,8 +74,10 @@ class AttentionCellConfig:
     def __post_init__(self) -> None:
         if self.heads < 1 or self.depth < 0:
             raise UserError(f"heads={self.heads} of an attention must be at least 1, depth={self.depth} at least 0")
-        if self.score is Score.LOCATION and self.longest < 1:
-            raise UserError(f"score=location has a row for each key: longest={self.longest} must be at least 1")
+        if SCORES[self.score].indexed and self.longest < 1:
+            raise UserError(
+                f"score={self.score.value} has a row for each key: longest={self.longest} must be at least 1"
+            )
 
 
 class AttentionMemory(NamedTuple):
@@ -205,7 +208,7 @@ class AttentionCell(Module):
         """
         query_BxQxE = by_example(query_RxE, memory.values.shape[0])
         context_BxQxC, alignment = self(query_BxQxE, memory, **facts)
-        return as_rows(context_BxQxC), jax.tree.map(lambda leaf: as_rows(jnp.moveaxis(leaf, 2, 1)), alignment)
+        return as_rows(context_BxQxC), jax.tree.map(queries_as_rows, alignment)
 
     def _parameters(self, dtype: jnp.dtype) -> Parameters:
         return Parameters(score=self.score(dtype))

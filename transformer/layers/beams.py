@@ -22,6 +22,11 @@ def as_rows(x_BxM: Shaped[Array, "B M ..."]) -> Shaped[Array, "R ..."]:
     return x_BxM.reshape(-1, *x_BxM.shape[2:])
 
 
+def queries_as_rows(x_BxHxM: Shaped[Array, "B H M ..."]) -> Shaped[Array, "R H ..."]:
+    """Maps whose queries are the beams of an example, as those of rows with one query each."""
+    return as_rows(jnp.moveaxis(x_BxHxM, 2, 1))
+
+
 def repeat_rows(tree: Any, beams: int, axis: int = 0) -> Any:
     """Each example's entry along `axis` of every array of a tree, once for each of its beams: what rows begin with."""
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, beams, axis=axis), tree)

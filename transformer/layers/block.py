@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
-from transformer.attention.positions import T5
+from transformer.attention.positions import PositionScheme
 from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, KeysAndValues, MultiHeadAttention, fill_ring
-from transformer.layers.beams import as_rows, by_example
+from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.block_config import Biases, BlockConfig, Remat
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
@@ -85,7 +85,7 @@ class Block(Module):
         layer: Layer,
         *,
         mask: Mask,
-        table: T5 | None = None,
+        table: PositionScheme | None = None,
         memory: Memory | None = None,
         capture: tuple[Capture | None, Capture | None] = (None, None),
     ) -> tuple[Float[Array, "B T E"], tuple[Captured | None, Captured | None]]:
@@ -110,7 +110,7 @@ class Block(Module):
         mask: Mask,
         last_B: Int[Array, " B"],
         length: int,
-        table: T5 | None = None,
+        table: PositionScheme | None = None,
     ) -> tuple[Float[Array, "B P E"], KeysAndValues]:
         """One layer over prompts, and its cache of `length` positions, filled up to each prompt's `last` position."""
 
@@ -131,7 +131,7 @@ class Block(Module):
         cache: KeysAndValues,
         position_R: Int[Array, " R"],
         *,
-        table: T5 | None = None,
+        table: PositionScheme | None = None,
         memory: Memory | None = None,
         capture: tuple[Capture | None, Capture | None] = (None, None),
     ) -> tuple[Float[Array, "R E"], KeysAndValues, tuple[Captured | None, Captured | None]]:
@@ -149,7 +149,9 @@ class Block(Module):
             # The beams of an example are queries of one attention, so that its memory is never tiled.
             x_BxQxE = by_example(x_Rx1xE[:, 0], memory.content[0].shape[0])
             y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture[1])
-            return as_rows(y_BxQxE)[:, None], None if captured is None else captured.of_rows()
+            if captured is not None:
+                captured = captured.with_maps(lambda leaf: queries_as_rows(leaf)[:, :, None])
+            return as_rows(y_BxQxE)[:, None], captured
 
         x_Rx1xE, extras = self._apply(x_RxE[:, None], layer, attend, attend_to_memory)
         grown, of_self = extras[0]

@@ -3,8 +3,9 @@
 import dataclasses
 import enum
 
-from transformer.attention.parameters import Score
-from transformer.attention.positions import Position
+from transformer.attention.blocks import Sizes
+from transformer.attention.positions import SCHEMES, Position, PositionScheme
+from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
 from transformer.layers.feed_forward import Activation
@@ -40,6 +41,11 @@ class Positions(enum.Enum):
             return Position(self.value)
         except ValueError:
             return Position.NONE
+
+    @property
+    def scheme(self) -> type[PositionScheme]:
+        """What self-attention's scheme says of itself."""
+        return SCHEMES[self.within_attention]
 
 
 WAVES = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
@@ -133,7 +139,7 @@ class BlockConfig:
     furthest: int = 128
     windows: tuple[int, ...] = ()
     longest: int = 256
-    score: Score = Score.SCALED_DOT
+    score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     embedding_scale: Scale = Scale.NONE
     logit_scale: Scale = Scale.NONE
@@ -186,6 +192,11 @@ class BlockConfig:
             )
         return tokens if self.embedding_rows is None else self.embedding_rows
 
+    def sizes(self, *, bidirectional: bool = False) -> Sizes:
+        """What the trained arrays of these blocks' attention are as large as."""
+        settings = (self.longest, self.width, self.rotary_base, self.buckets, self.furthest, bidirectional)
+        return Sizes(self.heads, self.depth, self.depth, self.depth, *settings)
+
     def spec(self, position: Position) -> AttentionSpec:
         """The attention of these blocks with relative positions of a kind."""
         return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
@@ -214,9 +225,10 @@ class BlockConfig:
             )
         if self.positions in WAVES and self.width % 2:
             raise UserError(f"config.model.width={self.width} is odd; sinusoidal positions need an even width")
-        if self.positions in (Positions.ROTARY, Positions.ROTARY_HALVES) and self.depth % 2:
+        if self.positions.scheme.turns and self.depth % 2:
             raise UserError(
-                f"the head depth {self.depth} is odd; config.model.positions=rotary turns pairs of features"
+                f"the head depth {self.depth} is odd; config.model.positions={self.positions.value} turns pairs of "
+                "features"
             )
         if (self.norm_placement is NormPlacement.DEEPNORM) != (self.initialisation is Initialisation.DEEPNORM):
             raise UserError(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.drop import dropout
-from transformer.attention.positions import sinusoidal
+from transformer.attention.waves import sinusoidal
 from transformer.axes import place
 from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.embedding import Embedding, LearnedPositions

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.blocks import normal, xavier_uniform
 from transformer.layers.module import Initializer
 
 
@@ -89,12 +90,6 @@ class Initialise:
                 return normal(gain * math.sqrt(2 / (fan_in + fan_out)))
 
 
-def xavier_uniform(fan_in: int, fan_out: int) -> Initializer:
-    """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16)."""
-    bound = math.sqrt(6 / (fan_in + fan_out))
-    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
-
-
 class RecurrentInitialisation(enum.Enum):
     """How the matrix begins by which a recurrent cell reads its state, each gate's by itself.
 
@@ -120,11 +115,6 @@ def orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     rows, gates, columns = shape
     draw = jax.nn.initializers.orthogonal()
     return jnp.stack([draw(one, (rows, columns), dtype) for one in jax.random.split(key, gates)], axis=1)
-
-
-def normal(deviation: float) -> Initializer:
-    """N(0, deviation^2)."""
-    return jax.nn.initializers.normal(deviation)
 
 
 @dataclasses.dataclass(frozen=True)

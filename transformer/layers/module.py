@@ -13,8 +13,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Key
 
+from transformer.attention.blocks import Initializer
+
 Params = dict[str, Any]
-Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]  # key, which constants ignore; shape; type
 MakeInitializer = Callable[[int, int], Initializer]  # from fan-in and fan-out
 CONSTANTS = (jax.nn.initializers.zeros, jax.nn.initializers.ones)
 

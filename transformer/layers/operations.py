@@ -4,11 +4,9 @@ Only products of matrices are counted; norms, activations, softmax and sums are 
 dense path computes it: the whole square of queries and keys, whatever causality, windows, segments or padding hide.
 """
 
-from transformer.attention.parameters import Score
-from transformer.layers.block_config import BlockConfig, Positions, Remat
+from transformer.attention.scores import SCORES
+from transformer.layers.block_config import BlockConfig, Remat
 from transformer.layers.residual import NormPlacement
-
-_HIDDEN_LAYER_SCORES = frozenset({Score.ADDITIVE, Score.CONCAT, Score.MLP})
 
 
 def score_operations(config: BlockConfig, vocabulary: int) -> int:
@@ -24,12 +22,9 @@ def layer_operations(config: BlockConfig, rows: int, length: int) -> int:
     """
     projections = 4 * config.width * config.depth * (config.heads + config.groups)
     feed_forward = (6 if config.activation.gated else 4) * config.width * config.feed_forward
-    core = _attention(config, length, length) + _relative(config, length)
-    shared = 0
-    if config.positions is Positions.TRANSFORMER_XL:
-        # The waves of the 2 T - 1 distances are projected once for all rows.
-        shared = 2 * (2 * length - 1) * config.width * config.heads * config.depth
-    return rows * (length * (projections + feed_forward) + core) + shared
+    relative, once = config.positions.scheme.operations(config.sizes(), length)
+    core = _attention(config, length, length) + relative
+    return rows * (length * (projections + feed_forward) + core) + once
 
 
 def cross_operations(config: BlockConfig, queries: int, keys: int) -> int:
@@ -39,26 +34,11 @@ def cross_operations(config: BlockConfig, queries: int, keys: int) -> int:
 
 
 def _attention(config: BlockConfig, queries: int, keys: int) -> int:
-    """Scores and weighted sums of one row: 4 Q K H D, and what a score with parameters adds.
-
-    A general score maps every key by a matrix of D^2; one with a hidden layer maps every query too.
-    """
+    """Scores and weighted sums of one row: 4 Q K H D, and a matrix of D^2 for each side that the score multiplies."""
     core = 4 * queries * keys * config.heads * config.depth
-    matrices = 2 * config.heads * config.depth**2
-    if config.score is Score.GENERAL:
-        return core + keys * matrices
-    return core + (queries + keys) * matrices if config.score in _HIDDEN_LAYER_SCORES else core
-
-
-def _relative(config: BlockConfig, length: int) -> int:
-    """The products with relative positions in one row's self-attention: Shaw's both tables, Transformer-XL's keys."""
-    match config.positions:
-        case Positions.SHAW:
-            return 2 * length * (2 * config.furthest + 1) * config.heads * config.depth * 2
-        case Positions.TRANSFORMER_XL:
-            return 2 * length * (2 * length - 1) * config.heads * config.depth
-        case _:
-            return 0
+    counts = {"queries": queries, "keys": keys}
+    multiplied = sum(counts[side] for side in SCORES[config.score].matrices)
+    return core + 2 * config.heads * config.depth**2 * multiplied
 
 
 def recomputed_operations(config: BlockConfig, rows: int, length: int, source: int = 0) -> int:
@@ -69,7 +49,7 @@ def recomputed_operations(config: BlockConfig, rows: int, length: int, source: i
     its last product is not needed again, nor in a parallel layer attention's. What fused kernels of attention compute
     again by themselves is left out. The layer also attends to `source` positions unless there are none.
     """
-    core = rows * (_attention(config, length, length) + _relative(config, length))
+    core = rows * (_attention(config, length, length) + config.positions.scheme.operations(config.sizes(), length)[0])
     whole = layer_operations(config, rows, length)
     sums = 2 * rows * length * length * config.heads * config.depth
     if source:

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.beams import repeat_rows
@@ -21,7 +21,7 @@ from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
 from transformer.models.interface import CONTINUATION, Interface, check_longest
 from transformer.models.published import of_family
-from transformer.models.token_model import TokenModel, returned, split_key, wanted
+from transformer.models.token_model import TokenModel, returned, split_key
 
 SELF = "decoder/self"
 
@@ -96,7 +96,7 @@ class Decoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            capture=wanted(capture, SELF),
+            capture=capture_at(SELF, capture),
         )
         return x_BxTxE, Aux(returned({SELF: captured}), {}, state)
 
@@ -142,7 +142,7 @@ class Decoder(TokenModel):
             self.layers,
             self.count,
             lambda block, x, layer, ring: block.step(
-                x, layer, ring, position_R, table=table, capture=(wanted(capture, SELF), None)
+                x, layer, ring, position_R, table=table, capture=(capture_at(SELF, capture), None)
             ),
             self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0],
             inputs=cache.layers,

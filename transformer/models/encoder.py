@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
@@ -23,7 +23,7 @@ from transformer.layers.operations import layer_operations, recomputed_operation
 from transformer.models.contract import Aux, Family, Inputs, Model, Operations, Precision
 from transformer.models.interface import FILLING, Interface, check_longest
 from transformer.models.published import of_family
-from transformer.models.token_model import TokenModel, returned, split_key, wanted
+from transformer.models.token_model import TokenModel, returned, split_key
 
 SELF = "encoder/self"
 
@@ -157,7 +157,7 @@ class Encoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            capture=wanted(capture, SELF),
+            capture=capture_at(SELF, capture),
         )
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
         return x_BxTxE, Aux(returned({SELF: captured}), extras, state)

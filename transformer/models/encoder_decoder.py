@@ -7,9 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.masks import Mask
-from transformer.attention.parameters import Score
+from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention
@@ -27,7 +27,7 @@ from transformer.layers.operations import (
 from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
 from transformer.models.interface import TRANSLATION, Interface, check_longest
 from transformer.models.published import of_family
-from transformer.models.token_model import TokenModel, returned, split_key, wanted
+from transformer.models.token_model import TokenModel, returned, split_key
 
 ENCODER_SELF, DECODER_SELF, DECODER_CROSS = "encoder/self", "decoder/self", "decoder/cross"
 
@@ -50,7 +50,7 @@ class EncoderDecoderConfig(BlockConfig):
         self.check("encoder_layers", "decoder_layers")
         self.check_period("encoder_layers")
         self.check_period("decoder_layers")
-        if self.cross is Cross.MEAN and self.score in (Score.ADDITIVE, Score.CONCAT, Score.MLP):
+        if self.cross is Cross.MEAN and SCORES[self.score].hidden:
             raise UserError(
                 f"config.model.cross=mean and config.model.score={self.score.value} do not go together: that score of "
                 "a query of zeros still depends on the key; say scaled_dot"
@@ -115,7 +115,7 @@ class EncoderDecoder(TokenModel):
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
         memory = Memory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
-        at = (wanted(capture, DECODER_SELF), wanted(capture, DECODER_CROSS))
+        at = (capture_at(DECODER_SELF, capture), capture_at(DECODER_CROSS, capture))
         embedding_key, layers_key = split_key(decoder_key)
         x_BxTxE, found = run_layers(
             self.decoder,
@@ -147,7 +147,7 @@ class EncoderDecoder(TokenModel):
             relative=self.encoder_relative,
             norm=self.encoder_norm,
             key=layers_key,
-            capture=wanted(capture, ENCODER_SELF),
+            capture=capture_at(ENCODER_SELF, capture),
         )
         return x_BxSxE, lengths, captured
 
@@ -191,7 +191,7 @@ class EncoderDecoder(TokenModel):
         position_R = cache.rows["position"]
         mask = Mask(key_lengths=cache.examples["lengths"])
         table = None if self.decoder_relative is None else self.decoder_relative()
-        at = (wanted(capture, DECODER_SELF), wanted(capture, DECODER_CROSS))
+        at = (capture_at(DECODER_SELF, capture), capture_at(DECODER_CROSS, capture))
         x_RxE, grown, (of_self, of_cross) = self.step_layers(
             self.decoder,
             self.decoder_layers,

@@ -8,9 +8,8 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
-from transformer.layers.attention_parameters import BucketTable
+from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.block import Block, by_layer, run_layers, windowed
-from transformer.layers.block_config import Positions
 from transformer.layers.ends import Ends
 from transformer.layers.initialisation import DeepNorm, Initialise
 from transformer.layers.module import Keys, Module, Parameter, stack
@@ -54,11 +53,11 @@ class TokenModel(Ends):
             keys,
         )
 
-    def make_table(self, *, bidirectional: bool, parameter: Parameter, keys: Keys) -> BucketTable | None:
-        """The table that all layers of a stack share, where positions are T5's."""
-        if self.config.positions is not Positions.T5:
+    def make_table(self, *, bidirectional: bool, parameter: Parameter, keys: Keys) -> SharedPositions | None:
+        """The relative positions that all layers of a stack share, where their scheme has such."""
+        if not self.config.positions.scheme.shared:
             return None
-        return BucketTable(self.config, bidirectional=bidirectional, parameter=parameter, keys=keys)
+        return SharedPositions(self.config, bidirectional=bidirectional, parameter=parameter, keys=keys)
 
     def make_final_norm(self, parameter: Parameter, keys: Keys) -> FinalNorm:
         """The norm behind the last block, where the placement asks for one."""
@@ -71,7 +70,7 @@ class TokenModel(Ends):
         x_BxTxE: Float[Array, "B T E"],
         mask: Mask,
         *,
-        relative: BucketTable | None,
+        relative: SharedPositions | None,
         norm: FinalNorm,
         key: OptionalKey,
         capture: Capture | None,
@@ -118,11 +117,6 @@ class TokenModel(Ends):
                 "shape: capture the maps of whole sequences instead"
             )
         return x_RxE, grown, by_layer(captured)
-
-
-def wanted(capture: Capture | None, site: str) -> Capture | None:
-    """What of a request is the attention's at a site; None where it asks for nothing of it."""
-    return None if capture is None else capture.at(site)
 
 
 def returned(captured: Mapping[str, Captured | None]) -> dict[str, Captured]:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from transformer.attention.backends import Combination, unsupported
+from transformer.attention.backends import Variant, unsupported
 from transformer.attention.spec import Backend
-from transformer.axes import DividedAttention, Placement
+from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
 from transformer.layers.block_config import BlockConfig
 from transformer.models.interface import Interface
@@ -24,7 +24,7 @@ def check_divided_positions(model: Any, interface: Interface, placement: Placeme
                 f"config.sharding.sequence={parts} does not divide the {given.positions} positions of the task's "
                 f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
             )
-    if placement.attention is DividedAttention.RING and isinstance(model, BlockConfig):
+    if placement.attention is SequenceParallel.RING and isinstance(model, BlockConfig):
         _check_ring(model, parts)
 
 
@@ -36,7 +36,7 @@ def _check_ring(model: BlockConfig, parts: int) -> None:
             "config.sharding.attention=gather, or 0"
         )
     spec = model.spec(model.positions.within_attention)
-    why = unsupported(Backend.BLOCKWISE, Combination(spec.score, position=spec.position))
+    why = unsupported(Backend.BLOCKWISE, Variant(spec.score, position=spec.position))
     if spec.backend not in (Backend.AUTO, Backend.BLOCKWISE):
         why = f"config.model.backend={spec.backend.value} is another"
     if why is not None:

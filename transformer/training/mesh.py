@@ -8,7 +8,7 @@ import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from transformer.axes import MESH_AXES, RULES, DividedAttention, Placement
+from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel
 from transformer.config import UserError, choice, nearest
 
 
@@ -28,7 +28,7 @@ class ShardingConfig:
     tensor: int = 1
     sequence: int = 1
     rules: str = "dp"
-    attention: DividedAttention = DividedAttention.RING
+    attention: SequenceParallel = SequenceParallel.RING
     largest_whole: float = 16.0
 
     def __post_init__(self) -> None:

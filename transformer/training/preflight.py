@@ -98,7 +98,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels)
                 + (
                     "Task.probe drops the Aux of its pass; return it"
                     if returned
-                    else "its forward pass must put it into Aux.maps where capture.at(site) asks for it"
+                    else "its forward pass must put it into Aux.maps where capture_at(site, capture) asks for it"
                     if passed
                     else "Task.probe must pass its `capture` on to the model"
                 )

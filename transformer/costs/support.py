@@ -7,21 +7,13 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.attention.backends import (
-    BACKENDS,
-    DENSE_LOGITS,
-    Circumstances,
-    Combination,
-    choose,
-    unfit,
-    unsupported,
-)
+from transformer.attention.backends import BACKENDS, DENSE_LOGITS, CallShape, Variant, choose, unfit, unsupported
 from transformer.attention.masks import FACTS, NEEDS
 from transformer.attention.normalisers import Normaliser, Reweighting
-from transformer.attention.parameters import Score
-from transformer.attention.positions import Position
+from transformer.attention.positions import SCHEMES, Position
+from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.axes import DividedAttention
+from transformer.axes import SequenceParallel
 
 HEAD = """# What each attention backend takes
 
@@ -70,7 +62,7 @@ WEIGHTS = {
 def page() -> str:
     """The whole page."""
     names = [backend.value for backend in BACKENDS]
-    decoding = Combination(facts=frozenset({"causal", "query_offset"}))
+    decoding = Variant(facts=frozenset({"causal", "query_offset"}))
     aspects = {
         "gradient": [MODES.get(backend, "reverse mode") for backend in BACKENDS],
         "cached decoding": ["no" if unsupported(backend, decoding) else "yes" for backend in BACKENDS],
@@ -90,15 +82,15 @@ def page() -> str:
 
 
 def _limits() -> dict[str, list[str]]:
-    """What of each array and machine the backends take, found by asking for one after the other."""
-    suits = Circumstances("gpu", "bfloat16", batch=1, heads=1, queries=1024, keys=1024, depth=64, value_depth=64)
+    """What of each array and machine the backends take, learned by asking for one after the other."""
+    suits = CallShape("gpu", "bfloat16", batch=1, heads=1, queries=1024, keys=1024, depth=64, value_depth=64)
     probes: dict[str, dict[Any, dict[str, Any]]] = {
         "platform": {name: {"platform": name} for name in ("cpu", "gpu", "tpu")},
         "type": {name: {"dtype": name} for name in ("bfloat16", "float16", "float32", "float64")},
         "head depth": {size: {"depth": size, "value_depth": size} for size in range(1, 513)},
         "value depth": {"that of the keys": {}, "any other": {"value_depth": 32}},
         "lengths": {size: {"queries": size, "keys": size} for size in range(1, 1025)},
-        "positions divided": {how.value: {"crosses": how} for how in DividedAttention},
+        "positions divided": {how.value: {"crosses": how} for how in SequenceParallel},
     }
 
     def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
@@ -118,18 +110,19 @@ def in_words(values: Sequence[Any], largest: Any) -> str:
 
 def _choices() -> str:
     """What auto chooses for some usual requests on some usual machines."""
-    causal = Combination(facts=frozenset({"causal"}))
+    causal = Variant(facts=frozenset({"causal"}))
+    biased = next(position for position, scheme in SCHEMES.items() if scheme.biases)
     requests = {
         "causal": causal,
-        "causal, query_offset": Combination(facts=frozenset({"causal", "query_offset"})),
-        "causal, alibi": dataclasses.replace(causal, position=Position.ALIBI),
+        "causal, query_offset": Variant(facts=frozenset({"causal", "query_offset"})),
+        f"causal, {biased.value}": dataclasses.replace(causal, position=biased),
         "causal, sparsemax": dataclasses.replace(causal, normaliser=Normaliser.SPARSEMAX),
     }
     machines = (("cpu", "float32", 1), ("gpu", "bfloat16", 1), ("gpu", "float32", 1))
     rows = {}
     for platform, dtype, devices in (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4)):
         for length in (512, 4096):
-            at = Circumstances(platform, dtype, 8, 8, length, length, 64, 64, devices)
+            at = CallShape(platform, dtype, 8, 8, length, length, 64, 64, devices)
             name = f"{devices} {platform}, {dtype}, length {length:,}" + ", no placement" * (devices > 1)
             rows[name] = [choose(AttentionSpec(), request, at).value for request in requests.values()]
     return _markdown(["", *requests], rows)
@@ -147,12 +140,12 @@ def masks_of_the_table() -> tuple[frozenset[str], ...]:
     return (frozenset(), *single, *(frozenset(pair) for pair in pairs), frozenset({"dropout"}))
 
 
-def combinations() -> Iterable[Combination]:
+def combinations() -> Iterable[Variant]:
     """Every cell of the table, but for the backend."""
     for score, normaliser, reweighting, position, facts in itertools.product(
         Score, Normaliser, Reweighting, Position, masks_of_the_table()
     ):
-        yield Combination(score, normaliser, reweighting, position, facts)
+        yield Variant(score, normaliser, reweighting, position, facts)
 
 
 def _table() -> str:
@@ -201,7 +194,7 @@ def _mask_text(
     backend: Backend, parts: tuple[Score, Normaliser, Reweighting, Position], masks: tuple[frozenset[str], ...]
 ) -> str:
     """Which masks a backend takes with these choices."""
-    taken = [facts for facts in masks if unsupported(backend, Combination(*parts, facts)) is None]
+    taken = [facts for facts in masks if unsupported(backend, Variant(*parts, facts)) is None]
     if len(taken) == len(masks):
         return "every mask"
     left = [facts for facts in masks if facts not in taken]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.backends import BACKENDS, Combination, choose, circumstances, interpreted, unfit, unsupported
+from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, interpreted, unfit, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
@@ -29,15 +29,15 @@ class Timing(NamedTuple):
 
 
 def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str, causal: bool, repeats: int) -> Timing:
-    """Time self-attention of random arrays on every backend that takes it here."""
+    """Time self-attention of random arrays on every backend that takes it on this machine."""
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(key, (batch, length, heads, depth), dtype) for key in keys)
-    mask, at = Mask(causal=causal), circumstances(q, k, v)
-    combination = Combination.of(AttentionSpec(), mask, bias=False)
+    mask, shape = Mask(causal=causal), CallShape.of(q, k, v)
+    variant = Variant.of(AttentionSpec(), mask, bias=False)
     able = [
         backend
         for backend in BACKENDS
-        if not (unsupported(backend, combination) or unfit(backend, at) or interpreted(backend, at))
+        if not (unsupported(backend, variant) or unfit(backend, shape) or interpreted(backend, shape))
     ]
     statistics_alone = Capture(("here",), maps=False, statistics=tuple(STATISTICS.values()))
     programs = {
@@ -50,10 +50,10 @@ def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str
             jax.block_until_ready(program(q, k, v))
             if repeat:  # the first compiles
                 times[name].append(time.perf_counter() - began)
-    medians = {name: statistics.median(found) for name, found in times.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     return Timing(
         length,
-        choose(AttentionSpec(), combination, at),
+        choose(AttentionSpec(), variant, shape),
         {backend: medians[backend, None] for backend in able},
         {backend: medians[backend, statistics_alone] for backend in able},
     )

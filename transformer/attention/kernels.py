@@ -1,4 +1,4 @@
-"""Attention by kernels that JAX ships: `jax.nn.dot_product_attention` and splash attention."""
+"""Softmax of products of queries and keys by the program that was chosen: blocks, or a kernel that JAX ships."""
 
 import math
 from typing import Any
@@ -7,21 +7,50 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.attention import positions as relative
-from transformer.attention.blockwise import BLOCK, Form, Terms, log_sum_blockwise
+from transformer.attention.blocks import Keys, Queries, Values
+from transformer.attention.blockwise import BLOCK, LogitForm, LogitTerms, attend_blockwise, log_sum_blockwise
 from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
 
 LANES = 128
 
 
-def dot_product_attention(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxD: Float[Array, "B K G D"],
-    terms: Terms,
-    form: Form,
+def attend_products(
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: LogitTerms,
+    form: LogitForm,
     backend: Backend,
+    *,
+    interpret: bool,
+    kernel: Any = None,
+) -> tuple[Array, Array | None]:
+    """softmax((scale q . k + terms) / temperature) v, and its log-sum-exp where the program keeps it.
+
+    `kernel`: the part of splash's that a device runs, where positions are divided.
+    """
+    match backend:
+        case Backend.BLOCKWISE:
+            return attend_blockwise(q, k, v, terms, form)
+        case Backend.SPLASH:
+            factor = form.scale / form.temperature
+            return splash_attention(q, k, v, terms.mask, factor, interpret=interpret, kernel=kernel), None
+        case _:
+            return dot_product_attention(q, k, v, terms, form, backend), None
+
+
+def log_sum_products(
+    q: Array, k: Array, v: Array, terms: LogitTerms, form: LogitForm, backend: Backend, *, interpret: bool
+) -> Array:
+    """The log-sum-exp of each row, by one more pass of the kernel, or in blocks: what only capturing should pay."""
+    if backend is Backend.SPLASH:
+        return splash_log_sum(q, k, v, terms.mask, form.scale / form.temperature, interpret=interpret)
+    return log_sum_blockwise(q, k, terms, form)
+
+
+def dot_product_attention(
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxD: Values, terms: LogitTerms, form: LogitForm, backend: Backend
 ) -> Float[Array, "B Q H D"]:
     """`jax.nn.dot_product_attention` by XLA or cuDNN, with exact zeros where a query sees no key.
 
@@ -31,15 +60,11 @@ def dot_product_attention(
     queries, keys = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     mask = terms.mask
     bias = terms.bias
-    from_positions = relative.relative_bias(
-        form.position,
-        terms.position,
-        q_BxQxHxD.shape[2],
-        query_positions(mask, queries),
-        jnp.arange(keys, dtype=jnp.int32)[None, None],
-        jnp.dtype(jnp.float32),
-    )
-    if from_positions is not None:
+    if terms.position is not None:
+        key_1x1xK = jnp.arange(keys, dtype=jnp.int32)[None, None]
+        positions = query_positions(mask, queries), key_1x1xK
+        from_positions = terms.position.bias(*positions, q_BxQxHxD.shape[2], jnp.dtype(jnp.float32))
+        assert from_positions is not None
         bias = from_positions if bias is None else bias + from_positions
     if bias is not None:
         bias = bias / form.temperature
@@ -63,9 +88,9 @@ def dot_product_attention(
 
 
 def splash_attention(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxDv: Float[Array, "B K G Dv"],
+    q_BxQxHxD: Queries,
+    k_BxKxGxD: Keys,
+    v_BxKxGxDv: Values,
     mask: Mask,
     scale: float,
     *,
@@ -87,13 +112,7 @@ def splash_attention(
 
 
 def splash_log_sum(
-    q_BxQxHxD: Float[Array, "B Q H D"],
-    k_BxKxGxD: Float[Array, "B K G D"],
-    v_BxKxGxDv: Float[Array, "B K G Dv"],
-    mask: Mask,
-    scale: float,
-    *,
-    interpret: bool,
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, mask: Mask, scale: float, *, interpret: bool
 ) -> Float[Array, "B H Q"]:
     """The log-sum-exp of the same kernel in float32, without gradient (its derivative is not implemented).
 
@@ -102,7 +121,7 @@ def splash_log_sum(
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
-        return log_sum_blockwise(q, k, Terms(mask), Form(scale=scale))
+        return log_sum_blockwise(q, k, LogitTerms(mask), LogitForm(scale=scale))
     lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret, residuals=True)
     _, (log_sum_BxHxQ,) = _splash(kernel, q, k, v, mask, scale)
@@ -117,7 +136,7 @@ def _splash(kernel: Any, q: Array, k: Array, v: Array, mask: Mask, scale: float)
 
 
 def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
-    """Whether each query sees any key, found in blocks of keys; None where every one certainly does."""
+    """Whether each query sees any key, asked in blocks of keys; None where every one certainly does."""
     size = min(BLOCK, keys)
     query_Q = jnp.arange(queries, dtype=jnp.int32)
     # Causal alone leaves every query its own and all earlier keys, of which the first is one.
@@ -131,12 +150,12 @@ def rows_that_see(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"]
         assert seen is not None
         return jnp.any(seen, axis=-1)
 
-    found = jnp.any(jax.lax.map(some, blocks), axis=0)
-    return jnp.broadcast_to(found, (*found.shape[:2], queries))
+    seeing = jnp.any(jax.lax.map(some, blocks), axis=0)
+    return jnp.broadcast_to(seeing, (*seeing.shape[:2], queries))
 
 
 def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
-    """Exactly zero, value and gradient, where a query sees no key: kernels average what is hidden there."""
+    """Exactly zero, value and gradient, where a query sees no key: kernels give it the average of all values."""
     seen = rows_that_see(mask, output_BxQxHxD.shape[1], keys)
     return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
 
@@ -195,19 +214,12 @@ def splash_kernel(
     else:
         one = (splash.CausalMask if mask.causal else splash.FullMask)((queries, keys))
     block_q, block_k = _largest_block(queries // parts), _largest_block(keys)
-    sizes = splash.BlockSizes(
-        block_q=block_q,
-        block_kv=block_k,
-        block_kv_compute=block_k,
-        block_q_dkv=block_q,
-        block_kv_dkv=block_k,
-        block_kv_dkv_compute=block_k,
-        block_q_dq=block_q,
-        block_kv_dq=block_k,
-    )
+    sizes: dict[str, Any] = dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), block_q)
+    sizes |= dict.fromkeys(("block_kv", "block_kv_compute", "block_kv_dq"), block_k)
+    sizes |= dict.fromkeys(("block_kv_dkv", "block_kv_dkv_compute"), block_k)
     return splash.make_splash_mha(
         splash.MultiHeadMask([one] * heads),
-        block_sizes=sizes,
+        block_sizes=splash.BlockSizes(**sizes),
         save_residuals=residuals,
         head_shards=1,
         q_seq_shards=parts,

@@ -1,0 +1,232 @@
+"""Attention on a mesh: how a call is sharded, and softmax of products as each device's own program on its own part.
+
+Where examples and heads alone are sharded no device needs another. Where positions are, keys and values travel around
+a ring (`ring.py`) or are gathered. What is captured each device computes of its own rows, and small sums are added up.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from transformer.attention.blockwise import LogitForm, LogitTerms
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.fields import axes_of
+from transformer.attention.kernels import attend_products, log_sum_products, splash_kernel
+from transformer.attention.masks import of_part
+from transformer.attention.measure import Products, maps_of, of_chosen_heads, statistics_of, switched
+from transformer.attention.ring import Ring, attend_in_ring
+from transformer.attention.spec import Backend
+from transformer.axes import SequenceParallel, placement
+
+
+class Shards(NamedTuple):
+    """The mesh axes that divide examples, heads, key heads and positions: none for what lies whole on every device.
+
+    `how` a query reaches the keys of other devices, where positions are divided.
+    """
+
+    mesh: Mesh
+    batch: tuple[str, ...]
+    heads: tuple[str, ...]
+    groups: tuple[str, ...]
+    length: tuple[str, ...]
+    how: SequenceParallel
+
+    @property
+    def crosses(self) -> SequenceParallel | None:
+        """How keys of other devices are reached; None where every device has all positions."""
+        return self.how if self.length else None
+
+    def parts(self, name: str) -> int:
+        """Into how many parts "batch", "heads", "groups" or "length" is divided."""
+        return math.prod(self.mesh.shape[axis] for axis in getattr(self, name))
+
+    def place_in(self, name: str) -> Array:
+        """Which of these parts a device has, asked by the device itself."""
+        axes = getattr(self, name)
+        return jax.lax.axis_index(axes) if axes else jnp.int32(0)
+
+    def spec(self, *names: str | None) -> PartitionSpec:
+        """Where an array lies whose dimensions are so divided.
+
+        The first dimension also names the axes of one device: over an axis that no dimension names, gradients would be
+        added up.
+        """
+        axes = [() if name is None else getattr(self, name) for name in names]
+        alone = tuple(axis for axis, size in self.mesh.shape.items() if size == 1)
+        return PartitionSpec((*axes[0], *alone) or None, *[of_dimension or None for of_dimension in axes[1:]])
+
+    def lay(self, x: Array, *names: str | None) -> Array:
+        """The array, told to lie so."""
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self.spec(*names)))
+
+    def on_each[R](self, body: Callable[..., R], inputs: Any, outputs: Any) -> Callable[..., R]:
+        """`body` as a program that each device runs on its own parts of the inputs, by `jax.shard_map`."""
+        # Which values differ between devices is not tracked: kernels do not say it of theirs.
+        return jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+    def specs_of(self, terms: LogitTerms) -> list[PartitionSpec]:
+        """Where each leaf of the terms lies, by the axes of its field: queries with their positions, keys whole."""
+        names = {"batch": "batch", "heads": "heads", "queries": "length"}
+        return [
+            self.spec(*[names.get(axis) if size > 1 else None for axis, size in zip(axes, leaf.shape, strict=True)])
+            for axes, leaf in zip(axes_of(terms), jax.tree.leaves(terms), strict=True)
+        ]
+
+    def own_groups(self, x_BxKxGxD: Array, heads: int) -> Array:
+        """Of key heads that lie whole: those that a device's own query heads read, asked by the device itself.
+
+        `heads` counts the query heads of all devices. Neighbours that read the same key head share it.
+        """
+        groups = x_BxKxGxD.shape[2]
+        if not self.heads or self.groups:
+            return x_BxKxGxD
+        own, serves = heads // self.parts("heads"), heads // groups
+        alike = math.gcd(own, serves)
+        first = self.place_in("heads") * own
+        return jnp.take(x_BxKxGxD, (first + jnp.arange(0, own, alike)) // serves, axis=2)
+
+
+def shards_of(q: Array, k: Array) -> Shards | None:
+    """How the placement in context divides a call; None where all is on one device.
+
+    What cannot be divided evenly lies whole on every device: examples, heads or key heads that are too few, and
+    positions unless both the queries and the keys can be, such as those of a prompt or of a step of decoding.
+    """
+    placed = placement()
+    if placed is None or placed.mesh.size == 1:
+        return None
+    (batch, queries, heads), (keys, groups) = q.shape[:3], k.shape[1:3]
+    of_heads = placed.even_axes("heads", heads)
+    of_groups = placed.even_axes("groups", groups) if placed.axes("groups") == of_heads else ()
+    length = placed.even_axes("length", queries, keys)
+    return Shards(placed.mesh, placed.even_axes("batch", batch), of_heads, of_groups, length, placed.attention)
+
+
+class Program(NamedTuple):
+    """What every device runs: the form of the logits, the backend, and of how many query heads it has a part."""
+
+    shards: Shards
+    form: LogitForm
+    backend: Backend
+    interpret: bool
+    heads: int
+
+
+def attend_sharded(
+    q: Array, k: Array, v: Array, terms: LogitTerms, program: Program, capture: Capture | None
+) -> tuple[Array, Captured | None]:
+    """As `attend_products` on one device, and what is captured beside it."""
+    shards, backend = program.shards, program.backend
+    if terms.position is not None:
+        terms = dataclasses.replace(terms, position=terms.position.over(program.heads))
+    leaves, tree = jax.tree.flatten(terms)
+    q_spec, k_spec, row_spec = _specs(shards)
+    inputs = (q_spec, k_spec, k_spec, shards.specs_of(terms))
+    kernels, kernel_specs = _kernel_in_parts(q, k, terms, program)
+
+    def attend(q: Array, k: Array, v: Array, leaves: list[Array], *kernels: Any) -> tuple[Array, ...]:
+        k, v = (shards.own_groups(x, program.heads) for x in (k, v))
+        terms = jax.tree.unflatten(tree, leaves)
+        if shards.crosses is SequenceParallel.RING:
+            return attend_in_ring(q, k, v, terms, program.form, Ring(shards.length, shards.parts("length")))
+        k, v = (_gathered(x, shards) for x in (k, v))
+        kernel = kernels[0] if kernels else None
+        results = attend_products(
+            q, k, v, _own_terms(terms, q, program), program.form, backend, interpret=program.interpret, kernel=kernel
+        )
+        return tuple(x for x in results if x is not None)
+
+    def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array]) -> Array:
+        k, v = (_gathered(shards.own_groups(x, program.heads), shards) for x in (k, v))
+        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, program)
+        again = Backend.BLOCKWISE if shards.length else backend
+        return log_sum_products(q, k, v, terms, program.form, again, interpret=program.interpret)
+
+    keeps = backend is Backend.BLOCKWISE
+    outputs = (q_spec, row_spec) if keeps else (q_spec,)
+    output, *log_sum = shards.on_each(attend, (*inputs, *kernel_specs), outputs)(q, k, v, leaves, *kernels)
+    if capture is None:
+        return output, None
+    q, k, v, leaves, log_sum = jax.lax.stop_gradient((q, k, v, leaves, log_sum))
+
+    def find() -> Captured:
+        lse = log_sum[0] if keeps else shards.on_each(log_sum_again, inputs, row_spec)(q, k, v, leaves)
+        return _captured(
+            q, k, jax.tree.unflatten(tree, leaves), lse, program, dataclasses.replace(capture, observe=None)
+        )
+
+    return output, switched(capture, find)
+
+
+def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Program, capture: Capture) -> Captured:
+    """Statistics of each device's own rows, added up; maps by the devices that have their examples and heads."""
+    shards = program.shards
+    leaves, tree = jax.tree.flatten(terms)
+
+    def products(used: Shards, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> Products:
+        k = _gathered(used.own_groups(k, program.heads), used)
+        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, program._replace(shards=used))
+        return Products(q, k, terms, program.form, log_sum, first_example=used.place_in("batch") * len(q))
+
+    def statistics(*parts: Any) -> tuple[dict, dict]:
+        sums = statistics_of(products(shards, *parts), capture)
+        over = shards.length if capture.by_example else shards.batch + shards.length
+        return jax.lax.psum(sums, over) if over else sums
+
+    def maps(*parts: Any) -> tuple:
+        # Which heads are wanted is asked of all of them, which no device has.
+        return maps_of(products(whole, *parts), dataclasses.replace(capture, heads=None))
+
+    def run(used: Shards, body: Any, output: PartitionSpec) -> Any:
+        q_spec, k_spec, row_spec = _specs(used)
+        inputs = (q_spec, k_spec, used.specs_of(terms), row_spec)
+        return used.on_each(body, inputs, output)(q, k, leaves, log_sum)
+
+    # The few examples that are mapped are not worth a program for rows on one device and their pools on another.
+    whole = shards._replace(length=())
+    of_heads = shards.spec("batch", "heads") if capture.by_example else shards.spec("heads")
+    sums, counts = run(shards, statistics, of_heads)
+    every_head = run(whole, maps, whole.spec("batch", "heads")) if capture.maps else (None, None, None)
+    weights, pooled, top = jax.tree.map(lambda x: of_chosen_heads(x, capture), every_head)
+    return Captured(weights, sums, counts, pooled, top)
+
+
+def _specs(shards: Shards) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
+    """Where queries, keys (or values) and one number of each row lie."""
+    q_spec, k_spec = (shards.spec("batch", "length", heads, None) for heads in ("heads", "groups"))
+    return q_spec, k_spec, shards.spec("batch", "heads", "length")
+
+
+def _gathered(x_BxKxGxD: Array, shards: Shards) -> Array:
+    """The keys of all devices between which positions are divided; their gradients are added up and divided again."""
+    return jax.lax.all_gather(x_BxKxGxD, shards.length, axis=1, tiled=True) if shards.length else x_BxKxGxD
+
+
+def _own_terms(terms: LogitTerms, q: Array, program: Program) -> LogitTerms:
+    """The terms as a device's own queries, `q`, have them beside all keys."""
+    shards = program.shards
+    if not shards.length:
+        return terms
+    if program.backend is Backend.SPLASH and terms.mask.facts() <= {"causal"}:
+        return terms  # the kernel knows, and every query sees a key
+    start = shards.place_in("length") * q.shape[1]
+    return dataclasses.replace(terms, mask=of_part(terms.mask, len(q), start, 0))
+
+
+def _kernel_in_parts(q: Array, k: Array, terms: LogitTerms, program: Program) -> tuple[tuple, tuple]:
+    """Splash's kernel where positions are divided, and where its tables of blocks lie; else none."""
+    shards = program.shards
+    if program.backend is not Backend.SPLASH or not shards.length:
+        return (), ()
+    heads = program.heads // shards.parts("heads")
+    kernel = splash_kernel(
+        terms.mask, q.shape[1], k.shape[1], heads, interpret=program.interpret, parts=shards.parts("length")
+    )
+    return (kernel,), (kernel.manual_sharding_spec(NamedSharding(shards.mesh, shards.spec(None, "length"))),)
