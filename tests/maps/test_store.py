@@ -15,6 +15,7 @@ import zarr
 from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.config import UserError
+from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.description import describe_site, site_of
 from transformer.maps.store import MapStore
@@ -358,7 +359,7 @@ def test_divided_arrays_are_written_where_they_lie(tmp_path, monkeypatch):
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "tensor"))
     divided = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), kept)
     seen = []
-    monkeypatch.setattr(store, "_cut", lambda site, name, where, values: seen.append((name, values.shape)) or values)
+    monkeypatch.setattr(module, "cut", lambda values, where, name, *of: seen.append((name, values.shape)) or values)
     store.write(1, {"decoder/self": divided})
     assert [shape for name, shape in seen if name == "full/codes"] == [(1, 1, 3, 40, 40)] * 4
     np.testing.assert_array_equal(store.read("decoder/self", 1), plain.read("decoder/self", 1))

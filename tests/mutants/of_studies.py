@@ -13,7 +13,7 @@ STUDIES = (
     ),
     Fault(
         "rows-and-columns",
-        "transformer/maps/store.py",
+        "transformer/maps/pieces.py",
         "zip((site.query, site.key), sides[group], strict=True)",
         "zip((site.key, site.query), sides[group], strict=True)",
         "Maps of cross-attention are cut to the length of the other side: rows of long targets are gone.",

@@ -27,7 +27,7 @@ RUN: dict[str, Any] = {
     "log_every": 5,
     "heads_every": 2,
     "eval_every": 0,
-    "maps_every": 2,
+    "maps_every": 0,
     "checkpoint_every": 5,
     "task": {
         "name": "translation",

@@ -31,6 +31,7 @@ from transformer.attention.pooling import evenly
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.description import describe, describe_site, labels_of, longest, shown, site_of
+from transformer.maps.pieces import cut, statistics_pieces
 from transformer.maps.plan import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
 from transformer.maps.tiers import Level, StoredMaps, Tiers, levels_of
@@ -194,7 +195,9 @@ class MapStore:
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
                             "has diverged, or this site captured no weights"
                         )
-                    pending.append(place[where].write(self._cut(site, name, where, values)))
+                    pending.append(
+                        place[where].write(cut(values, where, name, self.labels, site, self.levels(site.name)))
+                    )
         for future in pending:
             future.result()
         self._commit([*self._steps, int(step)])
@@ -296,18 +299,7 @@ class MapStore:
         unknown = set(kept.statistics) - set(names)
         if unknown:
             raise ValueError(f"maps[{site.name!r}] has the statistics {sorted(unknown)}; known: {', '.join(names)}")
-        yield "statistics", (*heads, len(names)), self._statistics_pieces(kept.statistics, names, heads)
-
-    def _statistics_pieces(
-        self, statistics: Mapping[str, Any], names: tuple[str, ...], heads: tuple[int, int, int]
-    ) -> Iterator[Piece]:
-        """The statistics stacked on the host, so that the devices, busy training, compute nothing for it."""
-        pieces = {name: list(own_pieces(statistics[name])) for name in names if name in statistics}
-        places = [where for where, _ in next(iter(pieces.values()))] if pieces else [(slice(None),) * len(heads)]
-        for number, where in enumerate(places):
-            nothing = np.full(heads, np.nan, np.float32)[where]
-            values = [pieces[name][number][1] if name in pieces else nothing for name in names]
-            yield where, np.stack(values, axis=-1).astype(np.float32)
+        yield "statistics", (*heads, len(names)), statistics_pieces(kept.statistics, names, heads)
 
     def _wanted_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Every array of the store and its metadata."""
@@ -332,24 +324,6 @@ class MapStore:
         """One step and one writer's examples a shard; in it one layer a chunk, so that a reader may fetch it alone."""
         shard = (1, -(-shape[0] // self._writers), *shape[1:])
         return name, array_metadata((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
-
-    def _cut(self, site: Site, name: str, where: tuple[slice, ...], values: np.ndarray) -> np.ndarray:
-        """The values with zeros beyond each example's own tokens."""
-        sides = {level.name: (level.query_block, level.key_block) for level in self.levels(site.name)}
-        group, _, part = name.partition("/")
-        if group not in sides:
-            return values
-        cut = np.array(values)
-        for index, example in enumerate(range(len(self.labels.titles))[where[0]]):
-            queries, keys = (
-                -(-len(self.labels.tokens[axis.name][example]) // block)
-                for axis, block in zip((site.query, site.key), sides[group], strict=True)
-            )
-            first_query, first_key = (where[axis].start or 0 if len(where) > axis else 0 for axis in (3, 4))
-            cut[index, :, :, max(0, queries - first_query) :] = 0
-            if part == "codes":
-                cut[index, ..., max(0, keys - first_key) :] = 0
-        return cut
 
     @functools.cached_property
     def _described(self) -> dict[str, Any]:
