@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
             "steps": 1500,
             "eval_every": 300,
             "maps_every": 100,
-            "heads_every": 50,
+            "head_statistics_every": 50,
             "checkpoint_every": 300,
             "task": {
                 "name": "translation",
@@ -40,14 +40,14 @@ def get_config() -> ConfigDict:
                 # A head that cannot rely on one place of the source aligns better: results/demo.md has the choice.
                 "attention_dropout": 0.3,
                 "norm_placement": "pre",
-                "longest": 64,
+                "max_length": 64,
                 "unroll": 2,
             },
             "optimizer": {
                 "learning_rate": 3e-3,
                 "schedule": "linear",
                 "warmup": 100,
-                "clip": 1.0,
+                "clip_norm": 1.0,
             },
             "pod": "cpu:1",
         }

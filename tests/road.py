@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "experiments/language/induction.py"
-WORDS = ("--config.maps_every=0", "--config.heads_every=0")
+WORDS = ("--config.maps_every=0", "--config.head_statistics_every=0")
 
 
 class _Multiplied(BaseException):

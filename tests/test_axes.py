@@ -44,13 +44,13 @@ def test_experts_lie_apart_under_all_rules_and_their_devices_share_the_batch(nam
 def test_each_dimension_follows_the_rule_of_its_name() -> None:
     rules = RULES["fsdp+tp"]
     assert resolve((), rules) == PartitionSpec()
-    assert resolve(("layers", "embed", "heads", "head_depth"), rules) == PartitionSpec(None, "fsdp", "tensor", None)
+    assert resolve(("layers", "embed", "heads", "head_dim"), rules) == PartitionSpec(None, "fsdp", "tensor", None)
     assert resolve(("batch", "length", None), rules) == PartitionSpec(("data", "fsdp", "expert"), None, None)
     assert resolve(("batch", "length", None), RULES["sp"]) == PartitionSpec(
         ("data", "fsdp", "expert"), "sequence", None
     )
     # Two dimensions may be whole on every device.
-    assert resolve(("head_depth", "head_depth"), rules) == PartitionSpec(None, None)
+    assert resolve(("head_dim", "head_dim"), rules) == PartitionSpec(None, None)
 
 
 @pytest.mark.parametrize(

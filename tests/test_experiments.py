@@ -97,7 +97,7 @@ def test_what_a_config_need_not_state_is_named(tmp_path: Path) -> None:
         "from experiments import demo\n"
         "def get_config():\n"
         "    config = demo.get_config()\n"
-        "    config.heads_every = 0\n"  # takes back what the demo says
+        "    config.head_statistics_every = 0\n"  # takes back what the demo says
         "    config.keep = 2\n"
         "    config.model.score = 'scaled_dot'\n"
         "    config.averages = {}\n"
@@ -121,7 +121,7 @@ def named_in_readme() -> list[dict[str, str | None]]:
 def test_the_overrides_of_the_readme_are_found() -> None:
     named = named_in_readme()
     assert {"model.score": "additive"} in named
-    assert {"heads_every": "7"} in named
+    assert {"head_statistics_every": "7"} in named
     assert {"sharding.rules", "sharding.fsdp", "sharding.tensor"} <= set(named[0])
     known = {key for name in NAMES for key in leaves(schema_of(values_of(name)))}
     assert {key for overrides in named for key in overrides} <= known

@@ -34,7 +34,7 @@ LOGICAL_AXES = frozenset(
         "features",
         "feed_forward",
         "groups",
-        "head_depth",
+        "head_dim",
         "heads",
         "layers",
         "length",

@@ -151,8 +151,9 @@ class RunConfig:
 
     Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
-    only at the end. Every `heads_every` steps the training batch's own attention is reduced to statistics of each
-    head; 0 means never. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are kept.
+    only at the end. Every `head_statistics_every` steps the training batch's own attention is reduced to statistics of
+    each head; 0 means never. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are
+    kept.
     `pod` is the topology that the run is meant for (launch.compile proves that it fits), such as "v5e:2x2".
     """
 
@@ -166,7 +167,7 @@ class RunConfig:
     log_every: int = 50
     eval_every: int = 500
     maps_every: int = 500
-    heads_every: int = 0
+    head_statistics_every: int = 0
     checkpoint_every: int = 500
     keep: int = 2
     optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -184,8 +185,8 @@ class RunConfig:
         for name in ("eval_every", "maps_every", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise UserError(f"config.{name}={getattr(self, name)} must be at least 0 (0: only at the end)")
-        if self.heads_every < 0:
-            raise UserError(f"config.heads_every={self.heads_every} must be at least 0 (0: never)")
+        if self.head_statistics_every < 0:
+            raise UserError(f"config.head_statistics_every={self.head_statistics_every} must be at least 0 (0: never)")
         if self.checkpoint_every % self.log_every:
             raise UserError(
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "

@@ -40,13 +40,13 @@ def get_config() -> ConfigDict:
                 "feed_forward": 128,
                 "dropout": 0.0,
                 "norm_placement": "pre",
-                "longest": 24,
+                "max_length": 24,
             },
             "optimizer": {
                 "learning_rate": 1e-2,
                 "schedule": "linear",
                 "warmup": 50,
-                "clip": 1.0,
+                "clip_norm": 1.0,
             },
             "maps": {"megabytes": 20.0, "rows": 4, "top": 4},
             "pod": "cpu:1",
@@ -72,7 +72,7 @@ def reversal() -> ConfigDict:
     config.optimizer.learning_rate = 3e-3
     config.optimizer.schedule = "constant"
     config.optimizer.warmup = 0
-    config.optimizer.clip = 0.0
+    config.optimizer.clip_norm = 0.0
     return config
 
 
@@ -97,7 +97,7 @@ def stack(family: str) -> dict:
         "embedding_scale": "sqrt_width",
         "embedding_norm": False,
         "positions": "sinusoidal",
-        "longest": 32,
+        "max_length": 32,
         "dropout": 0.0,
         "attention_dropout": 0.0,
     }

@@ -6,7 +6,7 @@
 
     python -m launch.train --config=experiments/ablations/key_depth.py --workdir=runs/one
 
-There the keys alone were narrowed, and smaller keys cost 0.4 to 0.7 BLEU; here `head_depth` narrows keys and values
+There the keys alone were narrowed, and smaller keys cost 0.4 to 0.7 BLEU; here `head_dim` narrows keys and values
 together, so that what a narrow head loses may be either's. The page says by how much the arms' parameters differ.
 """
 
@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
     """The base, with the depth of a head said: width / heads."""
     config = base.get_config()
     config.name = "key_depth"
-    config.model.head_depth = 16
+    config.model.head_dim = 16
     return config
 
 
@@ -27,7 +27,7 @@ def get_ablation(ablation):
     """A quarter of the usual depth, a half, the whole, and twice as much."""
     return ablation(
         question="How deep must a head be?",
-        arms={str(depth): {"model.head_depth": depth} for depth in (4, 8, 16, 32)},
+        arms={str(depth): {"model.head_dim": depth} for depth in (4, 8, 16, 32)},
         reference="16",
         notable=0.05,
     )

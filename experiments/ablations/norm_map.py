@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
     config.model.encoder_layers = 3
     config.model.decoder_layers = 3
     config.optimizer.schedule = "constant"
-    config.optimizer.clip = 0.0
+    config.optimizer.clip_norm = 0.0
     return config
 
 

@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
     """The base, in which the farthest distance that Shaw's and T5's positions tell apart fits its lengths."""
     config = base.get_config()
     config.name = "positions"
-    config.model.furthest = 16
+    config.model.max_distance = 16
     return config
 
 

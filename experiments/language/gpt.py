@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
             "steps": 100_000,
             "eval_every": 1000,
             "maps_every": 1000,
-            "heads_every": 100,
+            "head_statistics_every": 100,
             "checkpoint_every": 1000,
             "task": {
                 "name": "language_modelling",
@@ -43,7 +43,7 @@ def get_config() -> ConfigDict:
                 "beta2": 0.95,
                 "epsilon": 1e-8,
                 "weight_decay": 0.1,
-                "clip": 1.0,
+                "clip_norm": 1.0,
             },
             "precision": {"compute": "bfloat16"},
             "pod": "v5e:4x4",

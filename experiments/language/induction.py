@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
                 "feed_forward": 128,
                 "activation": "gelu",
                 "positions": "rotary",
-                "longest": LENGTH,
+                "max_length": LENGTH,
                 "unroll": 2,
             },
             "optimizer": {
@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
                 "final": 0.1,
                 "beta2": 0.99,
                 "weight_decay": 0.01,
-                "clip": 1.0,
+                "clip_norm": 1.0,
             },
             "pod": "cpu:1",
         }

@@ -31,7 +31,7 @@ def get_config() -> ConfigDict:
                 "feed_forward": 512,
                 "norm_placement": "pre",
                 "positions": "rotary",
-                "longest": 64,
+                "max_length": 64,
                 "types": 0,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
@@ -43,7 +43,7 @@ def get_config() -> ConfigDict:
                 "schedule": "linear",
                 "warmup": 300,
                 "weight_decay": 0.01,
-                "clip": 1.0,
+                "clip_norm": 1.0,
             },
             "pod": "cpu:1",
         }

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
                 "rows": 12,
                 "test": "",
                 "prompts": ("ROMEO:",),
-                "continued": 58,
+                "max_new_tokens": 58,
             },
             "model": {
                 "family": "decoder",
@@ -36,7 +36,7 @@ def get_config() -> ConfigDict:
                 "feed_forward": 512,
                 "activation": "gelu",
                 "biases": "none",
-                "longest": 64,
+                "max_length": 64,
                 "unroll": 4,
             },
             "optimizer": {
@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
                 "warmup": 100,
                 "beta2": 0.99,
                 "weight_decay": 0.1,
-                "clip": 1.0,
+                "clip_norm": 1.0,
             },
             "pod": "cpu:1",
         }

@@ -17,8 +17,8 @@ def get_config() -> ConfigDict:
     config = shakespeare.get_config()
     config.name = "shakespeare_large"
     config.steps, config.eval_every, config.maps_every, config.checkpoint_every = 5000, 250, 1000, 1000
-    config.task.context, config.task.rows, config.task.continued = 256, 64, 200
-    config.model.update({"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "longest": 256})
+    config.task.context, config.task.rows, config.task.max_new_tokens = 256, 64, 200
+    config.model.update({"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "max_length": 256})
     config.model.update({"dropout": 0.2, "attention_dropout": 0.2, "unroll": 1})
     config.optimizer.update({"learning_rate": 1e-3, "final": 0.1})
     config.pod = "v5e:1x1"

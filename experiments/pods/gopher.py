@@ -24,5 +24,5 @@ def get_config() -> ConfigDict:
     config.task.vocabulary = 32_000
     config.accumulate = 2
     config.optimizer.update({"algorithm": "adam", "learning_rate": 4e-5, "warmup": 1500, "final": 0.1})
-    config.optimizer.update({"weight_decay": 0.0, "clip": 0.25})
+    config.optimizer.update({"weight_decay": 0.0, "clip_norm": 0.25})
     return config

@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
     config.optimizer.update({"learning_rate": 2e-4, "warmup": 358})
     config.accumulate = 8
     # Of the maps alone: statistics of the training batch would double what is compiled.
-    config.heads_every = 0
+    config.head_statistics_every = 0
     config.pod = "v5e:4x4"
     config.sharding = ConfigDict({"data": 1, "fsdp": -1, "rules": "fsdp"})
     return config

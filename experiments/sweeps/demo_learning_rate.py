@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
     config.steps = 300
     config.eval_every = 100
     config.maps_every = 0
-    config.heads_every = 0
+    config.head_statistics_every = 0
     config.checkpoint_every = 150
     config.task.tokens_per_batch = 3072
     config.model.width = 64

@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
                 "heads": 4,
                 "feed_forward": 256,
                 "dropout": 0.3,
-                "longest": 128,
+                "max_length": 128,
                 "biases": "all",
                 "unroll": 4,
             },

@@ -44,7 +44,7 @@ def get_config(size: str = "base") -> ConfigDict:
                 "heads": heads,
                 "feed_forward": feed_forward,
                 "dropout": dropout,
-                "longest": 512,
+                "max_length": 512,
             },
             "optimizer": {
                 # Equation 3 peaks at (width x warm-up)^-0.5.

@@ -164,7 +164,7 @@ def kind_of(combination: Variant) -> algebra.Kind:
         scale=spec.scale,
         temperature=spec.temperature,
         bidirectional="causal" not in combination.facts,
-        longest=LONGEST,
+        max_distance=LONGEST,
         dropout=spec.dropout,
     )
 
@@ -191,7 +191,7 @@ def parameters_of(combination: Variant, arrays: algebra.Arrays) -> Parameters:
 
     of_score, of_position = of("score."), of("position.")
     if combination.position is Position.T5:
-        of_position |= {"bidirectional": "causal" not in combination.facts, "longest": LONGEST}
+        of_position |= {"bidirectional": "causal" not in combination.facts, "max_distance": LONGEST}
     return Parameters(
         SCORES[combination.score](**of_score) if of_score else None,
         SCHEMES[combination.position](**of_position) if of_position else None,

@@ -238,7 +238,7 @@ def positions() -> dict[str, Case]:
         (Position.T5, T5, ((8, 2),), "table_PxH has shape (8, 2)", "for 4 heads"),
         (Position.T5, T5, ((2, 4),), "table_PxH has shape (2, 4)", "buckets"),
         (Position.T5, partial(T5, bidirectional=False), ((1, 4),), "table_PxH has shape (1, 4)", "buckets"),
-        (Position.T5, partial(T5, longest=2), ((8, 4),), "longest=2", "buckets"),
+        (Position.T5, partial(T5, max_distance=2), ((8, 4),), "max_distance=2", "buckets"),
         (Position.SHAW, Shaw, ((4, 8),), "keys_PxD has shape (4, 8)", "(2 clip + 1, 8)"),
         (Position.SHAW, Shaw, ((5, 7),), "keys_PxD has shape (5, 7)", "(2 clip + 1, 8)"),
         (Position.SHAW, Shaw, ((5, 8), (4, 8)), "values_PxD has shape (4, 8)", "(2 clip + 1, 8)"),

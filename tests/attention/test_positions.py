@@ -151,7 +151,7 @@ def test_alibis_bias_falls_with_the_distance() -> None:
     np.testing.assert_array_equal(found, truth)
 
 
-def published_bucket(distance: int, buckets: int, longest: int, bidirectional: bool) -> int:
+def published_bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
     """The published code of T5, a number at a time, in its float32; `distance` is of key less query."""
     bucket, before = 0, -distance
     if bidirectional:
@@ -163,20 +163,20 @@ def published_bucket(distance: int, buckets: int, longest: int, bidirectional: b
     exact = buckets // 2
     if before < exact:
         return bucket + before
-    share = np.log(np.float32(before) / np.float32(exact)) / np.float32(np.log(longest / exact))
+    share = np.log(np.float32(before) / np.float32(exact)) / np.float32(np.log(max_distance / exact))
     return bucket + min(exact + int(share * np.float32(buckets - exact)), buckets - 1)
 
 
 @pytest.mark.parametrize(
-    ("buckets", "longest", "bidirectional"),
+    ("buckets", "max_distance", "bidirectional"),
     [(32, 128, True), (32, 128, False), (16, 64, True), (8, 20, False), (10, 1000, True)],
 )
-def test_t5s_buckets_are_the_published_codes(buckets: int, longest: int, bidirectional: bool) -> None:
+def test_t5s_buckets_are_the_published_codes(buckets: int, max_distance: int, bidirectional: bool) -> None:
     def bucket(distances: jax.Array) -> jax.Array:
-        return t5_bucket(distances, buckets=buckets, longest=longest, bidirectional=bidirectional)
+        return t5_bucket(distances, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
 
     distances = np.arange(-1100, 1101)
-    truth = [published_bucket(int(distance), buckets, longest, bidirectional) for distance in distances]
+    truth = [published_bucket(int(distance), buckets, max_distance, bidirectional) for distance in distances]
     # Compiled and not: a division that a compiler rewrites would move the edges.
     for found in (bucket(jnp.asarray(distances)), jax.jit(bucket)(jnp.asarray(distances))):
         np.testing.assert_array_equal(found, truth)
@@ -188,7 +188,9 @@ def test_t5s_buckets_have_their_published_edges() -> None:
 
     def first_distances(bidirectional: bool) -> list[int]:
         distances = np.arange(1000)
-        found = np.asarray(t5_bucket(jnp.asarray(-distances), buckets=32, longest=128, bidirectional=bidirectional))
+        found = np.asarray(
+            t5_bucket(jnp.asarray(-distances), buckets=32, max_distance=128, bidirectional=bidirectional)
+        )
         assert (np.diff(found) >= 0).all()
         assert found[-1] == (15 if bidirectional else 31)
         return [int(distances[found == bucket][0]) for bucket in np.unique(found)]
@@ -196,16 +198,16 @@ def test_t5s_buckets_have_their_published_edges() -> None:
     grown = [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
     assert first_distances(bidirectional=False) == [*range(16), *grown]
     assert first_distances(bidirectional=True) == [*range(8), 8, 12, 16, 23, 32, 46, 64, 91]
-    both = t5_bucket(jnp.array([0, 1, -1, 7, 8, 500]), buckets=32, longest=128, bidirectional=True)
+    both = t5_bucket(jnp.array([0, 1, -1, 7, 8, 500]), buckets=32, max_distance=128, bidirectional=True)
     assert both.tolist() == [0, 17, 1, 23, 24, 31]
-    behind = t5_bucket(jnp.array([0, 1, 500, -1]), buckets=32, longest=128, bidirectional=False)
+    behind = t5_bucket(jnp.array([0, 1, 500, -1]), buckets=32, max_distance=128, bidirectional=False)
     assert behind.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
     table = random_arrays((8, H))[0]
-    params = T5(jnp.asarray(table, jnp.float32), bidirectional=bidirectional, longest=6)
+    params = T5(jnp.asarray(table, jnp.float32), bidirectional=bidirectional, max_distance=6)
     keys = np.arange(K)
     found = params.bias(jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], H, jnp.dtype(jnp.float32))
     assert found is not None
@@ -216,7 +218,7 @@ def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
 
 
 @pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
-@pytest.mark.parametrize("clip", [0, 1, 2, 9])
+@pytest.mark.parametrize("clip_norm", [0, 1, 2, 9])
 def test_shaws_terms_are_the_naive_equations(clip: int, positions: np.ndarray) -> None:
     """e_ij = q_i . (k_j + a^K_ij) and z_i = sum_j w_ij (v_j + a^V_ij) (Shaw et al. 2018, equations 3 and 4)."""
     q, weights, of_keys, of_values = random_arrays((B, Q, H, D), (B, H, Q, K), (2 * clip + 1, D), (2 * clip + 1, 3))

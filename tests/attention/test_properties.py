@@ -308,7 +308,7 @@ def position_parameters(random: np.random.Generator, shape: Shape, position: Pos
     size = (shape.heads, shape.depth)
     match position:
         case Position.T5:
-            return Parameters(position=T5(normal(8, shape.heads), longest=16))
+            return Parameters(position=T5(normal(8, shape.heads), max_distance=16))
         case Position.SHAW:
             return Parameters(position=Shaw(normal(5, shape.depth), normal(5, shape.value_depth)))
         case Position.TRANSFORMER_XL:

@@ -130,7 +130,7 @@ def expected_map(case: Case, given: dict[str, Any]) -> Answer:
 
 
 def small_buckets(distance: np.ndarray) -> np.ndarray:
-    """T5's eight buckets, both directions, `longest` 100: distances 0, 1, from 2 and from 2 sqrt(50) = 14.1 on."""
+    """T5's eight buckets, both directions, `max_distance` 100: distances 0, 1, from 2 and from 2 sqrt(50) = 14.1 on."""
     away = np.abs(distance)
     return np.where(distance > 0, 4, 0) + np.where(away < 2, away, np.where(away < 15, 2, 3))
 
@@ -244,7 +244,7 @@ def mask_of(case: Case) -> Mask:
 def found_by(given: dict[str, Any], mask: Mask, backend: str, case_name: str) -> Captured:
     """All statistics of a case by one path: attend() on a backend, or blocks that do not divide the lengths."""
     case = CASES[case_name]
-    position = None if given["table"] is None else T5(given["table"], longest=100)
+    position = None if given["table"] is None else T5(given["table"], max_distance=100)
     capture = Capture(("here",), maps=False, statistics=statistics_of(case))
     if backend == "small_blocks":
         scheme = Alibi() if case.position is Position.ALIBI else position

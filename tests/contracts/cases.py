@@ -38,7 +38,7 @@ TRANSLATION = {
         "heads": 2,
         "feed_forward": 32,
         "dropout": 0.0,
-        "longest": 48,
+        "max_length": 48,
     },
 }
 
@@ -52,7 +52,7 @@ LANGUAGE_MODELLING = {
         "context": 32,
         "rows": 16,
         "prompts": ("The ",),
-        "continued": 4,
+        "max_new_tokens": 4,
         "probed": 3,
         "probed_length": 12,
     },
@@ -62,13 +62,13 @@ LANGUAGE_MODELLING = {
         "layers": 2,
         "width": 16,
         "heads": 4,
-        "key_heads": 2,
+        "kv_heads": 2,
         "feed_forward": 32,
         "activation": "swiglu",
         "norm": "rms",
         "positions": "rotary_halves",
         "biases": "none",
-        "longest": 36,
+        "max_length": 36,
     },
 }
 
@@ -91,7 +91,7 @@ MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
         "feed_forward": 32,
         "dropout": 0.0,
         "attention_dropout": 0.0,
-        "longest": 32,
+        "max_length": 32,
     },
 }
 

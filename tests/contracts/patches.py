@@ -4,13 +4,13 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+from transformer.layers.transformer_config import Positions, TransformerConfig
 
 from tests.contracts.defaults import Stateless, Toy, kind, no_choice
 from transformer.attention.capture import capture_at, captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import Initialise, normal, xavier_uniform
 from transformer.layers.linear import Linear
@@ -27,7 +27,7 @@ SERVES = signature("picture", output="class")
 
 class Patches(Stateless):
     def __init__(self, keys):
-        config = BlockConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
+        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
         made = {"parameter": Parameter(), "keys": keys}
         linear = {"bias": True, "initialise": xavier_uniform, **made}
         self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), **linear)

@@ -2,13 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+from transformer.layers.transformer_config import Positions, TransformerConfig
 
 from tests.contracts.defaults import no_choice
 from transformer.attention.capture import captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Functional, Module, Parameter
@@ -20,7 +20,7 @@ WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 
 class Players(Module):
     def __init__(self, keys):
-        config = BlockConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
+        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
         same = {
             "initialise": Initialise(config.initialisation, 1, config.depth),
             "parameter": Parameter(),

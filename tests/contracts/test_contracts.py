@@ -71,7 +71,10 @@ class Trial:
         (folder / "task").mkdir()
         experiment = self.experiment(*self.adam)
         self.setting = case.assemble(experiment, folder / "task", one_device())
-        preflight(dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, heads_every=1)), self.setting)
+        preflight(
+            dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
+            self.setting,
+        )
         measured = [each for each in self.setting.task.evaluations if each.applies(self.setting.model.sites)]
         measured = [*measured[:1], *[each for each in measured[1:] if each.name == "alignment"]]
         compiled = compile_evaluations(self.setting.model, measured, self.setting.placement)

@@ -15,16 +15,16 @@ from typing import Any
 
 MEGABYTE = 1e6
 CASES: dict[str, dict[str, Any]] = {
-    "4 layers of 256, 16 rows of 256": {"layers": 4, "width": 256, "rows": 16, "longest": 256},
-    "8 layers of 512, 8 rows of 256": {"layers": 8, "width": 512, "rows": 8, "longest": 256},
+    "4 layers of 256, 16 rows of 256": {"layers": 4, "width": 256, "rows": 16, "max_length": 256},
+    "8 layers of 512, 8 rows of 256": {"layers": 8, "width": 512, "rows": 8, "max_length": 256},
     "8 layers of 512, 8 rows of 256, remat full": {
         "layers": 8,
         "width": 512,
         "rows": 8,
-        "longest": 256,
+        "max_length": 256,
         "remat": "full",
     },
-    "12 layers of 768, 4 rows of 256": {"layers": 12, "width": 768, "rows": 4, "longest": 256},
+    "12 layers of 768, 4 rows of 256": {"layers": 12, "width": 768, "rows": 4, "max_length": 256},
 }
 
 
@@ -38,17 +38,17 @@ def measure(case: str) -> dict[str, float]:
     """Predicted and measured bytes of one decoder; only in a process that has done nothing else."""
     import jax
     import jax.numpy as jnp
+    from transformer.layers.transformer_config import Remat
 
     from tests.costs.small_decoder import training
     from transformer.costs.program import read_program
-    from transformer.layers.block_config import Remat
     from transformer.models.decoder import DecoderConfig
     from transformer.training.mesh import ShardingConfig
 
     chosen = CASES[case]
     config = DecoderConfig(
         layers=chosen["layers"], width=chosen["width"], heads=chosen["width"] // 64,
-        feed_forward=4 * chosen["width"], longest=chosen["longest"], remat=Remat(chosen.get("remat", "none")),
+        feed_forward=4 * chosen["width"], max_length=chosen["max_length"], remat=Remat(chosen.get("remat", "none")),
     )  # fmt: skip
     made = training(config, ShardingConfig(), jax.devices()[:1], rows=chosen["rows"])
     compiled = made.lowered().compile()

@@ -63,7 +63,7 @@ def training(
 ) -> Training:
     """The training step of a decoder by Adam on a mesh over `devices`; nothing is computed."""
     placement = make_placement(sharding, devices)
-    shape = (rows, config.longest)
+    shape = (rows, config.max_length)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
     interface = Interface({"tokens": Input(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     model = build(config, interface, Precision(compute=compute))

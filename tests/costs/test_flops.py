@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from transformer.layers.transformer_config import Biases, Positions, Remat, TransformerConfig
 
 from transformer.attention.scores import Score
 from transformer.costs.flops import training_flops, training_flops_a_token
-from transformer.layers.block_config import Biases, BlockConfig, Positions, Remat
 from transformer.layers.feed_forward import Activation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
@@ -55,7 +55,7 @@ def batch_of(rows: int, length: int, target: int) -> Batch:
     return {"tokens": shape(length), "source": shape(length), "target": shape(target)}
 
 
-def counted(config: BlockConfig, batch: Batch) -> int:
+def counted(config: TransformerConfig, batch: Batch) -> int:
     names = ("source", "target") if isinstance(config, EncoderDecoderConfig) else ("tokens",)
     inputs = {name: batch[name] for name in names}
     interface = Interface({n: Input(x.shape) for n, x in inputs.items()}, VOCABULARIES, pad=0, begin=1, end=2)
@@ -69,34 +69,34 @@ def counted(config: BlockConfig, batch: Batch) -> int:
     return products(jax.make_jaxpr(forward)(variables, inputs).jaxpr)
 
 
-TINY: dict[str, Any] = {"width": 16, "heads": 4, "feed_forward": 24, "longest": 32}
+TINY: dict[str, Any] = {"width": 16, "heads": 4, "feed_forward": 24, "max_length": 32}
 PAIR = EncoderDecoderConfig(encoder_layers=2, decoder_layers=3, unroll=3, **TINY)
 DECODER = DecoderConfig(layers=2, **TINY)
 ENCODER = EncoderConfig(layers=2, **TINY)
 MODERN: dict[str, Any] = {
-    "key_heads": 2,
-    "head_depth": 6,
+    "kv_heads": 2,
+    "head_dim": 6,
     "activation": Activation.SWIGLU,
     "norm": Norm.RMS,
     "biases": Biases.NONE,
     "positions": Positions.ROTARY,
     "tied": False,
 }
-CONFIGS: dict[str, BlockConfig] = {
+CONFIGS: dict[str, TransformerConfig] = {
     "pair": PAIR,
     "pair-pre": dataclasses.replace(PAIR, encoder_layers=1, norm_placement=NormPlacement.PRE, biases=Biases.ALL),
     "pair-modern": dataclasses.replace(PAIR, **MODERN),
-    "pair-transformer-xl": dataclasses.replace(PAIR, positions=Positions.TRANSFORMER_XL, head_depth=3),
-    "pair-general": dataclasses.replace(PAIR, score=Score.GENERAL, head_depth=3),
-    "pair-additive": dataclasses.replace(PAIR, score=Score.ADDITIVE, key_heads=2),
+    "pair-transformer-xl": dataclasses.replace(PAIR, positions=Positions.TRANSFORMER_XL, head_dim=3),
+    "pair-general": dataclasses.replace(PAIR, score=Score.GENERAL, head_dim=3),
+    "pair-additive": dataclasses.replace(PAIR, score=Score.ADDITIVE, kv_heads=2),
     "decoder": DECODER,
     "decoder-modern": dataclasses.replace(DECODER, **MODERN),
     "decoder-windows": dataclasses.replace(DECODER, windows=(0, 3)),
-    "decoder-parallel": dataclasses.replace(DECODER, norm_placement=NormPlacement.PARALLEL, key_heads=1),
-    "decoder-shaw": dataclasses.replace(DECODER, positions=Positions.SHAW, furthest=5, head_depth=3),
+    "decoder-parallel": dataclasses.replace(DECODER, norm_placement=NormPlacement.PARALLEL, kv_heads=1),
+    "decoder-shaw": dataclasses.replace(DECODER, positions=Positions.SHAW, max_distance=5, head_dim=3),
     "decoder-t5": dataclasses.replace(DECODER, positions=Positions.T5),
     "decoder-alibi": dataclasses.replace(DECODER, positions=Positions.ALIBI),
-    **{f"decoder-{score.value}": dataclasses.replace(DECODER, score=score, head_depth=3) for score in Score},
+    **{f"decoder-{score.value}": dataclasses.replace(DECODER, score=score, head_dim=3) for score in Score},
     "encoder": ENCODER,
     "encoder-pooled": dataclasses.replace(ENCODER, head=Head.NONE, pooler=True),
     "encoder-both": dataclasses.replace(ENCODER, pooler=True, tied=False, activation=Activation.GEGLU_TANH),
@@ -104,13 +104,13 @@ CONFIGS: dict[str, BlockConfig] = {
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_formula_is_the_programs_count(config: BlockConfig) -> None:
+def test_the_formula_is_the_programs_count(config: TransformerConfig) -> None:
     batch = batch_of(3, 7, 4)
     assert operations(config, batch, VOCABULARIES).forward == counted(config, batch)
 
 
 @pytest.mark.parametrize("config", [PAIR, DECODER, ENCODER], ids=["pair", "decoder", "encoder"])
-def test_the_formula_is_the_programs_count_of_a_single_row(config: BlockConfig) -> None:
+def test_the_formula_is_the_programs_count_of_a_single_row(config: TransformerConfig) -> None:
     batch = batch_of(1, 5, 5)
     assert operations(config, batch, VOCABULARIES).forward == counted(config, batch)
 
@@ -124,14 +124,14 @@ def test_the_counter_sees_a_product_and_a_loop() -> None:
 
 
 @pytest.mark.parametrize("config", [PAIR, DECODER, ENCODER], ids=["pair", "decoder", "encoder"])
-def test_a_step_costs_three_forward_passes_padding_included(config: BlockConfig) -> None:
+def test_a_step_costs_three_forward_passes_padding_included(config: TransformerConfig) -> None:
     batch = batch_of(4, 6, 5)
     assert training_flops(config, batch, VOCABULARIES) == 3 * operations(config, batch, VOCABULARIES).forward
 
 
 def test_a_config_of_no_family_has_no_formula() -> None:
-    with pytest.raises(TypeError, match="BlockConfig is the config of no FAMILY"):
-        operations(BlockConfig(), batch_of(1, 2, 2), VOCABULARIES)
+    with pytest.raises(TypeError, match="TransformerConfig is the config of no FAMILY"):
+        operations(TransformerConfig(), batch_of(1, 2, 2), VOCABULARIES)
 
 
 def test_a_token_of_gpt2_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
@@ -173,7 +173,7 @@ def test_transformer_base_is_about_six_operations_a_parameter_and_token() -> Non
 def test_what_is_computed_again_is_counted_in_the_program(remat: Remat, changed: dict[str, Any]) -> None:
     batch = batch_of(3, 20, 20)
 
-    def of(config: BlockConfig) -> int:
+    def of(config: TransformerConfig) -> int:
         interface = Interface({"tokens": Input(batch["tokens"].shape)}, VOCABULARIES, pad=0, begin=1, end=2)
         model = build(config, interface, Precision())
         variables = jax.eval_shape(model.init, jax.random.key(0))

@@ -122,7 +122,7 @@ def test_the_peak_counts_once_what_arguments_and_outputs_share() -> None:
     assert Program(100, 40, 30, 7, 5, 0, (), (), (), "").peak == 100 + (40 - 30) + 7 + 5
 
 
-DECODER = DecoderConfig(layers=2, width=16, heads=2, feed_forward=32, longest=8)
+DECODER = DecoderConfig(layers=2, width=16, heads=2, feed_forward=32, max_length=8)
 SHARDING = ShardingConfig(fsdp=2, tensor=2, data=1, rules="fsdp+tp")
 
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Positions
 
 from tests.oracles import decoding as oracle
 from transformer.decode.beam import Beam
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
-from transformer.layers.block_config import Positions
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Model, Precision, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
@@ -70,7 +70,7 @@ def case(request: pytest.FixtureRequest) -> Case:
         dropout=0.5,  # which decoding must ignore
         norm_placement=placement,
         positions=positions,
-        longest=LENGTH + 2,
+        max_length=LENGTH + 2,
     )
     shape = Input((8, LENGTH))
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL)

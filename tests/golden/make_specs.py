@@ -20,11 +20,11 @@ from transformer.training.sharding import is_names
 from transformer.training.state import by_path
 
 FILE = Path(__file__).with_name("specs.json")
-SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "longest": 16}
+SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "max_length": 16}
 MODELS: dict[str, dict[str, Any]] = {
     "decoder": {"family": "decoder", **SMALL, "layers": 2, "tied": False, "biases": "all"},
-    "decoder, gated": {"family": "decoder", **SMALL, "layers": 2, "activation": "swiglu", "key_heads": 2},
-    "decoder, one key head": {"family": "decoder", **SMALL, "layers": 2, "key_heads": 1},
+    "decoder, gated": {"family": "decoder", **SMALL, "layers": 2, "activation": "swiglu", "kv_heads": 2},
+    "decoder, one key head": {"family": "decoder", **SMALL, "layers": 2, "kv_heads": 1},
     "decoder, Transformer-XL": {"family": "decoder", **SMALL, "layers": 2, "positions": "transformer_xl"},
     "encoder": {"family": "encoder", **SMALL, "layers": 2, "pooler": True},
     "encoder_decoder": {"family": "encoder_decoder", **SMALL, "encoder_layers": 2, "decoder_layers": 2},

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Biases
 
-from transformer.layers.block_config import Biases
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Precision, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build

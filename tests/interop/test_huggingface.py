@@ -208,7 +208,7 @@ def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
         ("gpt2", {"score": "additive"}, "config.model.score=additive is not scaled_dot"),
         ("gpt2", {"windows": (0, 4, 0)}, r"config.model.windows=\(0, 4, 0\)|config.model.windows=\[0, 4, 0\]"),
         ("gpt2", {"activation": "swiglu"}, "config.model.activation=swiglu"),
-        ("gpt2", {"key_heads": 2}, "config.model.key_heads=2 is not 4"),
+        ("gpt2", {"kv_heads": 2}, "config.model.kv_heads=2 is not 4"),
         ("llama", {"norm": "layer"}, "config.model.norm=layer is not rms"),
         ("bloom", {"feed_forward": 96}, "config.model.feed_forward=96 is not 4 x width=128"),
         ("t5", {"embedding_scale": "sqrt_width"}, "config.model.embedding_scale=sqrt_width is not none"),
@@ -236,10 +236,10 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
     fields = MODELS[family.model].config.__dataclass_fields__
     told = {key.ours for key in family.keys} | family.fixed.keys() | family.begun.keys()
     # Compared as counts where a family has no key of its own for them.
-    told |= FREE | {"key_heads", "head_depth"}
+    told |= FREE | {"kv_heads", "head_dim"}
     fixed = family.fixed.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
-    told |= set() if fixed == "t5" else {"buckets", "furthest"}
+    told |= set() if fixed == "t5" else {"buckets", "max_distance"}
     assert fields.keys() - told == set()
 
 

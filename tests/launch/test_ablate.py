@@ -46,7 +46,7 @@ SMALLEST = {
         "heads": 2,
         "feed_forward": 16,
         "norm_placement": "pre",
-        "longest": 32,
+        "max_length": 32,
     },
     "optimizer": {"learning_rate": 1e-2, "warmup": 2},
 }

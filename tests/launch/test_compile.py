@@ -22,7 +22,7 @@ def get_config(pod="cpu:2"):
         name="small", steps=10, accumulate=1, pod=pod,
         task=dict(name="language_modelling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16, rows=8,
                   test="", probed_length=8),
-        model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, longest=16, remat="none"),
+        model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=16, remat="none"),
         optimizer=dict(algorithm="adam", warmup=2),
         sharding=dict(data=-1, fsdp=1, tensor=1, sequence=1, rules="dp"),
     ))

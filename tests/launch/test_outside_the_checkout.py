@@ -17,7 +17,7 @@ from transformer.training import assembly, mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}
-SMALL = ("--config.steps=4", "--config.log_every=1", "--config.checkpoint_every=2", "--config.heads_every=2")
+SMALL = ("--config.steps=4", "--config.log_every=1", "--config.checkpoint_every=2", "--config.head_statistics_every=2")
 SMALL += ("--config.eval_every=4", "--config.maps_every=2", "--config.model.width=8")
 SORTING = ("--config=lab/config.py:sorting", *SMALL, "--config.task.rows=8")
 TRANSLATION = (

@@ -31,7 +31,7 @@ def get_config():
         },
         "model": {
             "family": "decoder", "embedding_rows": 128, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16,
-            "norm_placement": "pre", "longest": 32,
+            "norm_placement": "pre", "max_length": 32,
         },
         "optimizer": {"learning_rate": 1e-2, "warmup": 2},
     })

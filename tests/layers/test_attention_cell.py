@@ -72,7 +72,7 @@ CASES = [
     Case(AttentionCellConfig(Score.ADDITIVE, Normaliser.HARD, heads=2, depth=5)),
     Case(AttentionCellConfig(Score.CONCAT, heads=2, depth=3)),
     Case(AttentionCellConfig(Score.MLP, depth=7)),
-    Case(AttentionCellConfig(Score.LOCATION, longest=8)),
+    Case(AttentionCellConfig(Score.LOCATION, max_length=8)),
     Case(AttentionCellConfig(Score.SCALED_DOT, projection=Projection.SPLIT, heads=2)),
     Case(AttentionCellConfig(Score.ADDITIVE, projection=Projection.SPLIT, heads=3, depth=2), 5),
 ]
@@ -242,7 +242,7 @@ def test_what_does_not_fit_is_refused() -> None:
         cell_of(Case(AttentionCellConfig(Score.DOT)))
     with pytest.raises(ValueError, match="heads=4 do not divide the 6 features of the memory"):
         cell_of(Case(AttentionCellConfig(heads=4)))
-    with pytest.raises(UserError, match="score=location has a row for each key: longest=0 must be at least 1"):
+    with pytest.raises(UserError, match="score=location has a row for each key: max_length=0 must be at least 1"):
         AttentionCellConfig(Score.LOCATION)
     with pytest.raises(UserError, match="heads=0 of an attention must be at least 1"):
         AttentionCellConfig(heads=0)

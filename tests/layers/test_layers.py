@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.attention.drop import dropout
 from transformer.attention.masks import Mask
 from transformer.layers.attention import MultiHeadAttention, fill_ring, slot_positions, write_slot
-from transformer.layers.block_config import Biases, BlockConfig, Positions
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.initialisation import Initialisation, Initialise, normal, xavier_uniform
@@ -83,8 +83,8 @@ def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "equation"),
     [
-        ((("embed", 6),), (("heads", 2), ("head_depth", 5)), "bqi,ihd->bqhd"),
-        ((("heads", 2), ("head_depth", 5)), (("embed", 6),), "bqhd,hdo->bqo"),
+        ((("embed", 6),), (("heads", 2), ("head_dim", 5)), "bqi,ihd->bqhd"),
+        ((("heads", 2), ("head_dim", 5)), (("embed", 6),), "bqhd,hdo->bqo"),
     ],
 )
 def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
@@ -192,7 +192,7 @@ def test_learned_positions_are_a_table() -> None:
 
 
 def attention_of(**changes: Any) -> Functional:
-    config = BlockConfig(width=12, feed_forward=8, longest=8, positions=Positions.NONE, **changes)
+    config = TransformerConfig(width=12, feed_forward=8, max_length=8, positions=Positions.NONE, **changes)
     return Functional(
         lambda keys: MultiHeadAttention(config, cross=False, initialise=XAVIER, parameter=FLOAT32, keys=keys)
     )
@@ -203,15 +203,15 @@ def attention_of(**changes: Any) -> Functional:
     [
         ({"heads": 3}, True),
         ({"heads": 3, "biases": Biases.FEED_FORWARD}, False),
-        ({"heads": 4, "key_heads": 2, "head_depth": 5, "biases": Biases.NONE}, False),
-        ({"heads": 4, "key_heads": 1}, True),
+        ({"heads": 4, "kv_heads": 2, "head_dim": 5, "biases": Biases.NONE}, False),
+        ({"heads": 4, "kv_heads": 1}, True),
     ],
 )
 def test_multi_head_attention_is_the_oracles(changes: dict[str, Any], biased: bool) -> None:
     functional = attention_of(**changes)
     weights = jax.tree.map(lambda leaf: (leaf - 1) * 0.7, random_weights(functional))
-    heads, groups = changes["heads"], changes.get("key_heads", changes["heads"])
-    depth = changes.get("head_depth", 12 // heads)
+    heads, groups = changes["heads"], changes.get("kv_heads", changes["heads"])
+    depth = changes.get("head_dim", 12 // heads)
     assert weights["query"]["kernel"].shape == (12, heads, depth)
     assert weights["key"]["kernel"].shape == weights["value"]["kernel"].shape == (12, groups, depth)
     assert weights["output"]["kernel"].shape == (heads, depth, 12)

@@ -9,18 +9,25 @@ import numpy as np
 
 from tests.oracles import transformer as oracle
 from transformer.attention.scores import Score
-from transformer.layers.block_config import Biases, BlockConfig, Positions, Scale
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Biases, Positions, Scale, TransformerConfig
 from transformer.models import decoder, encoder, encoder_decoder
 from transformer.models.contract import Model, Precision, Variables
 from transformer.models.interface import Input, Interface
 
 PAD, BEGIN, END, VOCABULARY, LONGEST = 0, 1, 2, 13, 12
 FAMILIES = ("decoder", "encoder", "encoder_decoder")
-SMALL: dict[str, Any] = {"width": 12, "heads": 4, "feed_forward": 10, "longest": LONGEST, "buckets": 8, "furthest": 5}
+SMALL: dict[str, Any] = {
+    "width": 12,
+    "heads": 4,
+    "feed_forward": 10,
+    "max_length": LONGEST,
+    "buckets": 8,
+    "max_distance": 5,
+}
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "positions": tuple(Positions),
     "norm_placement": tuple(NormPlacement),
@@ -28,8 +35,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "biases": tuple(Biases),
     "score": (Score.SCALED_DOT, Score.DOT, Score.COSINE),
     "norm": tuple(Norm),
-    "key_heads": (None, 2, 1),
-    "head_depth": (6, 4),
+    "kv_heads": (None, 2, 1),
+    "head_dim": (6, 4),
     "windows": ((), (2,), (0, 3)),
     "tied": (True, False),
     "embedding_scale": (Scale.NONE, Scale.SQRT_WIDTH),
@@ -81,7 +88,7 @@ def cover() -> list[Arrangement]:
     return rows
 
 
-def build(family: str, precision: Precision | None = None, **changes: Any) -> tuple[Model, BlockConfig]:
+def build(family: str, precision: Precision | None = None, **changes: Any) -> tuple[Model, TransformerConfig]:
     """A small model of a family."""
     shape = Input((2, LONGEST))
     precision = precision or Precision()
@@ -114,7 +121,7 @@ def lively(model: Model, seed: int = 0, spread: float = 0.4) -> Variables:
     return Variables(jax.tree_util.tree_map_with_path(draw, model.functional.shapes()), {})
 
 
-def kind_of(config: BlockConfig) -> oracle.Kind:
+def kind_of(config: TransformerConfig) -> oracle.Kind:
     """The oracle's arrangement of a config."""
     names = [name for name in oracle.Kind._fields if hasattr(config, name)]
     return oracle.Kind(**{name: plain(getattr(config, name)) for name in names})

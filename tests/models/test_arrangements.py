@@ -179,7 +179,7 @@ def test_the_cover_has_every_value_in_every_family_and_most_pairs() -> None:
 
 
 def test_cross_attentions_keys_are_computed_once_and_never_tiled() -> None:
-    model, config = build("encoder_decoder", key_heads=2, windows=(0, 3), decoder_layers=4)
+    model, config = build("encoder_decoder", kv_heads=2, windows=(0, 3), decoder_layers=4)
     shapes = jax.eval_shape(lambda v: model.init_cache(v, {"source": SOURCE}, beams=3, length=8)[0], lively(model))
     examples, rows = len(SOURCE), 3 * len(SOURCE)
     for keys, values in shapes.examples["memory"]:

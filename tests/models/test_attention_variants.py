@@ -25,7 +25,7 @@ SITES = ("encoder/self", "decoder/self", "decoder/cross")
 
 def make(**changes: Any) -> Model:
     tiny = EncoderDecoderConfig(
-        encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=16, longest=8, **changes
+        encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=16, max_length=8, **changes
     )
     shape = Input((2, LENGTH))
     return build(tiny, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())

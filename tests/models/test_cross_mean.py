@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Cross, Positions
 
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
-from transformer.layers.block_config import Cross, Positions
 from transformer.models.contract import Model, Precision
 from transformer.models.encoder_decoder import DECODER_CROSS, EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
@@ -18,7 +18,7 @@ TARGET = np.array([[1, 8, 4, 9, PAD, PAD], [1, 3, 7, 5, 6, 4]], np.int32)
 
 
 def make(**changes: object) -> Model:
-    sizes = {"encoder_layers": 1, "decoder_layers": 2, "width": 16, "heads": 2, "feed_forward": 16, "longest": 8}
+    sizes = {"encoder_layers": 1, "decoder_layers": 2, "width": 16, "heads": 2, "feed_forward": 16, "max_length": 8}
     config = EncoderDecoderConfig(**sizes, dropout=0.0, **changes)  # type: ignore[arg-type]
     shape = Input((2, LENGTH))
     return build(config, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())

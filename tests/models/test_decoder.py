@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Positions, Remat
 
 from tests.models.arrangements import VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.layers.block_config import Positions, Remat
 from transformer.models.contract import Precision, Variables
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
@@ -39,7 +39,7 @@ def through_table(model: Any, variables: Variables, inputs: dict[str, Any]) -> n
 
 @pytest.mark.parametrize(("windows", "positions"), [((), Positions.ROTARY), ((2,), Positions.LEARNED)])
 def test_no_logit_depends_on_a_later_token_or_on_one_beyond_the_windows(windows: Any, positions: Positions) -> None:
-    model, _ = build("decoder", windows=windows, positions=positions, head_depth=4)
+    model, _ = build("decoder", windows=windows, positions=positions, head_dim=4)
     flows_TxV = through_table(model, lively(model), {"tokens": ROW}).any(axis=-1)
     expected_TxV = np.zeros_like(flows_TxV)
     for place in range(ROW.shape[1]):
@@ -66,7 +66,7 @@ PARTS = ((0, 3), (3, 5), (5, 7))
     ids=lambda value: str(getattr(value, "value", value)),
 )
 def test_a_packed_row_is_its_segments_one_by_one_in_values_and_gradients(positions: Positions, windows: Any) -> None:
-    model, config = build("decoder", positions=positions, windows=windows, key_heads=2, head_depth=4)
+    model, config = build("decoder", positions=positions, windows=windows, kv_heads=2, head_dim=4)
     variables = lively(model)
     packed = {"tokens": PACKED, "segments": SEGMENTS, "positions": PLACES}
     # The same segments as rows of their own, right-padded to one width.
@@ -242,16 +242,16 @@ def test_the_rate_of_stochastic_depth_rises_in_proportion_to_the_last_layers() -
     assert (left_out[:, :, :-1] & ~left_out[:, :, 1:]).any(axis=0).all()
 
 
-TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "longest": 8}
+TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "max_length": 8}
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"width": 10}, r"config\.model\.width=10 is not divisible by config\.model\.heads=4"),
-        ({"key_heads": 3}, r"config\.model\.key_heads=3 does not divide config\.model\.heads=4; key_heads=2 would do"),
-        ({"key_heads": 0}, r"config\.model\.key_heads=0 must be at least 1"),
-        ({"head_depth": 0}, r"config\.model\.head_depth=0 must be at least 1"),
+        ({"kv_heads": 3}, r"config\.model\.kv_heads=3 does not divide config\.model\.heads=4; kv_heads=2 would do"),
+        ({"kv_heads": 0}, r"config\.model\.kv_heads=0 must be at least 1"),
+        ({"head_dim": 0}, r"config\.model\.head_dim=0 must be at least 1"),
         ({"positions": Positions.ROTARY}, r"head depth 3 is odd; config\.model\.positions=rotary"),
         ({"positions": Positions.ROTARY_HALVES}, "head depth 3 is odd"),
         ({"positions": Positions.SINUSOIDAL, "width": 9, "heads": 3}, r"config\.model\.width=9 is odd"),
@@ -280,7 +280,7 @@ def test_a_task_that_does_not_fit_is_refused_in_one_line() -> None:
         build_decoder(config, Interface({"tokens": shape}, {"tokens": tokens}, 0, None, None), Precision())
 
     build_for(8, 20)
-    with pytest.raises(UserError, match=r"longest tokens has 9 positions.*config\.model\.longest=8"):
+    with pytest.raises(UserError, match=r"longest tokens has 9 positions.*config\.model\.max_length=8"):
         build_for(9, 20)
     with pytest.raises(UserError, match=r"config\.model\.embedding_rows=20 does not hold the task's 21 tokens"):
         build_for(8, 21)

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Positions
 
 from tests.models.arrangements import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
-from transformer.layers.block_config import Positions
 from transformer.models.contract import Aux, Cache, Model, Variables
 
 SOURCE = np.int32([[5, 9, 3, 8, 7, 2], [6, 4, 2, PAD, PAD, PAD]])

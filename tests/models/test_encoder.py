@@ -5,11 +5,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Positions
 
 from tests.models.arrangements import PAD, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.config import UserError
-from transformer.layers.block_config import Positions
 from transformer.models.contract import Variables
 from transformer.models.encoder import Head
 
@@ -65,7 +65,7 @@ def test_types_that_are_absent_are_the_first(case: Any) -> None:
 def test_the_first_rows_of_the_positions_are_never_read(case: Any) -> None:
     _, config, variables, forward = case
     table = variables.params["positions"]["table"]
-    assert table.shape == (config.longest + 2, config.width)
+    assert table.shape == (config.max_length + 2, config.width)
     moved = np.array(table)
     moved[:2] += 7
     other = Variables({**variables.params, "positions": {"table": moved}}, {})

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformer.layers.transformer_config import Biases, Positions
 
 from tests.models.arrangements import lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
-from transformer.layers.block_config import Biases, Positions
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Model, Precision, Variables, count_parameters
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
@@ -24,7 +24,7 @@ from transformer.models.interface import Input, Interface
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
 SITES = ("encoder/self", "decoder/self", "decoder/cross")
 TINY = EncoderDecoderConfig(
-    encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=24, biases=Biases.ALL, longest=16
+    encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=24, biases=Biases.ALL, max_length=16
 )
 # Every token stands in one place only, so that a row of the table's gradient is a place's.
 SOURCE = np.int32([[5, 9, 13, 20, 7, 6], [11, 4, 18, PAD, PAD, PAD], [8, PAD, PAD, PAD, PAD, PAD]])
@@ -297,7 +297,7 @@ BIG = {"width": 1024, "feed_forward": 4096, "heads": 16}
         (BIG | {"biases": Biases.ALL}, 214_245_376),
         # Two final norms, each a scale and a bias.
         ({"norm_placement": NormPlacement.PRE}, 63_045_632 + 2 * 2 * 512),
-        ({"positions": Positions.LEARNED, "longest": 100}, 63_045_632 + 100 * 512),
+        ({"positions": Positions.LEARNED, "max_length": 100}, 63_045_632 + 100 * 512),
     ],
     ids=["base", "base_bias", "big", "big_bias", "pre", "learned"],
 )
@@ -330,9 +330,9 @@ def test_heads_cost_nothing() -> None:
 
 
 def test_an_input_with_more_positions_than_the_model_is_refused() -> None:
-    with pytest.raises(UserError, match=r"longest source has 17 positions.*config\.model\.longest=16"):
-        build(TINY, interface(longest=17), Precision())
-    build(TINY, interface(longest=16), Precision())
+    with pytest.raises(UserError, match=r"longest source has 17 positions.*config\.model\.max_length=16"):
+        build(TINY, interface(max_length=17), Precision())
+    build(TINY, interface(max_length=16), Precision())
 
 
 @pytest.mark.parametrize(

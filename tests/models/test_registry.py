@@ -80,7 +80,7 @@ def test_no_size_fills_nothing() -> None:
         ),
         ({"size": "gpt2", "norm_placement": "post"}, r"norm_placement='post' contradicts .*norm_placement='pre'"),
         ({"size": "gpt3-175b", "windows": ()}, r"windows=\[\] contradicts .*windows=\[0, 128\]"),
-        ({"size": "bert-base", "key_heads": 4}, r"key_heads=4 contradicts .*key_heads=12"),
+        ({"size": "bert-base", "kv_heads": 4}, r"kv_heads=4 contradicts .*kv_heads=12"),
         ({"size": "gpt2", "widht": 768}, r"config\.model\.widht: did you mean 'width'"),
         ({"size": "gpt2", "tied": 1}, r"config\.model\.tied=1 is a int; it must be a bool"),
     ],

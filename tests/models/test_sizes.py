@@ -94,7 +94,7 @@ def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: in
         (
             "megatron-lm-8.3b",
             None,
-            {"layers": 40, "width": 1536, "feed_forward": 6144, "head_depth": 64},
+            {"layers": 40, "width": 1536, "feed_forward": 6144, "head_dim": 64},
             1_213_479_936,
         ),
     ],
@@ -123,8 +123,8 @@ def test_gophers_family_has_thirteen_squares_a_layer_and_one_vocabulary(layers: 
         layers=layers,
         width=width,
         heads=8,
-        key_heads=8,
-        head_depth=width // 8,
+        kv_heads=8,
+        head_dim=width // 8,
         feed_forward=4 * width,
     )
     leaves = [(path[-1].key, leaf.size) for path, leaf in jax.tree_util.tree_leaves_with_path(found)]
@@ -177,6 +177,6 @@ def test_a_size_fixes_its_architecture_and_nothing_of_its_training(name: str) ->
     fields = {field.name for field in dataclasses.fields(config)}
     free = {"dropout", "attention_dropout", "stochastic_depth", "backend", "remat", "unroll"}
     assert not free & set(size.values)
-    assert {"width", "heads", "key_heads", "head_depth", "feed_forward", "positions"} <= set(size.values) <= fields
+    assert {"width", "heads", "kv_heads", "head_dim", "feed_forward", "positions"} <= set(size.values) <= fields
     assert config.heads * config.depth == config.width
     assert config.groups == config.heads

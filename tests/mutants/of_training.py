@@ -46,8 +46,8 @@ TRAINING = (
     Fault(
         "clip-by-value",
         "transformer/training/optimizer.py",
-        'optax.clip_by_global_norm(hyper["clip"])',
-        'optax.clip(hyper["clip"])',
+        'optax.clip_by_global_norm(hyper["clip_norm"])',
+        'optax.clip(hyper["clip_norm"])',
         "Each number of a gradient is clipped, not its norm: updates point elsewhere.",
         ("tests/training/test_optimizer.py",),
     ),

@@ -17,7 +17,7 @@ class Kind(NamedTuple):
     """Which attention. `noise`: of a sampler in training, `B H Q K`; without it the likeliest key is taken.
 
     `kept`: which weights dropout at the rate `dropout` leaves in training, `B H Q K`; without it all.
-    `bidirectional` and `longest` are of T5's buckets.
+    `bidirectional` and `max_distance` are of T5's buckets.
     """
 
     score: str
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     scale: float | None = None
     temperature: float = 1.0
     bidirectional: bool = True
-    longest: int = 128
+    max_distance: int = 128
     noise: np.ndarray | None = None
     dropout: float = 0.0
     kept: np.ndarray | None = None
@@ -259,7 +259,7 @@ def t5_bucket(distance: int, buckets: int, kind: Kind) -> int:
     """T5's: in both directions half of the buckets are for keys behind the query, else such keys are at distance 0.
 
     Of a direction's buckets the first half hold one distance each. The edges of the others are
-    exact (longest / exact)^(j / grown), compared in whole numbers: by their power of `grown`.
+    exact (max_distance / exact)^(j / grown), compared in whole numbers: by their power of `grown`.
     """
     away, first = max(-distance, 0), 0
     if kind.bidirectional:
@@ -269,7 +269,7 @@ def t5_bucket(distance: int, buckets: int, kind: Kind) -> int:
     if away < exact:
         return first + away
     grown = buckets - exact
-    passed = [away**grown >= exact ** (grown - j) * kind.longest**j for j in range(1, grown)]
+    passed = [away**grown >= exact ** (grown - j) * kind.max_distance**j for j in range(1, grown)]
     return first + exact + sum(passed)
 
 

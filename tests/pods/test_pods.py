@@ -42,7 +42,7 @@ def experiment(**sections: Any) -> Experiment:
         "task": {"name": "language_modelling", "dataset": "nowhere", "tokenizer": "given", "vocabulary": VOCABULARY}
         | {"context": CONTEXT, "rows": ROWS, "test": "", "probed_length": 8, "batching": "packed"},
         "model": {"family": "decoder", "layers": LAYERS, "width": WIDTH, "heads": 2, "feed_forward": HIDDEN}
-        | {"longest": CONTEXT},
+        | {"max_length": CONTEXT},
         "optimizer": {"algorithm": "adam", "warmup": 2},
         "sharding": {"data": 1, "fsdp": -1, "rules": "fsdp"},
     }

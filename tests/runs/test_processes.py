@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "eval_every": 2,
     "maps_every": 2,
     "checkpoint_every": 2,
-    "heads_every": 2,
+    "head_statistics_every": 2,
     "keep": 2,
     "task": {
         "name": "language_modelling",
@@ -55,7 +55,7 @@ CONFIG: dict[str, Any] = {
         "width": 16,
         "heads": 2,
         "feed_forward": 16,
-        "longest": 16,
+        "max_length": 16,
         "dropout": 0.1,  # so that the keys matter
     },
     # Adam would make as much of the rounding of a gradient that is zero as of any other.

@@ -33,7 +33,7 @@ TINY = {
     "model.feed_forward": 12,
     "model.encoder_layers": 1,
     "model.decoder_layers": 2,
-    "model.longest": 8,
+    "model.max_length": 8,
 }
 
 

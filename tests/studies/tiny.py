@@ -37,7 +37,7 @@ BASE: dict[str, Any] = {
         "feed_forward": 16,
         "dropout": 0.0,
         "norm_placement": "pre",
-        "longest": 48,
+        "max_length": 48,
     },
     "optimizer": {"learning_rate": 1e-3, "warmup": 2},
 }

@@ -30,7 +30,7 @@ def make_task(path: Path, folder: Path, name: str, **values: Any) -> Any:
 
 
 def view_of(task: Any, family: str, **values: Any) -> View:
-    config = model_config({"family": family, "longest": 64, **SIZES, **values})
+    config = model_config({"family": family, "max_length": 64, **SIZES, **values})
     model = build_model(config, task.interface, Precision())
     return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 

@@ -216,5 +216,5 @@ def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refuse
 
 
 def test_prompts_that_the_model_has_no_room_for_are_refused(language_task: Any) -> None:
-    with pytest.raises(UserError, match=r"up to 52 tokens, more than config\.model\.longest=32"):
-        view_of(language_task, "decoder", longest=32)
+    with pytest.raises(UserError, match=r"up to 52 tokens, more than config\.model\.max_length=32"):
+        view_of(language_task, "decoder", max_length=32)

@@ -25,7 +25,7 @@ RUN: dict[str, Any] = {
     "steps": 5,
     "seed": 3,
     "log_every": 5,
-    "heads_every": 2,
+    "head_statistics_every": 2,
     "eval_every": 0,
     "maps_every": 0,
     "checkpoint_every": 5,
@@ -47,7 +47,7 @@ RUN: dict[str, Any] = {
         "heads": 2,
         "feed_forward": 32,
         "dropout": 0.1,  # so that the keys matter
-        "longest": 48,
+        "max_length": 48,
     },
     "optimizer": {"learning_rate": 0.01, "warmup": 4},
 }
@@ -79,12 +79,12 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(setting
     state_off, off = observed(setting, 1, False, step)
     state_on, on = observed(setting, 1, True, step)
     assert step._cache_size() == 1
-    assert set(on.captured) == {"encoder/self", "decoder/self", "decoder/cross"}
-    for site, captured in on.captured.items():
+    assert set(on.maps) == {"encoder/self", "decoder/self", "decoder/cross"}
+    for site, captured in on.maps.items():
         assert set(captured.sums) == set(STATISTICS)
         assert captured.weights is None
         assert all(np.asarray(count).min() > 0 for count in captured.counts.values())
-        assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(off.captured[site]))
+        assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(off.maps[site]))
     # Looking changes nothing.
     jax.tree.map(np.testing.assert_array_equal, state_on.variables.params, state_off.variables.params)
 
@@ -104,7 +104,7 @@ def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: assembly.A
     look = jax.jit(lambda variables, inputs: quiet.apply(variables, inputs, train=False, capture=capture)[1].maps)
     expected = look(variables, inputs)
     _, metrics = observed(setting._replace(model=quiet), 2, True)
-    for site, captured in metrics.captured.items():
+    for site, captured in metrics.maps.items():
         for name, mean in captured.means().items():
             np.testing.assert_allclose(mean, expected[site].means()[name], rtol=1e-5, atol=1e-5, err_msg=name)
             np.testing.assert_array_equal(captured.counts[name], expected[site].counts[name])

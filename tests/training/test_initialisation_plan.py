@@ -21,8 +21,8 @@ SOURCES = {
 }
 TARGETS = {
     "embedding/table": Leaf((20, 4), FLOAT, ("vocabulary", "embed")),
-    "layers/query/kernel": Leaf((2, 4, 2, 2), FLOAT, ("layers", "embed", "heads", "head_depth")),
-    "layers/query/bias": Leaf((2, 2, 2), FLOAT, ("layers", "heads", "head_depth")),
+    "layers/query/kernel": Leaf((2, 4, 2, 2), FLOAT, ("layers", "embed", "heads", "head_dim")),
+    "layers/query/bias": Leaf((2, 2, 2), FLOAT, ("layers", "heads", "head_dim")),
     "norm/scale": Leaf((4,), FLOAT, ("embed",)),
     "head/kernel": Leaf((4, 20), FLOAT, ("embed", "vocabulary")),
     "state/norm/count": Leaf((), "int32"),
@@ -171,7 +171,7 @@ REFUSED = {
         r"embedding/table \(24, 8\) .* differs along 2 axes from .*\(20, 4\).*'embedding/table = fresh'$",
     ),
     "layers": (
-        {"layers__query__bias": Leaf((4, 2, 2), FLOAT, ("layers", "heads", "head_depth"))},
+        {"layers__query__bias": Leaf((4, 2, 2), FLOAT, ("layers", "heads", "head_dim"))},
         ("resize *",),
         r"layers/query/bias \(4, 2, 2\) .* another number of layers than .*\(2, 2, 2\).*layers are never resized",
     ),

@@ -52,14 +52,14 @@ CONFIG: dict[str, Any] = {
         "width": 8,
         "heads": 2,
         "feed_forward": 16,
-        "longest": 16,
+        "max_length": 16,
         "tied": False,
         "output_bias": True,
     },
     "optimizer": {"learning_rate": 0.01, "warmup": 0},
     "averages": {"slow": {"kind": "exponential"}, "norms": {"kind": "exponential", "patterns": ("*norm*",)}},
 }
-LARGER = CONFIG["model"] | {"embedding_rows": 264, "longest": 14}
+LARGER = CONFIG["model"] | {"embedding_rows": 264, "max_length": 14}
 RESIZE = ("resize embedding/table", "resize unembedding/*", "resize output_bias/*", "resize positions/table")
 
 

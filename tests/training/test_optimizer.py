@@ -93,7 +93,7 @@ def test_clipping_bounds_the_global_norm(norm: float, kept: float) -> None:
     gradients = {path: random.normal(size=leaf.shape) for path, leaf in PARAMETERS.items()}
     scale = norm / math.sqrt(sum(np.square(leaf).sum() for leaf in gradients.values()))
     gradients = {path: jnp.float32(scale * leaf) for path, leaf in gradients.items()}
-    updates = update(gradients, algorithm=Algorithm.SGD, beta1=0.0, clip=0.5)
+    updates = update(gradients, algorithm=Algorithm.SGD, beta1=0.0, clip_norm=0.5)
     for path, leaf in gradients.items():
         np.testing.assert_allclose(updates[path], -0.1 * leaf * kept / norm, rtol=1e-5)
 
@@ -111,9 +111,9 @@ def test_momentum_adds_up() -> None:
 
 NUMBERS = {"learning_rate": 0.3, "warmup": 5, "beta1": 0.7, "beta2": 0.9, "epsilon": 1e-4}
 RULES = {
-    "adam": OptimizerConfig(final=0.2, clip=0.6, schedule=Schedule.COSINE, **NUMBERS),
+    "adam": OptimizerConfig(final=0.2, clip_norm=0.6, schedule=Schedule.COSINE, **NUMBERS),
     "adamw": OptimizerConfig(Algorithm.ADAMW, weight_decay=0.2, **NUMBERS),
-    "sgd": OptimizerConfig(Algorithm.SGD, 0.3, Schedule.CONSTANT, warmup=5, beta1=0.7, clip=0.6),
+    "sgd": OptimizerConfig(Algorithm.SGD, 0.3, Schedule.CONSTANT, warmup=5, beta1=0.7, clip_norm=0.6),
 }
 
 
@@ -142,7 +142,7 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
 
 
 def test_what_is_zero_is_no_number() -> None:
-    assert "clip" not in hyper_of(OptimizerConfig())
+    assert "clip_norm" not in hyper_of(OptimizerConfig())
     assert "weight_decay" not in hyper_of(OptimizerConfig(Algorithm.ADAMW))
     assert "beta1" not in hyper_of(OptimizerConfig(Algorithm.SGD, beta1=0.0))
     assert "final" not in hyper_of(OptimizerConfig())
@@ -151,7 +151,7 @@ def test_what_is_zero_is_no_number() -> None:
 
 def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
     # A clip that nothing reaches: it has to fit the type of the gradients all the same.
-    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.9, beta2=0.999, clip=1e6)
+    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.9, beta2=0.999, clip_norm=1e6)
     rule, hyper = make_optimizer(config, STEPS), hyper_of(config)
     m = v = np.zeros(4)
     for kind, digits in ((jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)):
@@ -174,7 +174,7 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
     [
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
         ({"warmup": -1}, "warmup=-1"),
-        ({"clip": -0.5}, "clip=-0.5"),
+        ({"clip_norm": -0.5}, "clip_norm=-0.5"),
         ({"weight_decay": 0.1}, "weight_decay=0.1 acts with algorithm=adamw alone; algorithm is adam"),
     ],
 )

@@ -51,7 +51,7 @@ def with_sites(*sites: Site) -> Model:
 
 def changed(change: Callable[[Any], Any]) -> Model:
     model = toy_model()
-    return Changed(model.functional, model.sites, model.longest, change)
+    return Changed(model.functional, model.sites, model.max_length, change)
 
 
 def site(**changes: Any) -> Site:
@@ -160,7 +160,7 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
     ),
     "a loss that forgets view.capture": (
         lambda: (altered(objectives=loss_of(blind)), toy_model()),
-        r"config.heads_every asks .* but no objective of this task \(classify\) passes view.capture",
+        r"config.head_statistics_every asks .* but no objective of this task \(classify\) passes view.capture",
     ),
     "a loss of several numbers": (
         lambda: (altered(objectives=loss_that(lambda value, aux: (value[None], aux))), toy_model()),

@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
         "context": 32,
         "rows": 4,
         "prompts": ("the ", "of "),
-        "continued": 4,
+        "max_new_tokens": 4,
         "probed": 3,
         "probed_length": 12,
     },
@@ -53,7 +53,7 @@ CONFIG: dict[str, Any] = {
         "heads": 2,
         "feed_forward": 32,
         "dropout": 0.1,  # so that the keys matter
-        "longest": 36,
+        "max_length": 36,
     },
     "optimizer": {"learning_rate": 0.01, "warmup": 4},
     "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},

@@ -86,8 +86,8 @@ def test_a_config_without_sections_is_refused():
 def test_a_key_that_departs_from_the_size_leaves_the_rest_as_the_size_has_it():
     before = resolved(SIZED)
     for base in (SIZED, resolve(SIZED).to_config()):
-        after = resolved(with_overrides(base, {"model.heads": 4, "model.head_depth": 128, "model.key_heads": None}))
-        changes = {"model.heads": 4, "model.head_depth": 128, "model.key_heads": None, "model.size": None}
+        after = resolved(with_overrides(base, {"model.heads": 4, "model.head_dim": 128, "model.kv_heads": None}))
+        changes = {"model.heads": 4, "model.head_dim": 128, "model.kv_heads": None, "model.size": None}
         assert after == before | changes
         assert resolved(with_overrides(base, {"model.heads": 8, "model.dropout": 0.5})) == before | {
             "model.dropout": 0.5

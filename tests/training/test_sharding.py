@@ -73,7 +73,7 @@ def model() -> Model:
     shape = Input((ROWS, LENGTH))
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
     config = EncoderDecoderConfig(
-        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, longest=LENGTH
+        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, max_length=LENGTH
     )
     return build(config, interface, Precision())
 
@@ -196,7 +196,7 @@ def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
     shape = Input((ROWS, LENGTH))
     interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
     config = EncoderDecoderConfig(
-        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, key_heads=1, feed_forward=32, longest=LENGTH
+        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, kv_heads=1, feed_forward=32, max_length=LENGTH
     )
     model = build(config, interface, Precision())
     found = by_path(state_shardings(model, abstract_state(model), on(TENSOR, 8)).variables.params)
@@ -213,7 +213,7 @@ def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
         ({"expert": -1}, r"config\.sharding\.data and config\.sharding\.expert are both -1"),
         ({"tensor": 0}, r"config\.sharding\.tensor=0 must be at least 1, or -1"),
         ({"fsdp": -1, "rules": "fsdp"}, r"config\.sharding\.data and config\.sharding\.fsdp are both -1"),
-        ({"largest_whole": 0.0}, r"config\.sharding\.largest_whole=0\.0 must be above 0 megabytes"),
+        ({"replicate_below_mb": 0.0}, r"config\.sharding\.replicate_below_mb=0\.0 must be above 0 megabytes"),
         ({"attention": "rings"}, r"config\.sharding\.attention='rings' is unknown: did you mean 'ring'\?"),
         ({"model": 2}, r"unknown key config\.sharding\.model"),
     ],

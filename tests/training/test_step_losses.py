@@ -62,7 +62,7 @@ def test_a_models_own_loss_is_a_mean_over_the_whole_update(accumulate: int, tmp_
 
 
 def test_each_objective_descends_by_its_own_optimiser(tmp_path: Path) -> None:
-    experiment = experiment_of(toy("two_players", "players"), critic={"learning_rate": 0.01, "clip": 0.1})
+    experiment = experiment_of(toy("two_players", "players"), critic={"learning_rate": 0.01, "clip_norm": 0.1})
     assert experiment.optimizer_of("generator").learning_rate == RATE
     assert experiment.to_config()["optimizers"]["critic"]["learning_rate"] == 0.01
     setting = assemble(experiment, tmp_path, one_device())

@@ -36,7 +36,7 @@ CONFIG: dict[str, Any] = {
     "log_every": 1,
     "eval_every": 2,
     "maps_every": 1,
-    "heads_every": 1,
+    "head_statistics_every": 1,
     "checkpoint_every": SAVED,
     "task": {
         "name": "language_modelling",
@@ -55,7 +55,7 @@ CONFIG: dict[str, Any] = {
         "heads": 2,
         "feed_forward": 16,
         "dropout": 0.1,  # so that the keys matter
-        "longest": 16,
+        "max_length": 16,
     },
     "optimizer": {"learning_rate": 0.01, "warmup": 4},
 }

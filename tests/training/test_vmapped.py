@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {
     "log_every": 2,
     "eval_every": 4,
     "maps_every": 4,
-    "heads_every": 2,
+    "head_statistics_every": 2,
     "checkpoint_every": SAVED,
     "keep": 2,
     "task": {
@@ -55,9 +55,9 @@ CONFIG: dict[str, Any] = {
         "feed_forward": 32,
         "dropout": 0.1,  # so that the keys matter
         "biases": "none",  # that of the keys has no gradient but rounding, which Adam blows up
-        "longest": 36,
+        "max_length": 36,
     },
-    "optimizer": {"learning_rate": 0.01, "warmup": 4, "schedule": "linear", "clip": 1.0},
+    "optimizer": {"learning_rate": 0.01, "warmup": 4, "schedule": "linear", "clip_norm": 1.0},
     "averages": {"slow": {"kind": "exponential"}},
 }
 LANES = {"one": {}, "two": {"seed": 2, "optimizer": {**CONFIG["optimizer"], "learning_rate": 0.03}}}
@@ -235,9 +235,11 @@ def test_programs_are_equal_but_for_what_a_state_holds() -> None:
     program = vmapped.program_of(RUNS["one"])
     assert {vmapped.program_of(run) for run in RUNS.values()} == {program}
     optimizer = CONFIG["optimizer"]
-    assert vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "final": 0.1, "clip": 2.0})) == program
+    assert (
+        vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "final": 0.1, "clip_norm": 2.0})) == program
+    )
     for changes in (
-        {"optimizer": {**optimizer, "clip": 0.0}},
+        {"optimizer": {**optimizer, "clip_norm": 0.0}},
         {"optimizer": {**optimizer, "algorithm": "adamw"}},
         {"model": {**CONFIG["model"], "dropout": 0.0}},
         {"steps": 9},

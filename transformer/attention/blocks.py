@@ -35,11 +35,11 @@ class Sizes:
     depth: int
     key_depth: int
     hidden: int
-    longest: int
+    max_length: int
     width: int = 0
     rotary_base: float = 10000.0
     buckets: int = 0
-    furthest: int = 0
+    max_distance: int = 0
     bidirectional: bool = False
 
 

@@ -140,12 +140,12 @@ class Alibi(PositionScheme):
 class T5(PositionScheme):
     """A bias b_h[bucket(j - i)] for each bucket of distance and each head (Raffel et al. 2020, section 2.1).
 
-    `longest`: distances from this one on share the last bucket.
+    `max_distance`: distances from this one on share the last bucket.
     """
 
     table_PxH: Float[Array, "P H"] = array("positions", "heads")
     bidirectional: bool = static(default=True)
-    longest: int = static(default=128)
+    max_distance: int = static(default=128)
 
     parameters = "required"
     biases = True
@@ -157,7 +157,7 @@ class T5(PositionScheme):
 
     @classmethod
     def of(cls, arrays: Sequence[Array], sizes: Sizes) -> "T5":
-        return cls(arrays[0], sizes.bidirectional, sizes.furthest)
+        return cls(arrays[0], sizes.bidirectional, sizes.max_distance)
 
     def check(self, q: Array, value_depth: int | None) -> None:
         heads, shape, least = q.shape[2], self.table_PxH.shape, 4 if self.bidirectional else 2
@@ -166,9 +166,10 @@ class T5(PositionScheme):
                 f"params.position.table_PxH has shape {shape}; it needs at least {least} buckets for {heads} heads"
             )
         exact = shape[0] // least
-        if self.longest <= exact:
+        if self.max_distance <= exact:
             raise ValueError(
-                f"params.position.longest={self.longest} must be above {exact}, the distances that have buckets alone"
+                f"params.position.max_distance={self.max_distance} must be above {exact}, the "
+                "distances that have buckets alone"
             )
 
     def bias(
@@ -178,7 +179,7 @@ class T5(PositionScheme):
             key_positions - query_positions[:, :, None],
             buckets=self.table_PxH.shape[0],
             bidirectional=self.bidirectional,
-            longest=self.longest,
+            max_distance=self.max_distance,
         )
         return jnp.moveaxis(self.table_PxH[bucket_BxQxK], -1, 1).astype(dtype)
 
@@ -205,17 +206,17 @@ class Shaw(_InTheDotProduct):
     Embeddings of the distances -C ... C, P = 2C + 1, for keys and, where given, for values; shared by the heads.
     """
 
-    keys_PxD: Float[Array, "P D"] = array("positions", "head_depth")
-    values_PxD: Float[Array, "P Dv"] | None = array("positions", "head_depth", default=None)
+    keys_PxD: Float[Array, "P D"] = array("positions", "head_dim")
+    values_PxD: Float[Array, "P Dv"] | None = array("positions", "head_dim", default=None)
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
-        shape, axes = (2 * sizes.furthest + 1, sizes.depth), ("positions", "head_depth")
+        shape, axes = (2 * sizes.max_distance + 1, sizes.depth), ("positions", "head_dim")
         return {name: Weight(shape, axes, normal(sizes.depth**-0.5)) for name in ("keys", "values")}
 
     @classmethod
     def operations(cls, sizes: Sizes, length: int) -> tuple[int, int]:
-        return 2 * length * (2 * sizes.furthest + 1) * sizes.heads * sizes.depth * 2, 0
+        return 2 * length * (2 * sizes.max_distance + 1) * sizes.heads * sizes.depth * 2, 0
 
     def check(self, q: Array, value_depth: int | None) -> None:
         tables = {"keys_PxD": (self.keys_PxD, q.shape[3]), "values_PxD": (self.values_PxD, value_depth)}
@@ -258,15 +259,15 @@ class TransformerXL(_InTheDotProduct):
     W_kR, u and v: the projection of a wave of width E, and the biases of content and position.
     """
 
-    weight_ExHxD: Float[Array, "E H D"] = array("embed", "heads", "head_depth")
-    content_HxD: Float[Array, "H D"] = array("heads", "head_depth")
-    position_HxD: Float[Array, "H D"] = array("heads", "head_depth")
+    weight_ExHxD: Float[Array, "E H D"] = array("embed", "heads", "head_dim")
+    content_HxD: Float[Array, "H D"] = array("heads", "head_dim")
+    position_HxD: Float[Array, "H D"] = array("heads", "head_dim")
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
         width, heads, depth = sizes.width, sizes.heads, sizes.depth
-        bias = Weight((heads, depth), ("heads", "head_depth"), zeros)
-        matrix = Weight((width, heads, depth), ("embed", "heads", "head_depth"), xavier_uniform(width, heads * depth))
+        bias = Weight((heads, depth), ("heads", "head_dim"), zeros)
+        matrix = Weight((width, heads, depth), ("embed", "heads", "head_dim"), xavier_uniform(width, heads * depth))
         return {"weight": matrix, "content": bias, "position": bias}
 
     @classmethod
@@ -336,11 +337,11 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " H"]:
 
 
 def t5_bucket(
-    distance: Int[Array, "*shape"], *, buckets: int, bidirectional: bool, longest: int
+    distance: Int[Array, "*shape"], *, buckets: int, bidirectional: bool, max_distance: int
 ) -> Int[Array, "*shape"]:
     """The bucket of key position - query position (Raffel et al. 2020, section 2.1, and its code).
 
-    Half of the buckets hold one distance each, the other half grow in proportion up to `longest`, beyond which all
+    Half of the buckets hold one distance each, the other half grow in proportion up to `max_distance`, beyond which all
     share the last. `bidirectional` gives half of all buckets to keys behind the query; without it such keys count
     as distance 0.
     """
@@ -354,7 +355,7 @@ def t5_bucket(
     exact = buckets // 2
     # float32, as in the published code: the edges of the buckets are part of the published weights.
     ratio = jnp.maximum(away, 1).astype(jnp.float32) / exact
-    grown = exact + (jnp.log(ratio) / math.log(longest / exact) * (buckets - exact)).astype(distance.dtype)
+    grown = exact + (jnp.log(ratio) / math.log(max_distance / exact) * (buckets - exact)).astype(distance.dtype)
     return offset + jnp.where(away < exact, away, jnp.minimum(grown, buckets - 1))
 
 

@@ -271,8 +271,8 @@ class Location(ScoreFunction):
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
-        matrix = _matrix(sizes, sizes.depth, sizes.longest)
-        return {"weight": matrix._replace(axes=("heads", "head_depth", "positions"))}
+        matrix = _matrix(sizes, sizes.depth, sizes.max_length)
+        return {"weight": matrix._replace(axes=("heads", "head_dim", "positions"))}
 
     def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         return {"weight_HxDxN": (q[2], q[3], max(self.weight_HxDxN.shape[-1], k[1]))}
@@ -318,12 +318,12 @@ def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array,
 
 
 def _matrix(sizes: Sizes, rows: int, columns: int) -> Weight:
-    axes = ("heads", "head_depth", "head_depth")
+    axes = ("heads", "head_dim", "head_dim")
     return Weight((sizes.heads, rows, columns), axes, xavier_uniform(rows, columns))
 
 
 def _vector(sizes: Sizes) -> Weight:
-    return Weight((sizes.heads, sizes.hidden), ("heads", "head_depth"), xavier_uniform(sizes.hidden, 1))
+    return Weight((sizes.heads, sizes.hidden), ("heads", "head_dim"), xavier_uniform(sizes.hidden, 1))
 
 
 def _unit(x: Array) -> Array:

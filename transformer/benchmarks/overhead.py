@@ -90,7 +90,7 @@ def measure_capture(
     batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.placement)
     sites = tuple(site.name for site in setting.model.sites)
     capture = Capture(sites, rows=rows, statistics=tuple(STATISTICS.values()))
-    unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, heads_every=0))
+    unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=0))
     plain, capturing = compile_step(unobserved, setting), compile_step(unobserved, setting, capture)
     kinds = ((plain, False), (capturing, False), (capturing, True))
     key = jax.random.key(experiment.run.seed)

@@ -79,7 +79,7 @@ class MarianTokenizer:
 
     @property
     def end(self) -> int:
-        """Ends a sentence."""
+        """TokenEnds a sentence."""
         return self.numbers[_END]
 
     @property

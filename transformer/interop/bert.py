@@ -12,7 +12,7 @@ _KEYS = (
     Key("num_hidden_layers", "layers"),
     Key("num_attention_heads", "heads"),
     Key("intermediate_size", "feed_forward"),
-    Key("longest", "longest"),
+    Key("max_length", "max_length"),
     Key("position_offset", "position_offset"),
     Key("type_vocab_size", "types", 2),
     Key("layer_norm_eps", "norm_epsilon", 1e-12),
@@ -85,14 +85,14 @@ def _publish_heads(config: Config, bare: str) -> Config:
 
 
 def _simplify_bert(config: Config, names: Names) -> Config:
-    longest = config.get("max_position_embeddings")
-    simplified = {**config, "longest": longest, "position_offset": 0}
+    max_length = config.get("max_position_embeddings")
+    simplified = {**config, "max_length": max_length, "position_offset": 0}
     return _heads(simplified, names, "bert", "cls.predictions.transform.dense.weight")
 
 
 def _publish_bert(config: Config) -> Config:
-    rest = {name: value for name, value in config.items() if name not in ("longest", "position_offset")}
-    return _publish_heads({**rest, "max_position_embeddings": config["longest"]}, "BertModel")
+    rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
+    return _publish_heads({**rest, "max_position_embeddings": config["max_length"]}, "BertModel")
 
 
 BERT = Family(
@@ -122,14 +122,16 @@ BERT = Family(
 def _simplify_roberta(config: Config, names: Names) -> Config:
     # Position 0 has the row behind the padding token's number.
     offset = config.get("pad_token_id", 1) + 1
-    longest = config.get("max_position_embeddings", 512) - offset
-    return _heads({**config, "longest": longest, "position_offset": offset}, names, "roberta", "lm_head.dense.weight")
+    max_length = config.get("max_position_embeddings", 512) - offset
+    return _heads(
+        {**config, "max_length": max_length, "position_offset": offset}, names, "roberta", "lm_head.dense.weight"
+    )
 
 
 def _publish_roberta(config: Config) -> Config:
     offset = config["position_offset"]
-    rest = {name: value for name, value in config.items() if name not in ("longest", "position_offset")}
-    positions = {"max_position_embeddings": config["longest"] + offset, "pad_token_id": offset - 1}
+    rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
+    positions = {"max_position_embeddings": config["max_length"] + offset, "pad_token_id": offset - 1}
     return _publish_heads({**rest, **positions}, "RobertaModel")
 
 

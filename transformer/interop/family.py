@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.config import UserError, to_config
 from transformer.interop.layouts import Layout
-from transformer.layers.block_config import BlockConfig
+from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.registry import name_of
 
 Config = dict[str, Any]
@@ -153,7 +153,7 @@ class Family:
         section = {"family": self.model, **self.fixed, **self.begun}
         return section | {key.ours: key.read(plain) for key in self.keys}
 
-    def write_config(self, model: BlockConfig, rows: int) -> Config:
+    def write_config(self, model: TransformerConfig, rows: int) -> Config:
         """Their config.json of our model with `rows` rows in its embedding.
 
         Errors: UserError listing what this arrangement cannot express.
@@ -167,7 +167,7 @@ class Family:
             for name, value in self.fixed.items()
             if ours[name] != value
         ]
-        for name, usual in (("key_heads", model.heads), ("head_depth", model.width // model.heads)):
+        for name, usual in (("kv_heads", model.heads), ("head_dim", model.width // model.heads)):
             if name not in listed and ours[name] != usual:
                 faults.append(f"config.model.{name}={ours[name]} is not {usual}")
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
@@ -193,12 +193,12 @@ class Inexpressible(UserError):
         self.faults = faults
 
 
-def comparable(model: BlockConfig) -> Config:
+def comparable(model: TransformerConfig) -> Config:
     """The fields of a config with equal values for equal models."""
     windows = model.windows if any(model.windows) else ()
     uniform = windows[:1] if len(set(windows)) == 1 else windows
     return to_config(model) | {
-        "key_heads": model.groups,
-        "head_depth": model.depth,
+        "kv_heads": model.groups,
+        "head_dim": model.depth,
         "windows": uniform,
     }

@@ -13,7 +13,7 @@ from transformer.interop import bert, gpt, llama, marian, t5, tensor_files
 from transformer.interop.family import Config, Family, Inexpressible
 from transformer.interop.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.interop.tensor_files import FLOATS, Tensor
-from transformer.layers.block_config import BlockConfig
+from transformer.layers.transformer_config import TransformerConfig
 from transformer.models import registry
 from transformer.models.contract import Model, Precision, PyTree
 from transformer.models.interface import Interface
@@ -55,7 +55,7 @@ def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
 
 
 def write_folder(
-    folder: Path, model: BlockConfig, params: PyTree, tokens: Mapping[str, int | None] | None = None
+    folder: Path, model: TransformerConfig, params: PyTree, tokens: Mapping[str, int | None] | None = None
 ) -> Family:
     """Write config.json and model.safetensors of a model of ours into a new folder, and return their family.
 
@@ -76,7 +76,7 @@ def write_folder(
     return family
 
 
-def express(model: BlockConfig, params: PyTree) -> tuple[Family, Config, list[Slot]]:
+def express(model: TransformerConfig, params: PyTree) -> tuple[Family, Config, list[Slot]]:
     """The arrangement of Hugging Face's that a model of ours is, its config.json, and its tensors.
 
     Errors: UserError naming what the nearest arrangement cannot express.
@@ -121,7 +121,7 @@ def claim_folder(folder: Path, flag: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def build_model(config: BlockConfig, vocabulary: int, precision: Precision) -> Model:
+def build_model(config: TransformerConfig, vocabulary: int, precision: Precision) -> Model:
     """A model of ours without a task, to describe its parameters."""
     interface = Interface({}, {"tokens": vocabulary, "joint": vocabulary}, pad=0, begin=0, end=0)
     return registry.build(config, interface, precision)

@@ -52,7 +52,7 @@ MARIAN = Family(
         Key("decoder_layers", "decoder_layers"),
         Key("encoder_attention_heads", "heads"),
         Key("encoder_ffn_dim", "feed_forward"),
-        Key("max_position_embeddings", "longest", 1024),
+        Key("max_position_embeddings", "max_length", 1024),
         Key("dropout", "dropout", 0.1),
         Key("attention_dropout", "attention_dropout", 0.0),
         Key("activation_function", "activation", "gelu", ACTIVATIONS),

@@ -118,7 +118,7 @@ def config_of(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting, *, na
     model, rows = foreign.model, foreign.model["embedding_rows"]
     if tokenizer.vocabulary > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
-    context = min(fitting.context, model["longest"])
+    context = min(fitting.context, model["max_length"])
     return {
         "name": name,
         "seed": fitting.seed,
@@ -134,7 +134,7 @@ def config_of(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting, *, na
             "beta2": 0.999,
             "epsilon": 1e-8,
             "weight_decay": 0.01,
-            "clip": 1.0,
+            "clip_norm": 1.0,
         },
     }
 
@@ -163,7 +163,7 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     checkpoints, step = run.checkpoint(step)
     params = checkpoints.restore_part(step, model.functional.shapes(), ("variables", "params"))
     family = write_folder(target, experiment.model, params, _token_keys(experiment, tokenizer))
-    _write_tokenizer(directory.path, target, tokenizer, experiment.model.longest)
+    _write_tokenizer(directory.path, target, tokenizer, experiment.model.max_length)
     return Converted(family.model_type, count_parameters(params), (f"step {step}",))
 
 
@@ -174,18 +174,18 @@ def _token_keys(experiment: Experiment, tokenizer: AnyTokenizer) -> dict[str, in
     return {**keys, "bos_token_id": tokenizer.begin}
 
 
-def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, longest: int) -> None:
+def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int) -> None:
     for name in _TOKENIZER_FILES:
         if (run / name).is_file():
             shutil.copyfile(run / name, target / name)
     if isinstance(tokenizer, Tokenizer):
-        write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, longest))
+        write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length))
 
 
-def tokenizer_config(tokenizer: Tokenizer, longest: int) -> Mapping[str, Any]:
+def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> Mapping[str, Any]:
     """The content of tokenizer_config.json: the special tokens by role."""
     tokens = {role: getattr(tokenizer, role) for role in _SPECIAL}
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
     # config.json may name a token number that the tokenizer lacks.
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest, **roles}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, **roles}

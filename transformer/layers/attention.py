@@ -16,10 +16,10 @@ from transformer.attention.scores import SCORES
 from transformer.attention.spec import Parameters
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
-from transformer.layers.block_config import Biases, BlockConfig, Cross, Positions
 from transformer.layers.initialisation import Initialise, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.transformer_config import Biases, Cross, Positions, TransformerConfig
 
 # The name by which a rematerialisation policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"
@@ -34,17 +34,19 @@ class MultiHeadAttention(Module):
     over another sequence (`cross`) has no relative positions.
     """
 
-    def __init__(self, config: BlockConfig, *, cross: bool, initialise: Initialise, parameter: Parameter, keys: Keys):
+    def __init__(
+        self, config: TransformerConfig, *, cross: bool, initialise: Initialise, parameter: Parameter, keys: Keys
+    ):
         model = (("embed", config.width),)
-        heads = (("heads", config.heads), ("head_depth", config.depth))
-        groups = (("groups", config.groups), ("head_depth", config.depth))
+        heads = (("heads", config.heads), ("head_dim", config.depth))
+        groups = (("groups", config.groups), ("head_dim", config.depth))
         linear = functools.partial(Linear, bias=config.biases is Biases.ALL, parameter=parameter, keys=keys)
         self.query = linear(model, heads, initialise=functools.partial(initialise, Role.QUERY))
         self.key = linear(model, groups, initialise=functools.partial(initialise, Role.KEY))
         self.value = linear(model, groups, initialise=functools.partial(initialise, Role.VALUE))
         self.output = linear(heads, model, initialise=functools.partial(initialise, Role.OUTPUT))
         self.score = TrainedScore(
-            config.score, config.heads, config.depth, config.longest, parameter=parameter, keys=keys
+            config.score, config.heads, config.depth, config.max_length, parameter=parameter, keys=keys
         )
         position = Position.NONE if cross else config.positions.within_attention
         self.spec = config.spec(position)

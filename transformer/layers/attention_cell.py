@@ -57,10 +57,10 @@ class AttentionCellConfig:
     """The attention of a recurrent decoder; the defaults are Bahdanau et al. 2015, appendix A.1.2.
 
     `depth`: features of a projected head, and of the hidden layer of additive, concat and mlp; 0: as many as each head
-    has of the query. `longest`: the keys that the score location has rows for, 0 where another score is meant.
+    has of the query. `max_length`: the keys that the score location has rows for, 0 where another score is meant.
     `reweighting` gaussian needs a mask with window and centre at each call.
 
-    Errors: UserError for heads below 1, or the score location without `longest`.
+    Errors: UserError for heads below 1, or the score location without `max_length`.
     """
 
     score: Score = Score.ADDITIVE
@@ -69,14 +69,14 @@ class AttentionCellConfig:
     projection: Projection = Projection.SHARED
     heads: int = 1
     depth: int = 0
-    longest: int = 0
+    max_length: int = 0
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.depth < 0:
             raise UserError(f"heads={self.heads} of an attention must be at least 1, depth={self.depth} at least 0")
-        if SCORES[self.score].indexed and self.longest < 1:
+        if SCORES[self.score].indexed and self.max_length < 1:
             raise UserError(
-                f"score={self.score.value} has a row for each key: longest={self.longest} must be at least 1"
+                f"score={self.score.value} has a row for each key: max_length={self.max_length} must be at least 1"
             )
 
 
@@ -133,7 +133,7 @@ class AttentionCell(Module):
         def projected(size: int) -> Linear | None:
             if not split:
                 return None
-            outputs = (("groups", heads), ("head_depth", depth))
+            outputs = (("groups", heads), ("head_dim", depth))
             made: dict[str, Any] = {"initialise": initialise, "parameter": parameter, "keys": keys}
             return Linear((("embed", size),), outputs, bias=False, **made)
 
@@ -142,7 +142,7 @@ class AttentionCell(Module):
             config.score,
             heads,
             depth,
-            config.longest,
+            config.max_length,
             key_depth=depth if split else memory_width // heads,
             hidden=config.depth or None,
             parameter=parameter,

@@ -8,8 +8,8 @@ from jaxtyping import Array
 from transformer.attention.blocks import Sizes, Weight
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction
-from transformer.layers.block_config import BlockConfig
 from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.transformer_config import TransformerConfig
 
 
 class _Trained(Module):
@@ -35,7 +35,7 @@ class TrainedScore(_Trained):
     """The trained part of a score between queries of `depth` and keys of `key_depth`: empty for the dot products.
 
     `hidden` is the width of a score's hidden layer; this and `key_depth` are the queries' depth unless given.
-    `longest`: the keys that a score by location has rows for.
+    `max_length`: the keys that a score by location has rows for.
 
     Errors: ValueError for an inner product of queries and keys of two depths.
     """
@@ -45,7 +45,7 @@ class TrainedScore(_Trained):
         score: Score,
         heads: int,
         depth: int,
-        longest: int,
+        max_length: int,
         *,
         key_depth: int | None = None,
         hidden: int | None = None,
@@ -53,7 +53,7 @@ class TrainedScore(_Trained):
         keys: Keys,
         head_axis: str = "heads",
     ):
-        self.score, self.sizes = score, Sizes(heads, depth, key_depth or depth, hidden or depth, longest)
+        self.score, self.sizes = score, Sizes(heads, depth, key_depth or depth, hidden or depth, max_length)
         if SCORES[score].product and self.sizes.key_depth != depth:
             raise ValueError(
                 f"score={score.value} multiplies queries and keys of one depth; these have {depth} and {key_depth}: "
@@ -69,7 +69,7 @@ class TrainedScore(_Trained):
 class TrainedPositions(_Trained):
     """What a layer's own relative positions have learned: nothing where all layers share it, or no array is trained."""
 
-    def __init__(self, config: BlockConfig, *, parameter: Parameter, keys: Keys):
+    def __init__(self, config: TransformerConfig, *, parameter: Parameter, keys: Keys):
         self.scheme, self.sizes = config.positions.scheme, config.sizes()
         weights = {} if self.scheme.shared else self.scheme.weights(self.sizes)
         super().__init__(weights, parameter=parameter, keys=keys)
@@ -82,7 +82,7 @@ class TrainedPositions(_Trained):
 class SharedPositions(_Trained):
     """What the relative positions of all layers of a stack have learned together."""
 
-    def __init__(self, config: BlockConfig, *, bidirectional: bool, parameter: Parameter, keys: Keys):
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool, parameter: Parameter, keys: Keys):
         self.scheme, self.sizes = config.positions.scheme, config.sizes(bidirectional=bidirectional)
         super().__init__(self.scheme.weights(self.sizes), parameter=parameter, keys=keys)
 

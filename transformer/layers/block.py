@@ -13,12 +13,12 @@ from transformer.attention.positions import PositionScheme
 from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, KeysAndValues, MultiHeadAttention, fill_ring
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
-from transformer.layers.block_config import Biases, BlockConfig, Remat
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Keys, Module, Parameter, scan
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
+from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
 
 # Where the vectors between layers lie.
 PLACED = ("batch", "length", None)
@@ -47,7 +47,7 @@ class Block(Module):
 
     def __init__(
         self,
-        config: BlockConfig,
+        config: TransformerConfig,
         *,
         cross: bool,
         initialise: Initialise,
@@ -170,7 +170,7 @@ class Block(Module):
 
 def run_layers(
     stacked: Module,
-    config: BlockConfig,
+    config: TransformerConfig,
     count: int,
     function: Callable[[Any, Array, Layer, Any], tuple[Array, Any]],
     x: Array,

@@ -27,8 +27,8 @@ class Embedding(Module):
 class LearnedPositions(Module):
     """A table of one vector a position (Gehring et al. 2017; Vaswani et al. 2017, table 3, row E)."""
 
-    def __init__(self, longest: int, width: int, *, initializer: Initializer, parameter: Parameter, keys: Keys):
-        self.table = parameter(keys, initializer, (longest, width), ("positions", "embed"))
+    def __init__(self, max_length: int, width: int, *, initializer: Initializer, parameter: Parameter, keys: Keys):
+        self.table = parameter(keys, initializer, (max_length, width), ("positions", "embed"))
 
     def __call__(self, positions: Int[Array, "*B"]) -> Float[Array, "*B E"]:
         """The positions' vectors."""

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.drop import dropout
 from transformer.attention.waves import sinusoidal
 from transformer.axes import place
-from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.initialisation import Initialise, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.transformer_config import Positions, TransformerConfig
 
 
 class Bias(Module):
@@ -29,15 +29,15 @@ class Bias(Module):
         return logits + self.bias[...].astype(logits.dtype)
 
 
-class Ends(Module):
+class TokenEnds(Module):
     """Embeddings and vocabulary head, which a family inherits and builds its blocks between.
 
-    `positions` tables have `longest` + `offset` rows: the first `offset` are never read by a token (RoBERTa).
+    `positions` tables have `max_length` + `offset` rows: the first `offset` are never read by a token (RoBERTa).
     """
 
     def __init__(
         self,
-        config: BlockConfig,
+        config: TransformerConfig,
         vocabulary: int,
         *,
         types: int = 0,
@@ -55,7 +55,7 @@ class Ends(Module):
 
         self.embedding = table(Role.EMBEDDING, vocabulary, Embedding)
         learned = config.positions is Positions.LEARNED
-        self.positions = table(Role.POSITIONS, config.longest + offset, LearnedPositions) if learned else None
+        self.positions = table(Role.POSITIONS, config.max_length + offset, LearnedPositions) if learned else None
         self.types = table(Role.POSITIONS, types, Embedding) if types else None
         self.embedding_norm = config.make_norm(parameter, keys) if config.embedding_norm else None
         unembedding = functools.partial(initialise, Role.DENSE)

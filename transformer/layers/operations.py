@@ -5,16 +5,16 @@ dense path computes it: the whole square of queries and keys, whatever causality
 """
 
 from transformer.attention.scores import SCORES
-from transformer.layers.block_config import BlockConfig, Remat
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Remat, TransformerConfig
 
 
-def score_operations(config: BlockConfig, vocabulary: int) -> int:
+def score_operations(config: TransformerConfig, vocabulary: int) -> int:
     """The vocabulary's scores at one position, by the embedding or by a matrix of their own."""
     return 2 * config.width * vocabulary
 
 
-def layer_operations(config: BlockConfig, rows: int, length: int) -> int:
+def layer_operations(config: TransformerConfig, rows: int, length: int) -> int:
     """Self-attention and feed-forward network of one layer.
 
     At every position 4 E H D for queries and output, 4 E G D for keys and values of G heads, and 4 E F for the
@@ -27,13 +27,13 @@ def layer_operations(config: BlockConfig, rows: int, length: int) -> int:
     return rows * (length * (projections + feed_forward) + core) + once
 
 
-def cross_operations(config: BlockConfig, queries: int, keys: int) -> int:
+def cross_operations(config: TransformerConfig, queries: int, keys: int) -> int:
     """Attention of one row's target over its source: queries and output there, keys and values here."""
     of_query, of_key = 4 * config.width * config.depth * config.heads, 4 * config.width * config.depth * config.groups
     return queries * of_query + keys * of_key + _attention(config, queries, keys)
 
 
-def _attention(config: BlockConfig, queries: int, keys: int) -> int:
+def _attention(config: TransformerConfig, queries: int, keys: int) -> int:
     """Scores and weighted sums of one row: 4 Q K H D, and a matrix of D^2 for each side that the score multiplies."""
     core = 4 * queries * keys * config.heads * config.depth
     counts = {"queries": queries, "keys": keys}
@@ -41,7 +41,7 @@ def _attention(config: BlockConfig, queries: int, keys: int) -> int:
     return core + 2 * config.heads * config.depth**2 * multiplied
 
 
-def recomputed_operations(config: BlockConfig, rows: int, length: int, source: int = 0) -> int:
+def recomputed_operations(config: TransformerConfig, rows: int, length: int, source: int = 0) -> int:
     """What the backward pass of one layer computes a second time, by `config.remat`.
 
     full: the layer's forward pass; attention: the same but for the weighted sums; dots: attention's scores and

@@ -88,12 +88,12 @@ class Model:
     families that score tokens `hidden`, whose outputs `logits` scores. Its `initial_state(key)` is what it carries
     between steps. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which gives the cache
     and the first tokens, and `step(state, cache, tokens, *, key, capture)`, which gives logits, cache and Aux
-    (transformer.decode). `longest` is the greatest number of positions of a sequence, None where there is none.
+    (transformer.decode). `max_length` is the greatest number of positions of a sequence, None where there is none.
     """
 
     functional: Functional
     sites: tuple[Site, ...]
-    longest: int | None = None
+    max_length: int | None = None
 
     def init(self, key: Key[Array, ""]) -> Variables:
         """Fresh variables; pure, so that it can run under jit with output shardings."""

@@ -12,14 +12,14 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.beams import repeat_rows
 from transformer.layers.block import run_layers, windowed
-from transformer.layers.block_config import BlockConfig, Positions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Functional, Keys, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Positions, TransformerConfig
 from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
-from transformer.models.interface import CONTINUATION, Interface, check_longest
+from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key
 
@@ -27,7 +27,7 @@ SELF = "decoder/self"
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoderConfig(BlockConfig):
+class DecoderConfig(TransformerConfig):
     """The defaults are GPT-2 small (Radford et al. 2019, table 2), without dropout."""
 
     layers: int = 12
@@ -40,7 +40,7 @@ class DecoderConfig(BlockConfig):
     initialisation: Initialisation = Initialisation.GPT2
     dropout: float = 0.0
     positions: Positions = Positions.LEARNED
-    longest: int = 1024
+    max_length: int = 1024
 
     def __post_init__(self) -> None:
         self.check("layers")
@@ -169,14 +169,14 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
 
     Errors: UserError when the task's texts have more positions than the model.
     """
-    check_longest(config.longest, interface)
+    check_length(config.max_length, interface)
     tokens = Axis("tokens")
     heads = tuple(str(head) for head in range(config.heads))
     layers = tuple(str(layer) for layer in range(config.layers))
     return Model(
         functional=Functional(lambda keys: Decoder(config, interface, precision, keys)),
         sites=(Site(SELF, tokens, tokens, layers, heads, causal=True),),
-        longest=config.longest,
+        max_length=config.max_length,
     )
 
 

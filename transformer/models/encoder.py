@@ -13,15 +13,15 @@ from transformer.attention.capture import Capture, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.layers.block_config import Biases, BlockConfig, Positions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
 from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
+from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
 from transformer.models.contract import Aux, Family, Inputs, Model, Operations, Precision
-from transformer.models.interface import FILLING, Interface, check_longest
+from transformer.models.interface import FILLING, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key
 
@@ -36,7 +36,7 @@ class Head(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig(BlockConfig):
+class EncoderConfig(TransformerConfig):
     """The defaults are BERT base (Devlin et al. 2019, section 3).
 
     `types`: kinds of tokens that have an embedding (sentence A or B), 0 for none. `pooler` adds the projection of
@@ -53,7 +53,7 @@ class EncoderConfig(BlockConfig):
     initialisation: Initialisation = Initialisation.BERT
     attention_dropout: float = 0.1
     positions: Positions = Positions.LEARNED
-    longest: int = 512
+    max_length: int = 512
     embedding_norm: bool = True
     output_bias: bool = True
     types: int = 2
@@ -180,7 +180,7 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
 
     Errors: UserError when the task's texts have more positions than the model, or it needs a head.
     """
-    check_longest(config.longest, interface)
+    check_length(config.max_length, interface)
     if config.head is Head.NONE and interface.signature == FILLING:
         raise UserError(
             "config.model.head=none scores no tokens, which filling in needs: say config.model.head=masked, or convert "
@@ -192,7 +192,7 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
     return Model(
         functional=Functional(lambda keys: Encoder(config, interface, precision, keys)),
         sites=(Site(SELF, tokens, tokens, layers, heads),),
-        longest=config.longest,
+        max_length=config.max_length,
     )
 
 

@@ -14,7 +14,6 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import Memory, by_layer, run_layers, windowed
-from transformer.layers.block_config import Biases, BlockConfig, Cross, Scale
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
 from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.module import Functional, Keys, Parameter
@@ -24,8 +23,9 @@ from transformer.layers.operations import (
     recomputed_operations,
     score_operations,
 )
+from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig
 from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
-from transformer.models.interface import TRANSLATION, Interface, check_longest
+from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key
 
@@ -33,10 +33,10 @@ ENCODER_SELF, DECODER_SELF, DECODER_CROSS = "encoder/self", "decoder/self", "dec
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoderConfig(BlockConfig):
+class EncoderDecoderConfig(TransformerConfig):
     """The defaults are Transformer base (Vaswani et al. 2017, table 3).
 
-    `longest` is the greatest number of positions of a source or a target; `windows` are those of self-attention.
+    `max_length` is the greatest number of positions of a source or a target; `windows` are those of self-attention.
     `cross` says what the decoder reads of the source.
     """
 
@@ -211,7 +211,7 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
 
     Errors: UserError when the task's longest source or target has more positions than the model.
     """
-    check_longest(config.longest, interface)
+    check_length(config.max_length, interface)
     # A target position reads one token and predicts the next: as a query it is known by the one that it
     # predicts, as a key by the one that it has read.
     source, target, target_input = Axis("source"), Axis("target"), Axis("target_input")
@@ -225,7 +225,7 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
             Site(DECODER_SELF, target, target_input, decoder, heads, causal=True),
             Site(DECODER_CROSS, target, source, decoder, heads),
         ),
-        longest=config.longest,
+        max_length=config.max_length,
     )
 
 

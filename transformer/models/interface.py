@@ -79,19 +79,21 @@ class Interface:
         return None if self.output is None else Signature(frozenset(self.inputs), self.output)
 
 
-def check_longest(longest: int, interface: Interface) -> None:
-    """Refuse a task whose sequences do not fit the `longest` positions of a model.
+def check_length(max_length: int, interface: Interface) -> None:
+    """Refuse a task whose sequences do not fit the `max_length` positions of a model.
 
     Errors: UserError naming the input, its length and the two keys that can change it.
     """
     for name, given in interface.inputs.items():
-        if given.positions is not None and given.positions > longest:
+        if given.positions is not None and given.positions > max_length:
             raise UserError(
-                f"the task's longest {name} has {given.positions} positions, more than config.model.longest={longest}; "
-                "shorten it (config.task.lengths or config.task.context) or raise config.model.longest"
+                f"the task's longest {name} has {given.positions} positions, more than "
+                f"config.model.max_length={max_length}; "
+                "shorten it (config.task.lengths or config.task.context) or raise config.model.max_length"
             )
-    if interface.decoded > longest:
+    if interface.decoded > max_length:
         raise UserError(
             f"the task's prompts with what follows have up to {interface.decoded} tokens, more than "
-            f"config.model.longest={longest}; lower config.task.continued, shorten config.task.prompts, or raise it"
+            f"config.model.max_length={max_length}; lower config.task.max_new_tokens, shorten config.task.prompts, or "
+            "raise it"
         )

@@ -11,8 +11,8 @@ def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
     return {
         "width": width,
         "heads": heads,
-        "key_heads": heads,
-        "head_depth": width // heads,
+        "kv_heads": heads,
+        "head_dim": width // heads,
         "feed_forward": feed_forward,
         "score": "scaled_dot",
         "norm": "layer",
@@ -45,7 +45,7 @@ _TRANSFORMER_NOTES = (
 )
 
 
-def _decoder(layers: int, width: int, heads: int, longest: int, **others: Any) -> dict[str, Any]:
+def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any) -> dict[str, Any]:
     """GPT-2's arrangement (Radford et al. 2019, section 2.3), which others take over."""
     return _shape(width, heads, 4 * width) | {
         "layers": layers,
@@ -54,7 +54,7 @@ def _decoder(layers: int, width: int, heads: int, longest: int, **others: Any) -
         "biases": "all",
         "positions": "learned",
         "windows": (),
-        "longest": longest,
+        "max_length": max_length,
         "embedding_scale": "none",
         "embedding_norm": False,
         "output_bias": False,
@@ -95,7 +95,7 @@ def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, An
         "initialisation": "bert",
         "positions": "learned",
         "windows": (),
-        "longest": 512,
+        "max_length": 512,
         "embedding_scale": "none",
         "embedding_norm": True,
         "output_bias": True,

@@ -10,7 +10,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.block import Block, by_layer, run_layers, windowed
-from transformer.layers.ends import Ends
+from transformer.layers.ends import TokenEnds
 from transformer.layers.initialisation import DeepNorm, Initialise
 from transformer.layers.module import Keys, Module, Parameter, stack
 from transformer.layers.norm import LayerNorm, RmsNorm
@@ -21,7 +21,7 @@ FinalNorm = LayerNorm | RmsNorm | None
 OptionalKey = Key[Array, ""] | None
 
 
-class TokenModel(Ends):
+class TokenModel(TokenEnds):
     """A family over tokens: it says what its outputs before the vocabulary are, by `hidden`."""
 
     def initial_state(self, key: Key[Array, ""]) -> dict:

@@ -12,7 +12,7 @@ from transformer.config import UserError
 from transformer.costs.chips import TOPOLOGIES, chip_of
 from transformer.costs.compiler import topology_devices
 from transformer.costs.program import split_arguments
-from transformer.layers.block_config import BlockConfig, Remat
+from transformer.layers.transformer_config import Remat, TransformerConfig
 from transformer.pods.prove import Proof, prove
 from transformer.tasks.synthetic import abstract_batch
 from transformer.training.assembly import assemble, count_flops
@@ -175,7 +175,7 @@ def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
 
     A topology without published figures is ordered as a TPU v5e.
     """
-    if not isinstance(experiment.model, BlockConfig):
+    if not isinstance(experiment.model, TransformerConfig):
         raise UserError("--search knows models that are made of blocks alone: choose config.sharding by hand")
     devices = topology_devices(topology)
     chip = chip_of(devices[0])
@@ -221,7 +221,7 @@ def _divisors(number: int) -> list[int]:
 class _Formulas:
     """Bytes and seconds of a step by formula, to order candidates and to leave out those that cannot fit."""
 
-    model: BlockConfig
+    model: TransformerConfig
     chip_flops: float
     link: float
     devices: int

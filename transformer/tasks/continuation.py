@@ -50,21 +50,21 @@ def roll_out(view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Deco
 
 
 def continue_texts(
-    view: View, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: Decoding, longest: int
+    view: View, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: Decoding, max_length: int
 ) -> list[list[str]]:
     """For each text its continuations, best first, cut before a stop string.
 
-    `longest` is the model's number of positions.
+    `max_length` is the model's number of positions.
 
     Errors: UserError for a prompt that leaves no room for `decoding.length` more tokens.
     """
     prompts = encode_prompts(tokenizer, texts)
     for text, length in zip(texts, prompts["lengths"], strict=True):
-        if length + decoding.length > longest:
-            advice = f", or give --length={longest - length}" if length < longest else ""
+        if length + decoding.length > max_length:
+            advice = f", or give --length={max_length - length}" if length < max_length else ""
             raise UserError(
-                f"{text[:40]!r}... has {length} tokens: with {decoding.length} more it exceeds the model's {longest} "
-                f"positions; shorten it{advice}"
+                f"{text[:40]!r}... has {length} tokens: with {decoding.length} more it exceeds the model's "
+                f"{max_length} positions; shorten it{advice}"
             )
     run = jax.jit(lambda variables, batch: roll_out(view._replace(variables=variables), tokenizer, batch, decoding))
     rollout = run(view.variables, prompts)

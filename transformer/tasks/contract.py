@@ -37,7 +37,7 @@ class View(NamedTuple):
 class LossAux(NamedTuple):
     """The result of a loss beside its value.
 
-    `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up; `captured`
+    `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up; `maps`
     is what the model returned for the view's `capture`, sums that add up as well; `losses` are the model's auxiliary
     losses, which the step divides and adds.
     """
@@ -45,7 +45,7 @@ class LossAux(NamedTuple):
     state: PyTree
     extra: PyTree
     metrics: Mapping[str, Float[Array, ""]]
-    captured: Mapping[str, Captured] = NOTHING_CAPTURED
+    maps: Mapping[str, Captured] = NOTHING_CAPTURED
     losses: Mapping[str, AuxiliaryLoss] = NO_LOSSES
 
     @classmethod

@@ -28,17 +28,17 @@ def encode_hidden(tokenizer: AnyTokenizer, text: str) -> list[int]:
     return [number for number in (tokenizer.begin, *inner, _closing(tokenizer)) if number is not None]
 
 
-def fill_in(view: View, tokenizer: AnyTokenizer, texts: Sequence[str], longest: int) -> list[list[int]]:
+def fill_in(view: View, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int) -> list[list[int]]:
     """The texts' token numbers with the most probable token at every hidden place.
 
-    `longest` is the model's number of positions.
+    `max_length` is the model's number of positions.
 
     Errors: UserError for a text that hides nothing or has more tokens.
     """
     encoded = [encode_hidden(tokenizer, text) for text in texts]
     for text, tokens in zip(texts, encoded, strict=True):
-        if len(tokens) > longest:
-            raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {longest} positions")
+        if len(tokens) > max_length:
+            raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions")
     batch = padded(encoded, tokenizer)
     # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
     allowed = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))

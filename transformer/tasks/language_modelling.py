@@ -28,7 +28,7 @@ from transformer.tasks.text_data import (
     per_token_and_byte,
     text_bytes,
 )
-from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, longest_of, reading, real_places
+from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, reading, real_places
 
 
 class Batching(enum.Enum):
@@ -53,7 +53,7 @@ class LanguageModellingConfig(TextConfig):
     repeated: int = 1
     label_smoothing: float = 0.0
     prompts: tuple[str, ...] = ()
-    continued: int = 48
+    max_new_tokens: int = 48
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,8 +61,8 @@ class LanguageModellingConfig(TextConfig):
             raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
         if self.repeated < 0:
             raise UserError(f"config.task.repeated={self.repeated} must be at least 0 examples")
-        if self.continued < 1:
-            raise UserError(f"config.task.continued={self.continued} must be at least 1 token")
+        if self.max_new_tokens < 1:
+            raise UserError(f"config.task.max_new_tokens={self.max_new_tokens} must be at least 1 token")
 
 
 class LanguageModelling(TextTask):
@@ -77,7 +77,7 @@ class LanguageModelling(TextTask):
     ):
         self.config = config
         self._prompts = encode_prompts(tokenizer, config.prompts) if config.prompts else None
-        longest = 0 if self._prompts is None else int(self._prompts["lengths"].max()) + config.continued
+        longest = 0 if self._prompts is None else int(self._prompts["lengths"].max()) + config.max_new_tokens
         super().__init__(
             config,
             tokenizer,
@@ -147,7 +147,7 @@ class LanguageModelling(TextTask):
     def _continuations(self, prompts: Batch) -> Evaluation:
         """The prompts with what the model makes of them, by greedy decoding."""
         config = self.config
-        decoding = Decoding(length=config.continued)
+        decoding = Decoding(length=config.max_new_tokens)
 
         def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
             return {}, {"tokens": roll_out(view, self.tokenizer, batch, decoding).tokens[:, 0]}
@@ -166,15 +166,15 @@ class LanguageModelling(TextTask):
         """
         if request.language is not None:
             raise UserError(f"--language={request.language} is for runs that translate")
-        longest, tokenizer = longest_of(view), self.tokenizer
+        max_length, tokenizer = max_length_of(view), self.tokenizer
         prompts = encode_prompts(tokenizer, request.texts)
-        room = max(longest - int(prompts["lengths"].max()), 1)
+        room = max(max_length - int(prompts["lengths"].max()), 1)
         decoding = Decoding(**{"length": min(Decoding.length, room), **request.decoding})
-        said = continue_texts(view, tokenizer, request.texts, decoding, longest)
+        said = continue_texts(view, tokenizer, request.texts, decoding, max_length)
         lines = [text + more for text, several in zip(request.texts, said, strict=True) for more in several]
         best = [text + several[0] for text, several in zip(request.texts, said, strict=True)]
         read = encode_prompts(tokenizer, best)
-        widest = min(MAPPED_TOKENS, longest)
+        widest = min(MAPPED_TOKENS, max_length)
         rows = [row[: min(length, widest)] for row, length in zip(read["tokens"], read["lengths"], strict=True)]
         return Answers(lines, describe(tokenizer, rows), reading(view, tokenizer, rows))
 

@@ -19,7 +19,7 @@ from transformer.tasks.filling import fill_in
 from transformer.tasks.masking import mask_tokens, words_of_row
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents
-from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, longest_of, reading, real_places
+from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, reading, real_places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class MaskedLanguageModelling(TextTask):
         if request.decoding:
             name = next(iter(request.decoding))
             raise UserError(f"--{name} is for runs that generate; this one fills in hidden tokens")
-        rows = fill_in(view, self.tokenizer, request.texts, longest_of(view))
+        rows = fill_in(view, self.tokenizer, request.texts, max_length_of(view))
         lines = [self.tokenizer.decode(row) for row in rows]
         shown = [row[:MAPPED_TOKENS] for row in rows]
         return Answers(lines, describe(self.tokenizer, shown), reading(view, self.tokenizer, shown))

@@ -114,9 +114,9 @@ def real_places(batch: Batch) -> Bool[Array, "B T"]:
     return jnp.arange(shape[1]) < jnp.asarray(batch["lengths"])[:, None]
 
 
-def longest_of(view: View) -> int:
+def max_length_of(view: View) -> int:
     """The model's number of positions, or a number beyond any text where it has no limit."""
-    return sys.maxsize if view.model.longest is None else view.model.longest
+    return sys.maxsize if view.model.max_length is None else view.model.max_length
 
 
 def reading(view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Look:

@@ -26,11 +26,11 @@ def translate(
     decoding: Decoding,
     *,
     language: str | None = None,
-    longest: int | None = None,
+    max_length: int | None = None,
 ) -> list[Pair]:
     """The sentences with their best translations into `language`, which may be None for a run of one language.
 
-    `longest` is the model's number of positions, None without a limit.
+    `max_length` is the model's number of positions, None without a limit.
 
     Errors: UserError for a sentence of more tokens, no sentence, and a language that the run was not trained on.
     """
@@ -41,14 +41,16 @@ def translate(
         raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
     if language and not known:
         raise UserError(f"--language={language}: this run knows one direction alone; leave the flag out")
-    if longest is not None and decoding.length > longest:
-        raise UserError(f"--length={decoding.length} exceeds the model's {longest} positions: give at most {longest}")
+    if max_length is not None and decoding.length > max_length:
+        raise UserError(
+            f"--length={decoding.length} exceeds the model's {max_length} positions: give at most {max_length}"
+        )
     source = [Pair(text.strip(), "", language or "") for text in texts]
     encoded = encode(tokenizer, source)
     for text, tokens in zip(texts, encoded.sources, strict=True):
-        if longest is not None and len(tokens) > longest:
+        if max_length is not None and len(tokens) > max_length:
             raise UserError(
-                f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {longest} positions; "
+                f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions; "
                 "cut it into shorter sentences"
             )
     widest = max(map(len, encoded.sources))

@@ -110,16 +110,18 @@ class Translation(PlainTask):
         if request.decoding.get("samples", 1) > 1:
             samples = request.decoding["samples"]
             raise UserError(f"--samples={samples} is for runs that continue texts: a translation is one")
-        longest = view.model.longest
+        max_length = view.model.max_length
         own = {
-            "length": max(self.config.lengths) if longest is None else longest,
+            "length": max(self.config.lengths) if max_length is None else max_length,
             "beams": self.config.beams,
             "length_penalty": self.config.length_penalty,
         }
         if any(name in request.decoding for name in ("temperature", "top_k", "top_p")):
             own["beams"] = 1  # sampling replaces the task's beam search
         decoding = Decoding(**own | dict(request.decoding))
-        pairs = translate(view, self.tokenizer, request.texts, decoding, language=request.language, longest=longest)
+        pairs = translate(
+            view, self.tokenizer, request.texts, decoding, language=request.language, max_length=max_length
+        )
         labels = describe(self.tokenizer, pairs, view.model.sites)
         return Answers([pair.target for pair in pairs], labels, reading(view, self.tokenizer, pairs))
 

@@ -201,7 +201,7 @@ def alignment_evaluation(
 
 
 def _linked(split: Split, longest: int) -> Split:
-    """The pairs that have known links and at most `longest` tokens a side."""
+    """The pairs that have known links and at most `max_length` tokens a side."""
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
     fits = [pair.links is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
     return split.part([i for i, kept in enumerate(fits) if kept])

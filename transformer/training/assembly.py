@@ -71,7 +71,7 @@ def assemble(
     make = functools.partial(init_state, model, task, optimisers, experiment.averages)
     hyper = numbers_of(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
-    shardings = state_shardings(model, abstract, placement, experiment.sharding.largest_whole)
+    shardings = state_shardings(model, abstract, placement, experiment.sharding.replicate_below_mb)
     placed = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         abstract,
@@ -113,8 +113,8 @@ def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any 
 
 
 def observation(experiment: Experiment, model: Model) -> Capture | None:
-    """The capture of the training batches' heads: all statistics of every head; None where `heads_every` is 0."""
-    if not experiment.run.heads_every:
+    """All statistics of every head of the training batches; None where `head_statistics_every` is 0."""
+    if not experiment.run.head_statistics_every:
         return None
     return Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
 

@@ -6,7 +6,7 @@ from transformer.attention.backends import Variant, unsupported
 from transformer.attention.spec import Backend
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
-from transformer.layers.block_config import BlockConfig
+from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.interface import Interface
 
 
@@ -24,11 +24,11 @@ def check_divided_positions(model: Any, interface: Interface, placement: Placeme
                 f"config.sharding.sequence={parts} does not divide the {given.positions} positions of the task's "
                 f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
             )
-    if placement.attention is SequenceParallel.RING and isinstance(model, BlockConfig):
+    if placement.attention is SequenceParallel.RING and isinstance(model, TransformerConfig):
         _check_ring(model, parts)
 
 
-def _check_ring(model: BlockConfig, parts: int) -> None:
+def _check_ring(model: TransformerConfig, parts: int) -> None:
     """Refuse attention that ring attention does not support."""
     if model.attention_dropout:
         raise UserError(

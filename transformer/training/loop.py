@@ -106,7 +106,7 @@ def _settle(seen: Seen | None, meter: Meter, sink: Sink) -> None:
         return
     meter.read(seen.metrics, seen.step)
     if seen.observed:
-        heads = {site: captured.means() for site, captured in seen.metrics.captured.items()}
+        heads = {site: captured.means() for site, captured in seen.metrics.maps.items()}
         sink.heads(seen.step, jax.device_get(heads))
 
 

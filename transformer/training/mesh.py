@@ -18,7 +18,7 @@ class ShardingConfig:
 
     `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: the
     remaining devices. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across
-    divided positions. Where the rules shard parameters, one that they leave whole may have at most `largest_whole`
+    divided positions. Where the rules shard parameters, one that they leave whole may have at most `replicate_below_mb`
     megabytes.
     """
 
@@ -29,7 +29,7 @@ class ShardingConfig:
     sequence: int = 1
     rules: str = "dp"
     attention: SequenceParallel = SequenceParallel.RING
-    largest_whole: float = 16.0
+    replicate_below_mb: float = 16.0
 
     def __post_init__(self) -> None:
         rules = choice(self.rules, RULES, "config.sharding.rules")
@@ -46,8 +46,8 @@ class ShardingConfig:
         if list(sizes.values()).count(-1) > 1:
             rest = " and ".join(f"config.sharding.{axis}" for axis, size in sizes.items() if size == -1)
             raise UserError(f"{rest} are both -1: only one axis can be all that the others leave")
-        if self.largest_whole <= 0:
-            raise UserError(f"config.sharding.largest_whole={self.largest_whole} must be above 0 megabytes")
+        if self.replicate_below_mb <= 0:
+            raise UserError(f"config.sharding.replicate_below_mb={self.replicate_below_mb} must be above 0 megabytes")
 
     def sizes(self) -> dict[str, int]:
         """The configured size of each axis of the mesh."""

@@ -19,7 +19,7 @@ class Diverged(FloatingPointError):
     def __init__(self, name: str, value: float, step: int):
         super().__init__(
             f"{name} is {value} at step {step}; lower config.optimizer.learning_rate, lengthen "
-            "config.optimizer.warmup or set config.optimizer.clip"
+            "config.optimizer.warmup or set config.optimizer.clip_norm"
         )
         self.step = step
 

@@ -39,7 +39,7 @@ class OptimizerConfig:
     """How parameters are updated.
 
     `learning_rate` is the peak, reached after `warmup` steps; `final` is the fraction of it that linear and cosine
-    schedules end at. `clip` bounds the gradient's global norm; 0 leaves it alone. `weight_decay` (adamw) acts on
+    schedules end at. `clip_norm` bounds the gradient's global norm; 0 leaves it alone. `weight_decay` (adamw) acts on
     matrices and tables, not on biases and norms.
     """
 
@@ -52,13 +52,13 @@ class OptimizerConfig:
     beta2: float = 0.98
     epsilon: float = 1e-9
     weight_decay: float = 0.0
-    clip: float = 0.0
+    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:
             raise UserError(f"config.optimizer.learning_rate={self.learning_rate} must be above 0")
-        if self.warmup < 0 or self.clip < 0:
-            raise UserError(f"config.optimizer: warmup={self.warmup} and clip={self.clip} must be at least 0")
+        if self.warmup < 0 or self.clip_norm < 0:
+            raise UserError(f"config.optimizer: warmup={self.warmup} and clip_norm={self.clip_norm} must be at least 0")
         if self.weight_decay and self.algorithm is not Algorithm.ADAMW:
             raise UserError(
                 f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw alone; "
@@ -86,7 +86,7 @@ class Optimizer(NamedTuple):
 def hyper_of(config: OptimizerConfig) -> dict[str, np.float32]:
     """The numbers of the config's update rule, by their field names.
 
-    A clip, weight_decay or momentum of sgd of zero is left out: it makes another program.
+    A clip_norm, weight_decay or momentum of sgd of zero is left out: it makes another program.
     """
     names = ["learning_rate", "warmup"]
     if config.schedule in (Schedule.LINEAR, Schedule.COSINE):
@@ -98,7 +98,7 @@ def hyper_of(config: OptimizerConfig) -> dict[str, np.float32]:
             names += ["beta1", "beta2", "epsilon"] + ["weight_decay"] * bool(config.weight_decay)
         case Algorithm.SGD:
             names += ["beta1"] * bool(config.beta1)
-    names += ["clip"] * bool(config.clip)
+    names += ["clip_norm"] * bool(config.clip_norm)
     return {name: np.float32(getattr(config, name)) for name in names}
 
 
@@ -139,7 +139,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
                 descent = optax.adamw(scale, *adam, weight_decay=hyper.get("weight_decay", 0.0), mask=_decayed)
             case Algorithm.SGD:
                 descent = optax.sgd(scale, momentum=hyper.get("beta1"))
-        return optax.chain(*([optax.clip_by_global_norm(hyper["clip"])] if "clip" in hyper else []), descent)
+        return optax.chain(*([optax.clip_by_global_norm(hyper["clip_norm"])] if "clip_norm" in hyper else []), descent)
 
     def update(gradients: PyTree, state: PyTree, params: PyTree, hyper: Hyper) -> tuple[PyTree, PyTree]:
         # The numbers stay float32 beside narrower parameters: 0.999 in bfloat16 would be 1.

@@ -149,7 +149,7 @@ def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Bat
         returned = {name for _, of_pass in watched.passes for name in of_pass.losses}
         dropped |= returned - set(aux.losses)
         added |= set(aux.losses)
-        looked |= bool(aux.captured)
+        looked |= bool(aux.maps)
     if forgotten := sorted(dropped - added):
         raise UserError(
             f"the model adds the losses {forgotten}, which no objective passes on: return LossAux.of(aux, ...) of the "
@@ -157,9 +157,10 @@ def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Bat
         )
     if capture is not None and model.sites and not looked:
         raise UserError(
-            f"config.heads_every asks for statistics of the training batch's heads, but no objective of this task "
+            f"config.head_statistics_every asks for statistics of the training batch's heads, but no objective of this "
+            "task "
             f"({', '.join(each.name for each in task.objectives)}) passes view.capture to its model and the maps on: "
-            "let it, or set config.heads_every=0"
+            "let it, or set config.head_statistics_every=0"
         )
 
 
@@ -258,7 +259,7 @@ def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _watch(model: Model) -> _Watched:
-    return _Watched(model.functional, model.sites, model.longest, model)
+    return _Watched(model.functional, model.sites, model.max_length, model)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ def traced_on[**P, R](placement: Placement, function: Callable[P, R]) -> Callabl
 
 
 def state_shardings(
-    model: Model, abstract: TrainState, placement: Placement, largest_whole: float = math.inf
+    model: Model, abstract: TrainState, placement: Placement, replicate_below_mb: float = math.inf
 ) -> TrainState:
     """The sharding of every leaf of the state.
 
@@ -38,7 +38,7 @@ def state_shardings(
 
     Errors: UserError naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
     dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and for a
-    parameter above `largest_whole` megabytes that stays whole under rules that shard parameters.
+    parameter above `replicate_below_mb` megabytes that stays whole under rules that shard parameters.
     """
     names, shapes = by_path(model.axes().params, is_names), by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
@@ -46,11 +46,11 @@ def state_shardings(
     dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
     for path, spec in specs.items():
         megabytes = shapes[path].size * shapes[path].dtype.itemsize / MEGABYTE
-        if dividing and megabytes > largest_whole and not any(spec):
+        if dividing and megabytes > replicate_below_mb and not any(spec):
             raise UserError(
                 f"the parameter {path} {shapes[path].shape} of {megabytes:.1f} MB would lie whole on every device, "
-                f"above config.sharding.largest_whole={largest_whole}: choose config.sharding.rules that divide one "
-                f"of its axes {names[path]}, or raise it"
+                f"above config.sharding.replicate_below_mb={replicate_below_mb}: choose config.sharding.rules that "
+                f"divide one of its axes {names[path]}, or raise it"
             )
     mesh = placement.mesh
 

@@ -26,7 +26,7 @@ class Metrics(NamedTuple):
 
     totals: dict[str, Array]
     values: dict[str, Array]
-    captured: Mapping[str, Captured] = NOTHING_CAPTURED
+    maps: Mapping[str, Captured] = NOTHING_CAPTURED
 
 
 class Step(Protocol):
@@ -95,7 +95,7 @@ def make_step(
         view = view._replace(extra=extra)
         new_optimisers: dict[str, Any] = {}
         values: dict[str, Array] = {}
-        captured: dict[str, Captured] = {}
+        maps: dict[str, Captured] = {}
         for objective in task.objectives:
             gradients, aux = _accumulated(view, objective, batch, totals, key(objective.name), accumulate)
             trained = _trained(objective, view.variables.params)
@@ -113,14 +113,14 @@ def make_step(
                 "update_norm": optax.tree.norm(updates),
             }
             values |= {prefix + name: value for name, value in metrics.items()}
-            captured |= {prefix + site: statistics for site, statistics in aux.captured.items()}
+            maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
         step = state.step + 1
         new_averages = {
             name: update_average(average, state.averages[name], view.variables.params, step)
             for name, average in averages.items()
         }
         state = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra, state.hyper)
-        return state, Metrics(dict(totals), values, captured)
+        return state, Metrics(dict(totals), values, maps)
 
     return step
 
@@ -185,14 +185,14 @@ def _accumulated(
 
     def add(carry: Any, micro: tuple[Batch, Key[Array, ""]]) -> tuple[Any, Any]:
         gradients, aux = gradient(micro[0], micro[1], counts)
-        added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.captured))
+        added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.maps))
         return added, (aux.state, aux.extra)
 
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.captured))
-    (gradients, metrics, captured), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.maps))
+    (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
     # Every micro-batch starts from the same state: the mean of the new ones is the large batch's.
     state, extra = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), (states, extras))
-    return gradients, LossAux(state, extra, metrics, captured)
+    return gradients, LossAux(state, extra, metrics, maps)
 
 
 def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:

@@ -60,7 +60,7 @@ def cadence_of(config: RunConfig) -> Cadence:
         evaluate=config.eval_every,
         maps=config.maps_every,
         checkpoint=config.checkpoint_every,
-        heads=config.heads_every,
+        heads=config.head_statistics_every,
     )
 
 

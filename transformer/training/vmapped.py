@@ -139,7 +139,7 @@ def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Pat
                 given, first = config.get(key, "absent"), configs[0].get(key, "absent")
                 raise UserError(
                     f"config.{key}={given} of {workdir} and {first} of {workdirs[0]} make two programs: vmapped runs "
-                    "differ in config.seed, config.name and the numbers of config.optimizer alone; a clip, "
+                    "differ in config.seed, config.name and the numbers of config.optimizer alone; a clip_norm, "
                     "weight_decay or momentum of zero is another program"
                 )
 

@@ -103,14 +103,14 @@ class Remat(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockConfig:
+class TransformerConfig:
     """What the blocks and the ends of every Transformer have in common.
 
-    `key_heads`: heads of keys and values, which neighbouring query heads share (grouped-query attention, Ainslie et
-    al. 2023); none: as many as `heads`. `head_depth`: none: width / heads. `windows` is a period over the layers:
+    `kv_heads`: heads of keys and values, which neighbouring query heads share (grouped-query attention, Ainslie et
+    al. 2023); none: as many as `heads`. `head_dim`: none: width / heads. `windows` is a period over the layers:
     a layer of window w sees w positions back (an encoder also w ahead), a layer of window 0 sees all; (0, 128)
-    alternates. `longest`: the greatest number of positions. `rotary_base` is that of rotary positions, `buckets`
-    that of T5's, `furthest` the distance from which on T5's and Shaw's positions are one.
+    alternates. `max_length`: the greatest number of positions. `rotary_base` is that of rotary positions, `buckets`
+    that of T5's, `max_distance` the distance from which on T5's and Shaw's positions are one.
     `embedding_norm` puts a norm behind the embeddings, `output_bias` a bias on every token's logit; `tied` scores
     with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
     sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
@@ -121,8 +121,8 @@ class BlockConfig:
 
     width: int = 512
     heads: int = 8
-    key_heads: int | None = None
-    head_depth: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
     feed_forward: int = 2048
     activation: Activation = Activation.RELU
     norm: Norm = Norm.LAYER
@@ -136,9 +136,9 @@ class BlockConfig:
     positions: Positions = Positions.SINUSOIDAL
     rotary_base: float = 10000.0
     buckets: int = 32
-    furthest: int = 128
+    max_distance: int = 128
     windows: tuple[int, ...] = ()
-    longest: int = 256
+    max_length: int = 256
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     embedding_scale: Scale = Scale.NONE
@@ -154,12 +154,12 @@ class BlockConfig:
     @property
     def depth(self) -> int:
         """D, the depth of a head."""
-        return self.width // self.heads if self.head_depth is None else self.head_depth
+        return self.width // self.heads if self.head_dim is None else self.head_dim
 
     @property
     def groups(self) -> int:
         """G, the heads of keys and values."""
-        return self.heads if self.key_heads is None else self.key_heads
+        return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
     def cross(self) -> Cross:
@@ -194,7 +194,7 @@ class BlockConfig:
 
     def sizes(self, *, bidirectional: bool = False) -> Sizes:
         """What the trained arrays of these blocks' attention are as large as."""
-        settings = (self.longest, self.width, self.rotary_base, self.buckets, self.furthest, bidirectional)
+        settings = (self.max_length, self.width, self.rotary_base, self.buckets, self.max_distance, bidirectional)
         return Sizes(self.heads, self.depth, self.depth, self.depth, *settings)
 
     def spec(self, position: Position) -> AttentionSpec:
@@ -206,13 +206,13 @@ class BlockConfig:
 
         Errors: UserError naming the key, its value and what would do.
         """
-        for name in (*counts, "width", "heads", "feed_forward", "longest", "unroll", "furthest"):
+        for name in (*counts, "width", "heads", "feed_forward", "max_length", "unroll", "max_distance"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        for name in ("key_heads", "head_depth"):
+        for name in ("kv_heads", "head_dim"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1, or None")
-        if self.head_depth is None and self.width % self.heads:
+        if self.head_dim is None and self.width % self.heads:
             closest = _nearest_divisor(self.width, self.heads)
             raise UserError(
                 f"config.model.width={self.width} is not divisible by config.model.heads={self.heads}; "
@@ -220,8 +220,8 @@ class BlockConfig:
             )
         if self.heads % self.groups:
             raise UserError(
-                f"config.model.key_heads={self.key_heads} does not divide config.model.heads={self.heads}; "
-                f"key_heads={_nearest_divisor(self.heads, self.groups)} would do"
+                f"config.model.kv_heads={self.kv_heads} does not divide config.model.heads={self.heads}; "
+                f"kv_heads={_nearest_divisor(self.heads, self.groups)} would do"
             )
         if self.positions in WAVES and self.width % 2:
             raise UserError(f"config.model.width={self.width} is odd; sinusoidal positions need an even width")
