@@ -11,7 +11,7 @@ import pytest
 from launch import cli, evaluate, sizes, train
 from transformer.config import UserError
 from transformer.models import registry
-from transformer.models.contract import Family
+from transformer.models.family import Family
 from transformer.named import Exports, check_trusted
 from transformer.training.schema import schema_of
 
@@ -30,7 +30,7 @@ FILES = {
 }
 HEADER = """
 import dataclasses
-from transformer.models.contract import Family
+from transformer.models.family import Family
 from transformer.models.sizes import Size
 
 @dataclasses.dataclass(frozen=True)

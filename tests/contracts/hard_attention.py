@@ -12,7 +12,8 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.initialisation import xavier_uniform
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Parameter
-from transformer.models.contract import Aux, Family, Model
+from transformer.models.contract import Aux, Model
+from transformer.models.family import Family
 from transformer.tasks.contract import LossAux, Objective
 
 PLACES, FEATURES, DECAY = 6, 4, 0.9

@@ -9,7 +9,8 @@ from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal
 from transformer.layers.module import Functional, Parameter
-from transformer.models.contract import Aux, AuxiliaryLoss, Family, Model
+from transformer.models.contract import Aux, AuxiliaryLoss, Model
+from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss

@@ -5,7 +5,7 @@ import dataclasses
 from tests.contracts.bahdanau import Bahdanau, model_of
 from transformer.layers.module import Parameter
 from transformer.layers.stateful_norm import BatchNorm
-from transformer.models.contract import Family
+from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION
 
 

@@ -4,7 +4,6 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-from transformer.layers.transformer_config import Positions, TransformerConfig
 
 from tests.contracts.defaults import Stateless, Toy, kind, no_choice
 from transformer.attention.capture import capture_at, captured_at
@@ -15,7 +14,9 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import Initialise, normal, xavier_uniform
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Parameter
-from transformer.models.contract import Aux, Family, Model
+from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.models.contract import Aux, Model
+from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, Modality, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.labels import Labels, Link

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from transformer.layers.transformer_config import Positions, TransformerConfig
 
 from tests.contracts.defaults import no_choice
 from transformer.attention.capture import captured_at
@@ -13,7 +12,9 @@ from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialisation import Initialise
 from transformer.layers.module import Functional, Module, Parameter
 from transformer.layers.stateful_norm import SpectralNorm
-from transformer.models.contract import Aux, Family, Model
+from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.models.contract import Aux, Model
+from transformer.models.family import Family
 
 WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 

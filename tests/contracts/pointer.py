@@ -14,7 +14,8 @@ from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import normal
 from transformer.layers.module import Functional, Parameter
-from transformer.models.contract import Aux, Family, Model
+from transformer.models.contract import Aux, Model
+from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss

@@ -27,6 +27,7 @@ from transformer.tasks.registry import TASKS, synthetic
 from transformer.training.assembly import Assembly, assemble, compile_once, numbers_of, preflight
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import Experiment, resolve
+from transformer.training.initial_state import init_state
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, make_optimizer
@@ -34,9 +35,9 @@ from transformer.training.probe import compile_probe
 from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
-from transformer.training.stacking import StackedBatches, stack_states, take_run
+from transformer.training.stacking import StackedBatches, stack_states, take_run, vectorise
 from transformer.training.state import TrainState, by_path, key_for
-from transformer.training.step import init_state, make_step, vectorise
+from transformer.training.step import make_step
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4

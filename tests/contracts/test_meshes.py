@@ -12,11 +12,12 @@ import pytest
 from tests.contracts.cases import CASES, Case
 from transformer.axes import Placement, SequenceParallel
 from transformer.training.assembly import Assembly, compile_once, numbers_of
+from transformer.training.initial_state import init_state
 from transformer.training.mesh import ShardingConfig, make_placement, one_device
 from transformer.training.optimizer import Algorithm
 from transformer.training.sharding import shard_batch, state_shardings, traced_on
 from transformer.training.state import TrainState, by_path
-from transformer.training.step import init_state, make_step
+from transformer.training.step import make_step
 
 STEPS = 20
 # Of these every toy takes each in every test run, and a family one; all else is slow.

@@ -21,9 +21,10 @@ from transformer.decode.greedy import Greedy
 from transformer.layers.stateful_norm import BatchStatistics
 from transformer.models.contract import Cache, Model, Precision, Variables
 from transformer.models.interface import TRANSLATION, Input, Interface
+from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.state import TrainState
-from transformer.training.step import init_state, make_step
+from transformer.training.step import make_step
 
 PAD, BEGIN, END, VOCABULARY, WIDTH, STEPS = 0, 1, 2, 8, 4, 12
 SIDES = {"source": Input((4, 5)), "target": Input((4, 4))}

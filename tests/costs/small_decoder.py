@@ -14,11 +14,12 @@ from transformer.models.decoder import DecoderConfig, build
 from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
+from transformer.training.initial_state import init_state
 from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.sharding import batch_sharding, state_shardings, traced_on
 from transformer.training.state import TrainState
-from transformer.training.step import init_state, make_step
+from transformer.training.step import make_step
 
 VOCABULARY = 512
 

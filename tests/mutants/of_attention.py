@@ -53,7 +53,7 @@ ATTENTION = (
     ),
     Fault(
         "heads-of-groups",
-        "transformer/attention/scores.py",
+        "transformer/attention/score_function.py",
         "return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)",
         "return jnp.tile(x_BxKxGxD, (1, 1, heads // x_BxKxGxD.shape[2], 1))",
         "In grouped-query attention a head reads the values of another group than that of its keys.",

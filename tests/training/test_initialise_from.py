@@ -20,7 +20,7 @@ from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.directory import RunDirectory
 from transformer.studies import fairness
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, initialise_from, mesh, vmapped
+from transformer.training import assembly, experiment, initialise_from, mesh, programs, vmapped
 from transformer.training import train as training
 from transformer.training.initialise_from import InitialiseFrom, initialised
 from transformer.training.sinks.contract import NullSink
@@ -80,9 +80,9 @@ def one_device() -> Iterator[None]:
             patch.setattr(module, "make_placement", lambda config: mesh.one_device())
         for module in (training, vmapped):
             patch.setattr(module, "open_sinks", lambda *arguments, **named: NullSink())
-        patch.setattr(training, "peak_flops", lambda devices: 1e9)
-        patch.setattr(training, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
-        patch.setattr(training, "compile_evaluations", of_nothing)
+        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
+        patch.setattr(programs, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
+        patch.setattr(programs, "compile_evaluations", of_nothing)
         yield
 
 

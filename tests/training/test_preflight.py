@@ -17,9 +17,9 @@ from transformer.models.contract import Aux, Model, Precision
 from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import Evaluation, LossAux, Report
 from transformer.tasks.labels import Labels, Link
+from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, hyper_of, make_optimizer
 from transformer.training.preflight import check_fit, left_out
-from transformer.training.step import init_state
 
 SITE = memory.SITE
 

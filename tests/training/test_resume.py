@@ -19,7 +19,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, mesh
+from transformer.training import assembly, experiment, mesh, programs
 from transformer.training import train as training
 from transformer.training.sinks import Console
 from transformer.training.state import TrainState, by_path
@@ -96,7 +96,7 @@ def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
-        patch.setattr(training, "peak_flops", lambda devices: 1e9)
+        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -203,7 +203,7 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     resolved = experiment.resolve(config(**changes))
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
+        patch.setattr(programs, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
         training.train(resolved, folder)
     (mine,) = [r for r in without_clock(folder) if r["split"] == "train"]
     theirs = without_clock(stopped)[0]

@@ -23,11 +23,12 @@ from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.assembly import compile_once
 from transformer.training.averages import Average, AverageKind
+from transformer.training.initial_state import init_state
 from transformer.training.mesh import ShardingConfig, by_examples, make_mesh, make_placement
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.sharding import is_names, shard_batch, state_shardings, traced_on
 from transformer.training.state import by_path
-from transformer.training.step import Metrics, init_state, make_step
+from transformer.training.step import Metrics, make_step
 
 ROWS, LENGTH, VOCABULARY, HEADS = 16, 6, 20, 8
 AVERAGES = {"mean": Average(AverageKind.MEAN)}

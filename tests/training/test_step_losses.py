@@ -15,9 +15,10 @@ from transformer.config import UserError
 from transformer.tasks.contract import View
 from transformer.training.assembly import Assembly, assemble, numbers_of
 from transformer.training.experiment import Experiment, resolve
+from transformer.training.initial_state import init_state
 from transformer.training.mesh import one_device
 from transformer.training.state import TrainState, by_path
-from transformer.training.step import init_state, make_step
+from transformer.training.step import make_step
 
 RATE = 0.5
 

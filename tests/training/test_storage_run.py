@@ -19,7 +19,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.records import read_records
 from transformer.storage import Lost, lease, locate
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, mesh
+from transformer.training import assembly, experiment, mesh, programs
 from transformer.training import train as training
 from transformer.training.initialise_from import bring_tokenizer, initialised
 from transformer.training.reading import load
@@ -92,8 +92,8 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
-        patch.setattr(training, "peak_flops", lambda devices: 1e9)
-        patch.setattr(training, "compile_evaluations", evaluated)
+        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
+        patch.setattr(programs, "compile_evaluations", evaluated)
         yield server
 
 

@@ -17,7 +17,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
-from transformer.training import assembly, experiment, mesh, vmapped
+from transformer.training import assembly, experiment, mesh, programs, vmapped
 from transformer.training import train as training
 from transformer.training.meter import Diverged
 from transformer.training.opened import OpenRun
@@ -90,7 +90,7 @@ def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (assembly, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.one_device())
-        patch.setattr(training, "peak_flops", lambda devices: 1e9)
+        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
         yield
 
 

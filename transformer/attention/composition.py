@@ -19,7 +19,8 @@ from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, 
 from transformer.attention.measure import capture_products, capture_weights
 from transformer.attention.normalisers import Reweighting, gaussian, normalise
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
-from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of, repeat_heads
+from transformer.attention.score_function import ScoreFunction, repeat_heads
+from transformer.attention.scores import SCORES, Score, function_of
 from transformer.attention.sharded import Program, attend_sharded, shards_of
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
 

@@ -28,7 +28,7 @@ from transformer.attention.blockwise import (
 from transformer.attention.capture import Capture, Captured, Top, check_capture
 from transformer.attention.masks import Mask, check_mask, look_up, query_positions, visible
 from transformer.attention.pooling import evenly, pool
-from transformer.attention.scores import repeat_heads
+from transformer.attention.score_function import repeat_heads
 from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
 
 # Whole rows that exist at one time while a long map is pooled.

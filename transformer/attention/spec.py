@@ -8,7 +8,8 @@ from transformer.attention.arguments import check_member, check_positive
 from transformer.attention.drop import check_rate
 from transformer.attention.normalisers import Normaliser, Reweighting
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
-from transformer.attention.scores import SCORES, Score, ScoreFunction
+from transformer.attention.score_function import ScoreFunction
+from transformer.attention.scores import SCORES, Score
 
 
 class Parameters(NamedTuple):

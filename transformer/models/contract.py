@@ -1,7 +1,7 @@
 """What every model family gives to tasks, decoding and training."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +12,6 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.layers.module import Functional
-from transformer.models.interface import Interface, Signature
-from transformer.models.sizes import Size
 
 PyTree = Any
 Inputs = Mapping[str, jax.Array | np.ndarray]
@@ -166,34 +164,6 @@ def _of_layers(aux: Aux, capture: Capture | None) -> Aux:
     if capture is None:
         return aux
     return aux._replace(maps={site: captured.of_layers(capture.layers) for site, captured in aux.maps.items()})
-
-
-class Operations(NamedTuple):
-    """Floating-point operations of one batch, a multiplication and an addition counting as two.
-
-    `forward`: the matrix products of one forward pass; `recomputed`: those that the backward pass computes again.
-    """
-
-    forward: float
-    recomputed: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """Everything that the library knows of a family: what a file of `models/`, or one's own, exports as FAMILY.
-
-    `config` is its section's dataclass, `build` makes the model for a task's interface, `serves` says what it predicts
-    from what. `operations(config, batch, vocabularies)` counts by formula, from arrays or their shapes; None where
-    there is no formula. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh
-    axes along which they are divided (none: whole on every device). `sizes` are its published models by name.
-    """
-
-    config: type
-    build: Callable[[Any, Interface, Precision], Model]
-    serves: frozenset[Signature] = frozenset()
-    operations: Callable[[Any, Mapping[str, Any], Mapping[str, int]], Operations] | None = None
-    logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
 
 
 def count_parameters(shapes: PyTree) -> int:

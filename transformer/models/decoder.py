@@ -18,7 +18,8 @@ from transformer.layers.module import Functional, Keys, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig
-from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
+from transformer.models.contract import Aux, Cache, Inputs, Model, Precision
+from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key

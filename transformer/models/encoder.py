@@ -20,7 +20,8 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
-from transformer.models.contract import Aux, Family, Inputs, Model, Operations, Precision
+from transformer.models.contract import Aux, Inputs, Model, Precision
+from transformer.models.family import Family, Operations
 from transformer.models.interface import FILLING, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key

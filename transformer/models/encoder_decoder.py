@@ -24,7 +24,8 @@ from transformer.layers.operations import (
     score_operations,
 )
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig
-from transformer.models.contract import Aux, Cache, Family, Inputs, Model, Operations, Precision
+from transformer.models.contract import Aux, Cache, Inputs, Model, Precision
+from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, returned, split_key

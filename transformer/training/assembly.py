@@ -20,12 +20,13 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task
 from transformer.training.divided_positions import check_divided_positions
 from transformer.training.experiment import Experiment
+from transformer.training.initial_state import init_state
 from transformer.training.mesh import make_placement, with_axes
 from transformer.training.optimizer import Optimizer, hyper_of, make_optimizer
 from transformer.training.preflight import check_fit
 from transformer.training.sharding import state_shardings, traced_on
 from transformer.training.state import TrainState
-from transformer.training.step import Step, init_state, make_step
+from transformer.training.step import Step, make_step
 
 
 class Assembly(NamedTuple):

@@ -1,7 +1,6 @@
 """One training step: losses, gradients, updates, averages - the same for every model and task."""
 
 import dataclasses
-import fnmatch
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -13,9 +12,10 @@ from jaxtyping import Array, Key
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.models.contract import Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
-from transformer.training.averages import Average, init_average, update_average, with_average
-from transformer.training.optimizer import Hyper, Optimizer
-from transformer.training.state import TrainState, by_path, key_for
+from transformer.training.averages import Average, update_average, with_average
+from transformer.training.initial_state import trained_parameters
+from transformer.training.optimizer import Optimizer
+from transformer.training.state import TrainState, key_for
 
 # For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
@@ -34,36 +34,6 @@ class Step(Protocol):
 
     def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
         """The next state, and the step's metrics."""
-
-
-def init_state(
-    model: Model,
-    task: Task,
-    optimisers: Mapping[str, Optimizer],
-    averages: Mapping[str, Average],
-    hyper: Mapping[str, Hyper],
-    key: Key[Array, ""],
-    variables: Variables | None = None,
-) -> TrainState:
-    """The state before the first step; pure, so that it can run under jit with output shardings.
-
-    Without `variables` they are drawn by the key.
-    """
-    variables = model.init(key_for(key, 0, "init")) if variables is None else variables
-    kept = {name: init_average(average, variables.params) for name, average in averages.items()}
-    view = View(model, variables, kept, {}, jnp.int32(0), train=True)
-    return TrainState(
-        step=jnp.int32(0),
-        key=key,
-        variables=variables,
-        optimisers={
-            objective.name: optimisers[objective.name].init(_trained(objective, variables.params))
-            for objective in task.objectives
-        },
-        averages=kept,
-        extra=task.init_extra(view, key_for(key, 0, "extra")),
-        hyper=jax.tree.map(jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}),
-    )
 
 
 def make_step(
@@ -98,7 +68,7 @@ def make_step(
         maps: dict[str, Captured] = {}
         for objective in task.objectives:
             gradients, aux = _accumulated(view, objective, batch, totals, key(objective.name), accumulate)
-            trained = _trained(objective, view.variables.params)
+            trained = trained_parameters(objective, view.variables.params)
             optimizer = optimisers[objective.name]
             updates, new_optimisers[objective.name] = optimizer.update(
                 gradients, state.optimisers[objective.name], trained, state.hyper[objective.name]
@@ -125,30 +95,6 @@ def make_step(
     return step
 
 
-def vectorise(step: Step) -> Step:
-    """The step of several runs at once: a leading axis of every leaf of state, batch and metrics.
-
-    They differ in their states, key and hyper-parameters included, and in their batches' examples; `observe` holds for
-    all.
-    """
-
-    def vmapped(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
-        return jax.vmap(step, in_axes=(0, 0, None))(state, batch, observe)
-
-    return vmapped
-
-
-def _trained(objective: Objective, params: Any) -> dict[str, Array]:
-    trained = {
-        path: leaf
-        for path, leaf in by_path(params).items()
-        if any(fnmatch.fnmatchcase(path, pattern) for pattern in objective.trains)
-    }
-    if not trained:
-        raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")
-    return trained
-
-
 def _accumulated(
     view: View,
     objective: Objective,
@@ -165,7 +111,7 @@ def _accumulated(
             inner = view._replace(variables=view.variables._replace(params=params))
             return _with_losses(*objective.loss(inner, batch, totals, key), counts)
 
-        return jax.grad(loss, has_aux=True)(_trained(objective, view.variables.params))
+        return jax.grad(loss, has_aux=True)(trained_parameters(objective, view.variables.params))
 
     if accumulate == 1:
         return gradient(batch, key, None)

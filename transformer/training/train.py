@@ -6,24 +6,20 @@ from pathlib import Path
 
 import jax
 
-from transformer.config import RunConfig
-from transformer.costs.chips import peak_flops
-from transformer.maps.store import MapStore
 from transformer.models.contract import count_parameters
 from transformer.runs.directory import RunDirectory
 from transformer.runs.processes import primary
 from transformer.storage import storage_of
 from transformer.tasks.contract import Batch
 from transformer.training.assembly import Assembly, compile_step, count_flops
-from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import Experiment, config_hash
 from transformer.training.initialise_from import begin
-from transformer.training.loop import Cadence, Measured, run
+from transformer.training.loop import run
 from transformer.training.meter import Meter
 from transformer.training.opened import OpenRun, opened
 from transformer.training.preflight import left_out
-from transformer.training.probe import Probe, compile_probe
 from transformer.training.profile import Profiled
+from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
 from transformer.training.sharding import shard_batch
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
@@ -51,42 +47,6 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink:
         if latest != experiment.run.steps:
             _train(assembly, opened_run, state, profile, sink)
     return directory
-
-
-def cadence_of(config: RunConfig) -> Cadence:
-    """The cadence of a run's config."""
-    return Cadence(
-        log=config.log_every,
-        evaluate=config.eval_every,
-        maps=config.maps_every,
-        checkpoint=config.checkpoint_every,
-        heads=config.head_statistics_every,
-    )
-
-
-def measured(assembly: Assembly) -> list[Measured]:
-    """The task's evaluations that apply to the model, compiled."""
-    evaluations = [each for each in assembly.task.evaluations if each.applies(assembly.model.sites)]
-    compiled = compile_evaluations(assembly.model, evaluations, assembly.placement)
-    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(evaluations, compiled, strict=True)]
-
-
-def probe_of(assembly: Assembly, opened_run: OpenRun) -> Probe:
-    """The compiled probe; a resumed run keeps the tiers of its store, also with another `maps_every` or `steps`."""
-    return compile_probe(
-        assembly.model,
-        assembly.task,
-        assembly.abstract,
-        assembly.placement,
-        config=opened_run.experiment.maps,
-        times=opened_run.experiment.run.probe_count,
-        tiers=MapStore.tiers_at(opened_run.directory.maps),
-    )
-
-
-def peak_flops_of(assembly: Assembly) -> float:
-    """The peak operations a second of the mesh's devices, by their data sheets."""
-    return peak_flops(list(assembly.placement.mesh.devices.flat))
 
 
 def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: bool, also: Sink | None) -> None:

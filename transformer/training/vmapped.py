@@ -32,14 +32,14 @@ from transformer.training.mesh import make_placement
 from transformer.training.meter import Diverged, Meter, refuse_divergence
 from transformer.training.opened import OpenRun, opened
 from transformer.training.optimizer import OptimizerConfig, hyper_of
+from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
 from transformer.training.sharding import shard_batch, traced_on
 from transformer.training.sinks import Console
 from transformer.training.sinks.opened import open_sinks
 from transformer.training.sinks.vmapped import VmappedSinks
-from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run
+from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run, vectorise
 from transformer.training.state import TrainState
-from transformer.training.step import Metrics, Step, vectorise
-from transformer.training.train import cadence_of, measured, peak_flops_of, probe_of
+from transformer.training.step import Metrics, Step
 
 COMPARED = 8  # batches whose shapes are compared before anything compiles
 

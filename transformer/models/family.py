@@ -1,0 +1,37 @@
+"""What a file of `models/`, or one's own, exports as FAMILY."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from transformer.models.contract import Model, Precision
+from transformer.models.interface import Interface, Signature
+from transformer.models.sizes import Size
+
+
+class Operations(NamedTuple):
+    """Floating-point operations of one batch, a multiplication and an addition counting as two.
+
+    `forward`: the matrix products of one forward pass; `recomputed`: those that the backward pass computes again.
+    """
+
+    forward: float
+    recomputed: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Everything that the library knows of a family: what a file of `models/`, or one's own, exports as FAMILY.
+
+    `config` is its section's dataclass, `build` makes the model for a task's interface, `serves` says what it predicts
+    from what. `operations(config, batch, vocabularies)` counts by formula, from arrays or their shapes; None where
+    there is no formula. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh
+    axes along which they are divided (none: whole on every device). `sizes` are its published models by name.
+    """
+
+    config: type
+    build: Callable[[Any, Interface, Precision], Model]
+    serves: frozenset[Signature] = frozenset()
+    operations: Callable[[Any, Mapping[str, Any], Mapping[str, int]], Operations] | None = None
+    logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)

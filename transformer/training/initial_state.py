@@ -1,0 +1,60 @@
+"""The state that a run begins with."""
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from transformer.models.contract import Model, Variables
+from transformer.tasks.contract import Objective, Task, View
+from transformer.training.averages import Average, init_average
+from transformer.training.optimizer import Hyper, Optimizer
+from transformer.training.state import TrainState, by_path, key_for
+
+
+def init_state(
+    model: Model,
+    task: Task,
+    optimisers: Mapping[str, Optimizer],
+    averages: Mapping[str, Average],
+    hyper: Mapping[str, Hyper],
+    key: Key[Array, ""],
+    variables: Variables | None = None,
+) -> TrainState:
+    """The state before the first step; pure, so that it can run under jit with output shardings.
+
+    Without `variables` they are drawn by the key.
+    """
+    variables = model.init(key_for(key, 0, "init")) if variables is None else variables
+    kept = {name: init_average(average, variables.params) for name, average in averages.items()}
+    view = View(model, variables, kept, {}, jnp.int32(0), train=True)
+    return TrainState(
+        step=jnp.int32(0),
+        key=key,
+        variables=variables,
+        optimisers={
+            objective.name: optimisers[objective.name].init(trained_parameters(objective, variables.params))
+            for objective in task.objectives
+        },
+        averages=kept,
+        extra=task.init_extra(view, key_for(key, 0, "extra")),
+        hyper=jax.tree.map(jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}),
+    )
+
+
+def trained_parameters(objective: Objective, params: Any) -> dict[str, Array]:
+    """The parameters that an objective trains, by path.
+
+    Errors: ValueError where its `trains` matches none.
+    """
+    trained = {
+        path: leaf
+        for path, leaf in by_path(params).items()
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in objective.trains)
+    }
+    if not trained:
+        raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")
+    return trained

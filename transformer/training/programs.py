@@ -1,0 +1,46 @@
+"""The programs of a run beside its training step, and how often each is called."""
+
+from transformer.config import RunConfig
+from transformer.costs.chips import peak_flops
+from transformer.maps.store import MapStore
+from transformer.training.assembly import Assembly
+from transformer.training.evaluate import compile_evaluations
+from transformer.training.loop import Cadence, Measured
+from transformer.training.opened import OpenRun
+from transformer.training.probe import Probe, compile_probe
+
+
+def cadence_of(config: RunConfig) -> Cadence:
+    """The cadence of a run's config."""
+    return Cadence(
+        log=config.log_every,
+        evaluate=config.eval_every,
+        maps=config.maps_every,
+        checkpoint=config.checkpoint_every,
+        heads=config.head_statistics_every,
+    )
+
+
+def measured(assembly: Assembly) -> list[Measured]:
+    """The task's evaluations that apply to the model, compiled."""
+    evaluations = [each for each in assembly.task.evaluations if each.applies(assembly.model.sites)]
+    compiled = compile_evaluations(assembly.model, evaluations, assembly.placement)
+    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(evaluations, compiled, strict=True)]
+
+
+def probe_of(assembly: Assembly, opened_run: OpenRun) -> Probe:
+    """The compiled probe; a resumed run keeps the tiers of its store, also with another `maps_every` or `steps`."""
+    return compile_probe(
+        assembly.model,
+        assembly.task,
+        assembly.abstract,
+        assembly.placement,
+        config=opened_run.experiment.maps,
+        times=opened_run.experiment.run.probe_count,
+        tiers=MapStore.tiers_at(opened_run.directory.maps),
+    )
+
+
+def peak_flops_of(assembly: Assembly) -> float:
+    """The peak operations a second of the mesh's devices, by their data sheets."""
+    return peak_flops(list(assembly.placement.mesh.devices.flat))
