@@ -123,7 +123,7 @@ def multi_head(
     arrays |= {f"position.{name}": relative[ours] for ours, name in names.items()}
     if kind.score == "cosine":
         arrays["score.sharpening"] = np.exp(weights["score"]["log_sharpening"])[None, :, None]
-    which = algebra.Kind(kind.score, position=position, bidirectional=bidirectional, max_length=kind.max_distance)
+    which = algebra.Kind(kind.score, position=position, bidirectional=bidirectional, max_distance=kind.max_distance)
     answer = algebra.attention(which, arrays, facts)
     mixed = np.einsum("bqhd,hde->bqe", answer.output, weights["output"]["kernel"])
     return mixed + weights["output"].get("bias", 0), answer.weights
