@@ -126,7 +126,9 @@ def proven(name: str) -> dict[str, Any] | str:
     if not done.stdout.startswith("{"):
         return (done.stderr.strip() or f"launch.compile ended with {done.returncode}").splitlines()[-1]
     proof = json.loads(done.stdout)
-    return {key: proof[key] for key in KEPT}
+    from transformer.runs.directory import commit
+
+    return {**{key: proof[key] for key in KEPT}, "commit": commit()}
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
@@ -156,6 +158,9 @@ def tables(records: Mapping[str, Any]) -> str:
     weak = {name: entry for name, entry in records.items() if name.startswith(WEAK)}
     versions = {json.dumps(entry["versions"], sort_keys=True): entry["versions"] for entry in records.values()}
     said = "; ".join(f"jax {each['jax']}, libtpu {each['libtpu'] or 'not used'}" for each in versions.values())
+    commits = ", ".join(
+        f"commit {(each or 'unknown')[:7]}" for each in dict.fromkeys(entry["commit"] for entry in records.values())
+    )
     page = f"""# Experiments on their pods
 
 Written by `make pods` ([launch/pods.py](../../launch/pods.py)): every training step, compiled for the topology that its
@@ -164,7 +169,7 @@ those of our own roofline ([roofline.py](../../transformer/costs/roofline.py)): 
 and links at their published rates, and no measurement: no config has run on a TPU. A step that observes its heads
 now and then (`head_statistics_every`) counts as one that does: GPT-2's and BERT's are quicker than they look.
 
-Compiled with {said}.
+Compiled with {said}; {commits}.
 
 """
     page += _table(

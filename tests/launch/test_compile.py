@@ -140,7 +140,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 ) -> None:
     assert cli.run(compile.COMMAND, compile.main, [config, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
-    found = {key: whole[key] for key in pods.KEPT}
+    found = {key: whole[key] for key in pods.KEPT} | {"commit": "0123456789abcdef"}
     found |= {"memory": 2 * 10**10, "step_seconds": 1.5, "utilisation": 0.5, "collective_share": 0.25}
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "link")} | {"waiting_share": 0.125}
     monkeypatch.setattr(pods, "proven", lambda name: "no pod" if "demo" in name else found)

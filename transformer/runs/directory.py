@@ -258,7 +258,7 @@ def environment() -> dict[str, Any]:
         "devices": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -274,7 +274,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of the checkout that this code runs from, with "+changes" if its files differ from it."""
     root = Path(__file__).resolve().parents[2]
 
@@ -286,8 +286,8 @@ def _commit() -> str | None:
         # An installed package may lie inside another project's checkout.
         if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
             return None
-        commit = git("rev-parse", "HEAD")
-        return commit + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+        head = git("rev-parse", "HEAD")
+        return head + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -1,0 +1,74 @@
+"""Every figure of the README has a record that holds it, and every record names the commit of its code."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "experiments/results"
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+COMMIT = re.compile(r"\bcommit:? `?([0-9a-f]{7,40})\b", re.IGNORECASE)
+
+
+def rows(readme: str) -> Iterator[tuple[str, str, str]]:
+    """The rows of the README's table of results: what, measured, how."""
+    table = readme.partition("## Results")[2]
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith("| ") and len(cells) == 3 and cells[0] != "what" and not set(cells[0]) <= {"-"}:
+            yield cells[0], cells[1], cells[2]
+
+
+def faults(readme: str, root: Path) -> list[str]:
+    """What is wrong with the figures of a README."""
+    wrong = []
+    for what, measured, how in rows(readme):
+        if measured == "not measured":
+            continue
+        records = [root / link for link in re.findall(r"\]\(([^)#]+)\)", f"{measured} {how}")]
+        missing = [record for record in records if not record.is_file()]
+        if not records or missing:
+            wrong.append(f"{what}: no record" if not records else f"{what}: {missing[0].name} is missing")
+            continue
+        text = " ".join(record.read_text(encoding="utf-8") for record in records)
+        held = set(NUMBER.findall(text.replace("*", " ")))
+        wrong += [f"{what}: {number} is in no record" for number in NUMBER.findall(measured) if number not in held]
+    return wrong
+
+
+def test_every_figure_of_the_readme_is_in_the_record_that_it_names() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(list(rows(readme))) > 10
+    assert faults(readme, ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("| bleu | 33.4 | quickly |", "bleu: no record"),
+        ("| bleu | 33.4 | [it](gone.md) |", "bleu: gone.md is missing"),
+        ("| bleu | 33.5 | [it](held.md) |", "bleu: 33.5 is in no record"),
+        ("| bleu | 33.4 and 7 | [it](held.md) |", "bleu: 7 is in no record"),
+    ],
+)
+def test_a_figure_without_its_record_is_refused(row: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "held.md").write_text("33.4 BLEU after 17.7 hours")
+    assert faults(f"# x\n\n## Results\n\n| what | measured | how |\n| --- | --- | --- |\n{row}\n", tmp_path) == [fault]
+
+
+@pytest.mark.parametrize("record", sorted(path.name for path in RECORDS.glob("*.md")))
+def test_every_record_names_a_commit_of_this_project(record: str) -> None:
+    named = COMMIT.findall((RECORDS / record).read_text(encoding="utf-8"))
+    assert named, f"{record} names no commit: say '- Commit: HASH', the code that gave its figures"
+    git = ["git", "-C", str(ROOT)]
+    shallow = subprocess.run(
+        [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
+    )
+    if shallow.stdout.strip() != "false":
+        pytest.skip("needs git and a checkout with its history")
+    for commit in named:
+        known = subprocess.run([*git, "cat-file", "-t", commit], capture_output=True, text=True, check=False)
+        assert known.stdout.strip() == "commit", f"{record} names {commit}, which is no commit of this project"
