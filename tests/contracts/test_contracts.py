@@ -68,9 +68,8 @@ class Trial:
 
     def __init__(self, case: Case, folder: Path):
         self.case, self.folder = case, folder
-        self.adam = Algorithm.ADAM, case.learning_rate
         (folder / "task").mkdir()
-        experiment = self.experiment(*self.adam)
+        experiment = case.experiment(Algorithm.ADAM, case.learning_rate)
         self.setting = case.assemble(experiment, folder / "task", one_device())
         preflight(
             dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
@@ -84,53 +83,35 @@ class Trial:
             for evaluation, evaluate in zip(measured, compiled, strict=True)
         ]
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
-        averages = experiment.averages
-        make = functools.partial(
-            init_state, self.setting.model, self.setting.task, self.optimisers(*self.adam), averages
-        )
+        # Its rate is that of no run: the numbers are the state's.
+        sections = case.experiment(Algorithm.ADAM, 123.0).optimizer_of
+        self.optimisers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
+        self.averages = experiment.averages
+        make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimisers, self.averages)
         self.initialise = compile_once(make, self.setting.placement)
-        self.first = self.initial(case.learning_rate)
+        self.first = self.initial(experiment)
         plan, self.probe = compile_probe(
             self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
         )
-        self.step = jax.jit(self.made(Algorithm.ADAM), donate_argnums=0)
+        self.step = jax.jit(self.made(), donate_argnums=0)
         self.store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         half = case.steps // 2
         self.final, self.records = self.train(
-            self.step, self.initial(case.learning_rate), case.steps, half=half, maps=Maps(self.store), save=self.save
+            self.step, self.initial(experiment), case.steps, half=half, maps=Maps(self.store), save=self.save
         )
 
-    def experiment(self, algorithm: Algorithm, rate: float) -> Experiment:
-        return self.case.experiment(algorithm, rate, momentum=0.0 if algorithm is Algorithm.SGD else 0.5)
+    def made(self, accumulate: int = 1) -> Any:
+        """The step, not compiled."""
+        return make_step(self.setting.model, self.setting.task, self.optimisers, self.averages, accumulate=accumulate)
 
-    def optimisers(self, algorithm: Algorithm, rate: float) -> dict[str, Any]:
-        sections = self.experiment(algorithm, rate).optimizer_of
-        return {o.name: make_optimizer(sections(o.name), self.case.steps) for o in self.setting.task.objectives}
-
-    def made(self, algorithm: Algorithm, accumulate: int = 1) -> Any:
-        """The step, not compiled. Its rate is that of no run: the numbers are the state's."""
-        optimisers, averages = self.optimisers(algorithm, 123.0), self.experiment(algorithm, 1.0).averages
-        return make_step(self.setting.model, self.setting.task, optimisers, averages, accumulate=accumulate)
-
-    def initial(self, rate: float, key: int = 7) -> TrainState:
-        """The first state of a learning rate and key, for Adam."""
-        numbers = numbers_of(self.experiment(Algorithm.ADAM, rate), self.setting.task)
+    def initial(self, experiment: Experiment, key: int = 7) -> TrainState:
+        """The first state of an experiment's numbers and a key."""
         drawn = jax.random.key(key)
         variables = self.case.variables(self.setting, drawn)
-        state = self.initialise(numbers, drawn, *(() if variables is None else (variables,)))
+        given = () if variables is None else (variables,)
+        state = self.initialise(numbers_of(experiment, self.setting.task), drawn, *given)
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return jax.device_put(state, jax.devices()[0])
-
-    def descending(self, rate: float, key: int) -> TrainState:
-        """The first state of plain descent, around the variables of Adam's."""
-        experiment, task = self.experiment(Algorithm.SGD, rate), self.setting.task
-        optimisers, numbers = self.optimisers(Algorithm.SGD, rate), numbers_of(experiment, task)
-        first = self.initial(rate, key)
-        state = init_state(
-            self.setting.model, task, optimisers, experiment.averages, numbers, first.key, first.variables
-        )
-        # A step consumes its state: no two of its leaves may be one array.
-        return jax.device_put(jax.tree.map(jnp.copy, state), jax.devices()[0])
 
     def save(self, state: TrainState) -> None:
         self.checkpoints.save(int(state.step), state, {})
@@ -168,8 +149,9 @@ def plain(trial: Trial) -> None:
 
 def accumulated(trial: Trial) -> None:
     """Where parts of a batch draw for themselves they still learn; elsewhere `vectorised` holds them to the batch."""
-    step = jax.jit(trial.made(Algorithm.ADAM, MICRO_BATCHES), donate_argnums=0)
-    _, records = trial.train(step, trial.initial(trial.case.learning_rate), trial.case.steps)
+    step = jax.jit(trial.made(MICRO_BATCHES), donate_argnums=0)
+    experiment = trial.case.experiment(Algorithm.ADAM, trial.case.learning_rate)
+    _, records = trial.train(step, trial.initial(experiment), trial.case.steps)
     learned(trial.case, records)
 
 
@@ -215,17 +197,16 @@ def vectorised(trial: Trial) -> None:
 
     A batch is cut where the loss is linear in it. One program holds both: what cutting or the lanes did wrong differs.
     """
-    # Plain gradient descent, whose update is linear in the gradient: Adam would blow rounding up.
-    task = trial.setting.task
-    states = [trial.descending(lane.rate, lane.key) for lane in LANES]
-    step = jax.jit(trial.made(Algorithm.SGD), donate_argnums=0)
-    together = jax.jit(vectorise(trial.made(Algorithm.SGD, 1 if trial.case.sampled else MICRO_BATCHES)))
+    task, step = trial.setting.task, trial.step
+    states = [trial.initial(trial.case.descending(lane.rate), lane.key) for lane in LANES]
+    together = jax.jit(vectorise(trial.made(1 if trial.case.sampled else MICRO_BATCHES)))
     state = stack_states(states, trial.setting.placement)
     batches = StackedBatches([task.source(lane.key) for lane in LANES])
     for number in range(VECTORISED):
         state, seen = together(state, batches[number])
         for lane, of_lane in enumerate(LANES):
-            states[lane], metrics = step(states[lane], task.source(of_lane.key)[number])
+            # As the loop calls it: the program is the one that trained.
+            states[lane], metrics = step(states[lane], task.source(of_lane.key)[number], False)
             found = {name: float(value[lane]) for name, value in (seen.totals | seen.values).items()}
             expected = {name: float(value) for name, value in (metrics.totals | metrics.values).items()}
             assert found == pytest.approx(expected, rel=trial.case.rounding, abs=1e-6), f"lane {lane}, step {number}"
@@ -284,7 +265,7 @@ def state_differs(state: TrainState, other: TrainState) -> bool:
 
 MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped, vectorised)}
 ROWS = [
-    pytest.param(case, mode, id=f"{case.name}-{mode}")
+    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[pytest.mark.slow] if mode in case.slow else [])
     for case in CASES
     for mode in MODES
     if mode != "accumulated" or case.sampled

@@ -1,5 +1,6 @@
 """Every toy and every family on eight devices computes what it computes on one, however the mesh divides it."""
 
+import collections
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +21,11 @@ from transformer.training.state import TrainState, by_path
 from transformer.training.step import make_step
 
 STEPS = 20
-# Of these every toy takes each in every test run, and a family one; all else is slow.
-QUICK = {
+MESHES = {
     "data": ShardingConfig(data=8),
     "fsdp": ShardingConfig(data=2, fsdp=4, rules="fsdp"),
     "tensor": ShardingConfig(data=4, tensor=2, rules="fsdp+tp"),
     "sequence": ShardingConfig(data=4, sequence=2, rules="sp"),
-}
-SLOW = {
     "fsdp alone": ShardingConfig(data=1, fsdp=4, rules="fsdp"),
     "tensor alone": ShardingConfig(data=1, tensor=2, rules="fsdp+tp"),
     "fsdp and tensor": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
@@ -37,12 +35,12 @@ SLOW = {
     "expert": ShardingConfig(data=4, expert=2),
     "fsdp and expert": ShardingConfig(data=2, fsdp=2, expert=2, rules="fsdp"),
 }
-MESHES = QUICK | SLOW
+# The whole table; `make test` takes of every case the meshes that it names, so that each of the four that a run would
+# choose has several cases.
 PAIRS = [
-    pytest.param(case, mesh, id=f"{case.name}-{mesh}", marks=[] if quick else [pytest.mark.slow])
+    pytest.param(case, mesh, id=f"{case.name}-{mesh}", marks=[] if mesh in case.meshes else [pytest.mark.slow])
     for case in CASES
     for mesh in MESHES
-    for quick in [mesh in QUICK and mesh == (case.mesh or mesh)]
 ]
 
 
@@ -118,8 +116,8 @@ def test_a_mesh_computes_what_one_device_does(
 ) -> None:
     config, expected = MESHES[mesh], alone(case)
     count = int(np.prod([size for size in config.sizes().values()]))
-    # Of the families, one program a mesh: the toys make their first state on every one of these.
-    first = expected.first if case.mesh == mesh else None
+    # Of a case that takes one mesh, one program there: the others make their first state on each of theirs.
+    first = expected.first if case.meshes == (mesh,) else None
     run = Run(case, make_placement(config, jax.devices()[:count]), tmp_path / "task", first)
     found = run.train(STEPS)
     assert found.totals == expected.totals  # the very same examples, at every step
@@ -133,3 +131,10 @@ def test_a_mesh_computes_what_one_device_does(
         np.testing.assert_allclose(found.gradients[path], gradient, rtol=0, atol=atol, err_msg=path)
     assert run.train(2).bits == run.train(2).bits
     assert run.step._cache_size() == 1  # the state comes back where it was: nothing is compiled twice
+
+
+def test_every_mesh_that_a_run_would_choose_has_three_cases_in_every_test_run() -> None:
+    counts = collections.Counter(mesh for case in CASES for mesh in case.meshes)
+    assert set(counts) == {"data", "fsdp", "tensor", "sequence"}
+    assert min(counts.values()) >= 3
+    assert all(case.meshes for case in CASES)

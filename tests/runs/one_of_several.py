@@ -1,5 +1,7 @@
 """What each of several processes does for test_processes.py: argument 1 is the folder that holds all of it.
 
+With the argument "killed" behind it they begin another run in the end, which one of them does not survive.
+
 It is called with the environment that transformer.runs.processes reads, and leaves what it found in files.
 """
 
@@ -21,15 +23,14 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import StoredMaps, keep, levels_of
-from transformer.tasks.labels import Labels
 from transformer.runs import processes
-from transformer.training import assembly, experiment
-from transformer.training import train as training
-from transformer.training.sinks import opened as sinks_opened
-from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.digest import differing, digests
+from transformer.tasks.labels import Labels
+from transformer.training import assembly, experiment
+from transformer.training import train as training
 from transformer.training.initialise_from import initialised
+from transformer.training.sinks import opened as sinks_opened
 from transformer.training.sinks.background import BackgroundMaps
 
 SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
@@ -177,7 +178,7 @@ def dies(folder: Path) -> type[BackgroundMaps]:
     return Dying
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *more: str) -> None:
     mesh = mesh_of(jax.devices())
     found = {
         "processes": jax.process_count(),
@@ -191,14 +192,15 @@ def main(folder: Path) -> None:
     training.train(experiment.resolve(config), folder / "several")
     found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
-    sinks_opened.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
-    training.train(experiment.resolve(config), folder / "killed")
+    if "killed" in more:
+        sinks_opened.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+        training.train(experiment.resolve(config), folder / "killed")
 
 
 if __name__ == "__main__":
     processes.start(heartbeat=10)
     try:
-        main(Path(sys.argv[1]))
+        main(Path(sys.argv[1]), *sys.argv[2:])
     except BaseException:
         import traceback
 

@@ -20,11 +20,11 @@ from tests.runs.test_digest import digest_by_hand
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs import processes
-from transformer.training import assembly, experiment, mesh, sharding
-from transformer.training import train as training
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
+from transformer.training import assembly, experiment, mesh
+from transformer.training import train as training
 from transformer.training.state import by_path
 
 CONFIG: dict[str, Any] = {
@@ -78,8 +78,23 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def together(count: int, devices: int, folder: Path, root: Path) -> list[Ended]:
-    """Start so many processes of so many devices each, and wait until all have ended."""
+class Scenario(NamedTuple):
+    """So many processes of so many devices each; `killed`: in the end they begin a run that one does not survive."""
+
+    count: int
+    devices: int
+    killed: bool
+
+
+# That processes end together is a run of its own: it is slow, and so are more of them.
+TOGETHER = pytest.param(Scenario(2, 2, False), id="2x2")
+SURVIVED_BY_NONE = pytest.param(Scenario(2, 2, True), id="2x2-killed", marks=pytest.mark.slow)
+FOUR = pytest.param(Scenario(4, 1, True), id="4x1-killed", marks=pytest.mark.slow)
+
+
+def together(scenario: Scenario, folder: Path, root: Path) -> list[Ended]:
+    """Start the processes, and wait until all have ended."""
+    count, devices, killed = scenario
     environment = {
         **os.environ,
         "PYTHONPATH": str(root),
@@ -87,7 +102,7 @@ def together(count: int, devices: int, folder: Path, root: Path) -> list[Ended]:
         processes.ADDRESS: f"127.0.0.1:{free_port()}",
         processes.COUNT: str(count),
     }
-    command = [sys.executable, "-m", "tests.runs.one_of_several", str(folder)]
+    command = [sys.executable, "-m", "tests.runs.one_of_several", str(folder), *["killed"] * killed]
     started = []
     with contextlib.ExitStack() as stack:
         for index in range(count):
@@ -123,23 +138,21 @@ class Several(NamedTuple):
     found: list[dict[str, Any]]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param((2, 2), id="2x2"), pytest.param((4, 1), id="4x1", marks=pytest.mark.slow)],
-)
+@pytest.fixture(scope="module", params=[TOGETHER, FOUR])
 def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, root: Path) -> Several:
     """Processes that did all of tests/runs/one_of_several.py."""
-    count, devices = request.param
+    scenario: Scenario = request.param
     folder = tmp_path_factory.mktemp("several")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     saved = Checkpoints(folder / "from_one", keep=1)
     saved.save(1, several.state_of(1, several.mesh_of(jax.devices()[:8])), {})
     saved.close()
     with RunDirectory.claim(folder / "held", {}):
-        ended = together(count, devices, folder, root)
-    found = [folder / f"found-{index}.json" for index in range(count)]
+        ended = together(scenario, folder, root)
+    found = [folder / f"found-{index}.json" for index in range(scenario.count)]
     missing = [each.said for each, file in zip(ended, found, strict=True) if not file.exists()]
     assert not missing, "\n\n".join(missing)
+    assert scenario.killed or [each.code for each in ended] == [0] * scenario.count, ended
     return Several(folder, ended, [json.loads(file.read_text()) for file in found])
 
 
@@ -254,6 +267,7 @@ def test_their_maps_are_those_of_one_bit_for_bit(group: Several, tmp_path: Path)
     np.testing.assert_array_equal(store.statistics("decoder/self").values, plain.statistics("decoder/self").values)
 
 
+@pytest.mark.parametrize("group", [SURVIVED_BY_NONE, FOUR], indirect=True, scope="module")
 def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Several, alone: Path) -> None:
     assert group.ended[-1].code == -9
     assert all(each.code != 0 for each in group.ended)

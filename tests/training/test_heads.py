@@ -1,9 +1,8 @@
 """Head statistics of the training batch: switched inside one compiled step, and kept in heads.jsonl."""
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,12 +13,13 @@ from transformer.attention.statistics import STATISTICS
 from transformer.axes import Placement
 from transformer.models import registry as models
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment
+from transformer.training import assembly, experiment, programs
 from transformer.training import train as training
 from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.sharding import shard_batch
-from transformer.training.state import TrainState
+from transformer.training.step import Step
 
+MODEL = {"width": 16, "heads": 2, "feed_forward": 32, "max_length": 48, "dropout": 0.1}  # so that the keys matter
 RUN: dict[str, Any] = {
     "name": "heads",
     "steps": 5,
@@ -29,6 +29,24 @@ RUN: dict[str, Any] = {
     "eval_every": 0,
     "maps_every": 0,
     "checkpoint_every": 5,
+    "optimizer": {"learning_rate": 0.01, "warmup": 4},
+}
+
+
+LANGUAGE_MODELLING = {
+    "task": {
+        "name": "language_modelling",
+        "dataset": "repeated/symbols=16,shortest=4,longest=8,length=16,train=64,validation=8,test=8",
+        "tokenizer": "characters",
+        "context": 16,
+        "rows": 8,
+        "probed": 2,
+        "probed_length": 12,
+        "repeated": 0,
+    },
+    "model": {"family": "decoder", "layers": 1} | MODEL,
+}
+TRANSLATION = {
     "task": {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
@@ -39,18 +57,33 @@ RUN: dict[str, Any] = {
         "shown": 4,
         "probed": 3,
     },
-    "model": {
-        "family": "encoder_decoder",
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "width": 16,
-        "heads": 2,
-        "feed_forward": 32,
-        "dropout": 0.1,  # so that the keys matter
-        "max_length": 48,
-    },
-    "optimizer": {"learning_rate": 0.01, "warmup": 4},
+    "model": {"family": "encoder_decoder", "encoder_layers": 1, "decoder_layers": 1} | MODEL,
 }
+
+
+class Case(NamedTuple):
+    """A run's config, and its sites in the order of the records."""
+
+    config: dict[str, Any]
+    sites: tuple[str, ...]
+
+
+ONE_SITE = Case(RUN | LANGUAGE_MODELLING, ("decoder/self",))
+THREE_SITES = Case(RUN | TRANSLATION, ("decoder/cross", "decoder/self", "encoder/self"))
+
+
+class Trained(NamedTuple):
+    """A run's directory and what it was made of."""
+
+    case: Case
+    folder: Path
+    setting: assembly.Assembly
+    step: Step
+
+
+def of_nothing(model: Any, evaluations: Any, placement: Any) -> list[Any]:
+    """Evaluations that compile nothing."""
+    return [lambda state: Report({}) for _ in evaluations]
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +92,40 @@ def two() -> Placement:
     return make_placement(ShardingConfig(), jax.devices()[:2])
 
 
-@pytest.fixture(scope="module")
-def setting(two: Placement, tmp_path_factory: pytest.TempPathFactory) -> assembly.Assembly:
-    resolved = experiment.resolve({**RUN, "accumulate": 2})
-    return assembly.assemble(resolved, tmp_path_factory.mktemp("data"), two)
+@pytest.fixture(
+    scope="module",
+    params=[ONE_SITE, pytest.param(THREE_SITES, marks=pytest.mark.slow)],
+    ids=["one site", "three sites"],
+)
+def trained(
+    request: pytest.FixtureRequest, two: Placement, tmp_path_factory: pytest.TempPathFactory
+) -> Trained:
+    """A run, and the step that it compiled: two tests look at the one program."""
+    folder = tmp_path_factory.mktemp("heads") / "run"
+    kept: list[tuple[assembly.Assembly, Step]] = []
+
+    def keeping(resolved: experiment.Experiment, setting: assembly.Assembly) -> Step:
+        kept.append((setting, assembly.compile_step(resolved, setting)))
+        return kept[-1][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "make_placement", lambda config: two)
+        patch.setattr(training, "compile_step", keeping)
+        # Evaluations would only be compiled here.
+        patch.setattr(programs, "compile_evaluations", of_nothing)
+        training.train(experiment.resolve(request.param.config), folder)
+    ((setting, step),) = kept
+    return Trained(request.param, folder, setting, step)
 
 
-def observed(setting: assembly.Assembly, accumulate: int, observe: bool, steps: Any = None) -> Any:
-    """What one step from the same start captured, and the state behind it."""
-    config = experiment.resolve({**RUN, "accumulate": accumulate, "model": {**RUN["model"], "dropout": 0.0}})
-    step = steps or assembly.compile_step(config, setting)
-    state = setting.initialise(jax.random.key(0))
+def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained: Trained) -> None:
+    setting, step = trained.setting, trained.step
     batch = shard_batch(setting.task.source(0)[0], setting.placement)
-    return step(state, batch, observe)
-
-
-def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(setting: assembly.Assembly) -> None:
-    step = assembly.compile_step(experiment.resolve(RUN), setting)
-    state_off, off = observed(setting, 1, False, step)
-    state_on, on = observed(setting, 1, True, step)
-    assert step._cache_size() == 1
-    assert set(on.maps) == {"encoder/self", "decoder/self", "decoder/cross"}
+    (state_off, off), (state_on, on) = (
+        step(setting.initialise(jax.random.key(0)), batch, observe) for observe in (False, True)
+    )
+    assert step._cache_size() == 1  # type: ignore[attr-defined]
+    assert set(on.maps) == set(trained.case.sites)
     for site, captured in on.maps.items():
         assert set(captured.sums) == set(STATISTICS)
         assert captured.weights is None
@@ -89,46 +135,34 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(setting
     jax.tree.map(np.testing.assert_array_equal, state_on.variables.params, state_off.variables.params)
 
 
-def test_micro_batches_add_up_to_the_statistics_of_the_batch(setting: assembly.Assembly) -> None:
-    model = setting.model
-    batch = setting.task.source(0)[0]
-    capture = Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
-    variables = jax.device_get(setting.initialise(jax.random.key(0)).variables)
-    inputs = {name: batch[name] for name in ("source", "target")}
+def test_micro_batches_add_up_to_the_statistics_of_the_batch(trained: Trained) -> None:
     # Without dropout a training pass is the plain one.
-    quiet = models.build(
-        dataclasses.replace(experiment.resolve(RUN).model, dropout=0.0),
-        setting.task.interface,
-        experiment.resolve(RUN).precision,
-    )
+    config = trained.case.config
+    resolved = experiment.resolve({**config, "accumulate": 2, "model": {**config["model"], "dropout": 0.0}})
+    task = trained.setting.task
+    quiet = models.build(resolved.model, task.interface, resolved.precision)
+    setting = trained.setting._replace(model=quiet)
+    batch, state = task.source(0)[0], setting.initialise(jax.random.key(0))
+    variables = jax.device_get(state.variables)  # a step consumes its state
+    capture = Capture(tuple(site.name for site in quiet.sites), maps=False, statistics=tuple(STATISTICS.values()))
+    inputs = {name: batch[name] for name in task.interface.inputs}
     look = jax.jit(lambda variables, inputs: quiet.apply(variables, inputs, train=False, capture=capture)[1].maps)
     expected = look(variables, inputs)
-    _, metrics = observed(setting._replace(model=quiet), 2, True)
+    _, metrics = assembly.compile_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
+    assert set(metrics.maps) == set(trained.case.sites)
     for site, captured in metrics.maps.items():
         for name, mean in captured.means().items():
             np.testing.assert_allclose(mean, expected[site].means()[name], rtol=1e-5, atol=1e-5, err_msg=name)
             np.testing.assert_array_equal(captured.counts[name], expected[site].counts[name])
 
 
-def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(
-    two: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Evaluations would only be compiled here.
-    monkeypatch.setattr(assembly, "make_placement", lambda config: two)
-    monkeypatch.setattr(
-        training, "compile_evaluations", lambda model, evaluations, placement: [_nothing for _ in evaluations]
-    )
-    training.train(experiment.resolve(RUN), tmp_path / "run")
-    records = [json.loads(line) for line in (tmp_path / "run" / "heads.jsonl").read_text().splitlines()]
+def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(trained: Trained) -> None:
+    records = [json.loads(line) for line in (trained.folder / "heads.jsonl").read_text().splitlines()]
     assert [(record["step"], record["site"]) for record in records] == [
-        (step, site) for step in (2, 4) for site in ("decoder/cross", "decoder/self", "encoder/self")
+        (step, site) for step in (2, 4) for site in trained.case.sites
     ]
     for record in records:
         assert set(record) == {"step", "site", *STATISTICS}
         assert np.shape(record["entropy"]) == (1, 2)
         assert np.min(record["entropy"]) > 0
         assert 0 < np.min(record["largest_weight"]) <= np.max(record["largest_weight"]) <= 1
-
-
-def _nothing(state: TrainState) -> Report:
-    return Report({})
