@@ -163,7 +163,8 @@ def source_run(name: str) -> tempfile.TemporaryDirectory:
     """The run that a case begins from, trained once."""
     (case,) = (case for case in CASES if case.name == name)
     folder = tempfile.TemporaryDirectory()
-    train(resolve({"name": "source", "averages": {}, **case.begins_from}), Path(folder.name))
+    quiet = {"eval_every": 0, "maps_every": 0, "averages": {}}
+    train(resolve({"name": "source", **quiet, **case.begins_from}), Path(folder.name))
     return folder
 
 
@@ -290,8 +291,8 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         holds=statistics_have_moved,
         sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
-        meshes=("data",),
-        # A state that is carried by several runs at once is the two players' as well.
-        slow=("vectorised",),
+        # Its layers are held to one device by tests/layers/test_shared_layers_on_meshes.py; a state that several runs
+        # carry at once is the two players' as well, and parts that draw for themselves are those of hard attention.
+        slow=("vectorised", "accumulated"),
     ),
 )

@@ -12,6 +12,7 @@ import pytest
 
 from tests.contracts.cases import CASES, Case
 from transformer.axes import Placement, SequenceParallel
+from transformer.models.registry import FAMILIES
 from transformer.training.assembly import Assembly, compile_once, numbers_of
 from transformer.training.initial_state import init_state
 from transformer.training.mesh import ShardingConfig, make_placement, one_device
@@ -133,8 +134,9 @@ def test_a_mesh_computes_what_one_device_does(
     assert run.step._cache_size() == 1  # the state comes back where it was: nothing is compiled twice
 
 
-def test_every_mesh_that_a_run_would_choose_has_three_cases_in_every_test_run() -> None:
+def test_every_mesh_that_a_run_would_choose_has_several_cases_in_every_test_run() -> None:
     counts = collections.Counter(mesh for case in CASES for mesh in case.meshes)
     assert set(counts) == {"data", "fsdp", "tensor", "sequence"}
-    assert min(counts.values()) >= 3
-    assert all(case.meshes for case in CASES)
+    assert min(counts.values()) >= 2
+    families = {case.config["model"]["family"] for case in CASES if case.meshes}
+    assert set(FAMILIES.names()) <= families

@@ -163,6 +163,8 @@ def test_code_that_only_a_run_names_is_not_followed_without_the_flag(
     assert "nothing to train" in call(capsys, "train", sorting, TRUST)
 
 
+# tests/contracts trains the family on translation in every test run.
+@pytest.mark.slow
 def test_the_familys_translations_are_searched_measured_and_mapped(
     translating: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

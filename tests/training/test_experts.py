@@ -79,7 +79,7 @@ def of_one() -> Any:
     return two_steps(mixture(), with_own(ShardingConfig(), 1))
 
 
-@pytest.mark.parametrize("rules", ["dp", pytest.param("fsdp", marks=pytest.mark.slow), "fsdp+tp"])
+@pytest.mark.parametrize("rules", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("dp", "fsdp")), "fsdp+tp"])
 def test_divided_experts_make_the_step_of_one_device(rules: str, of_one: Any) -> None:
     state, found, step = two_steps(mixture(), with_own(MESHES[rules]))
     one, expected, _ = of_one

@@ -1,6 +1,7 @@
 """Runs that begin with the parameters of another: what is loaded is loaded bit for bit, and the rest starts as ever."""
 
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -110,10 +111,15 @@ def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainS
     return state, setting.initialise(key), report
 
 
+@functools.cache
+def shapes_in(source: Path) -> TrainState:
+    """The shapes of the source's state."""
+    return assembly.assemble(experiment.resolve(CONFIG), source).abstract
+
+
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint under a prefix, read with the shapes that its run has."""
-    setting = assembly.assemble(experiment.resolve(CONFIG), source)
-    state, _ = Checkpoints.reading(source / "checkpoints").restore(step, setting.abstract)
+    state, _ = Checkpoints.reading(source / "checkpoints").restore(step, shapes_in(source))
     found = by_path(state._replace(key=0))
     return {
         path.removeprefix(f"{prefix}/"): np.asarray(x) for path, x in found.items() if path.startswith(f"{prefix}/")
