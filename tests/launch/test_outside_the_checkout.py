@@ -106,8 +106,13 @@ def test_generate_answers_by_the_task(sorting: str, capsys: pytest.CaptureFixtur
     said = call(capsys, "generate", sorting, TRUST, "--text=hkdba")
     assert set(said.strip()) <= set(string.ascii_lowercase)
     assert Path("sorting", "generated", "0001", "report.html").is_file()
-    call(capsys, "generate", sorting, TRUST, "--text=hkdba", "--beams=2", "--no-maps")
     assert "'dad' cannot be sorted" in refused(capsys, "generate", sorting, TRUST, "--text=dad")
+
+
+@pytest.mark.slow
+def test_generate_searches_with_beams_too(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = call(capsys, "generate", sorting, TRUST, "--text=hkdba", "--beams=2", "--no-maps")
+    assert set(said.strip()) <= set(string.ascii_lowercase)
 
 
 def test_the_page_is_written_and_no_code_is_needed_for_it(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,24 +125,15 @@ def ratios(stack: Mapping[str, Any]) -> dict[str, float]:
     return {entry["arm"]: entry["last_over_first"] for entry in stack["ratio"]}
 
 
-SMALL = {name: value for name, value in TINY.items() if not name.endswith("_layers")}
-
-
-# At 6 + 6 layers, those of the study, the factor is above 4; two layers show which way it goes.
-@pytest.mark.parametrize(
-    ("depth", "overrides", "factor"),
-    [
-        pytest.param(2, SMALL, 1.2, id="2"),
-        pytest.param(6, {"task.dataset": "phrases/train=400,validation=20,test=20"}, 4, id="6", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
 def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_towards_the_output(
-    base: Mapping[str, Any], depth: int, overrides: Mapping[str, Any], factor: float
+    base: Mapping[str, Any],
 ) -> None:
-    stack = own_stack("encoder-decoder's decoder", depths=(depth,), overrides=overrides)
+    few = {"task.dataset": "phrases/train=400,validation=20,test=20"}
+    stack = own_stack("encoder-decoder's decoder", depths=(6,), overrides=few)
     (found,) = initial_gradients(base, study(["post", "pre"], {"decoder": stack}))["stacks"]
     of = ratios(found)
-    assert of["post"] >= factor, of
+    assert of["post"] >= 4, of
     assert of["pre"] <= 1, of
     grows = next(entry["layers"] for entry in found["arms"] if entry["arm"] == "post")
     assert grows == sorted(grows)
