@@ -218,7 +218,7 @@ def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
 
 
 @pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
-@pytest.mark.parametrize("clip_norm", [0, 1, 2, 9])
+@pytest.mark.parametrize("clip", [0, 1, 2, 9])
 def test_shaws_terms_are_the_naive_equations(clip: int, positions: np.ndarray) -> None:
     """e_ij = q_i . (k_j + a^K_ij) and z_i = sum_j w_ij (v_j + a^V_ij) (Shaw et al. 2018, equations 3 and 4)."""
     q, weights, of_keys, of_values = random_arrays((B, Q, H, D), (B, H, Q, K), (2 * clip + 1, D), (2 * clip + 1, 3))

@@ -331,8 +331,8 @@ def test_heads_cost_nothing() -> None:
 
 def test_an_input_with_more_positions_than_the_model_is_refused() -> None:
     with pytest.raises(UserError, match=r"longest source has 17 positions.*config\.model\.max_length=16"):
-        build(TINY, interface(max_length=17), Precision())
-    build(TINY, interface(max_length=16), Precision())
+        build(TINY, interface(longest=17), Precision())
+    build(TINY, interface(longest=16), Precision())
 
 
 @pytest.mark.parametrize(
