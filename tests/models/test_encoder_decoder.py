@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Biases, Positions
 
 from tests.models.arrangements import lively
 from tests.oracles import transformer as oracle
@@ -17,6 +16,7 @@ from transformer.attention.capture import Capture
 from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Biases, Positions
 from transformer.models.contract import Model, Precision, Variables, count_parameters
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface

@@ -97,9 +97,7 @@ def two() -> Placement:
     params=[ONE_SITE, pytest.param(THREE_SITES, marks=pytest.mark.slow)],
     ids=["one site", "three sites"],
 )
-def trained(
-    request: pytest.FixtureRequest, two: Placement, tmp_path_factory: pytest.TempPathFactory
-) -> Trained:
+def trained(request: pytest.FixtureRequest, two: Placement, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A run, and the step that it compiled: two tests look at the one program."""
     folder = tmp_path_factory.mktemp("heads") / "run"
     kept: list[tuple[assembly.Assembly, Step]] = []
