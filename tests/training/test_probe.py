@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.training.test_heads import RUN as CONFIG
+from tests.training.test_heads import THREE_SITES
 from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
 from transformer.training import assembly, experiment
@@ -16,6 +16,7 @@ from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.probe import compile_probe
 from transformer.training.state import TrainState
 
+CONFIG = THREE_SITES.config
 RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
 LENGTH = max(CONFIG["task"]["lengths"])
 
