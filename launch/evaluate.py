@@ -39,13 +39,12 @@ def main(arguments: Arguments) -> None:
         "length_penalty": arguments.length_penalty,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    _, setting, state = load(Path(arguments.workdir), arguments.step, given, arguments.trusted)
-    splits = sorted({evaluation.split for evaluation in setting.task.evaluations})
+    _, assembly, state = load(Path(arguments.workdir), arguments.step, given, arguments.trusted)
+    splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")
-    applying = [each for each in setting.task.evaluations if each.applies(setting.model.sites)]
-    chosen = [each for each in applying if arguments.split in (None, each.split)]
-    compiled = compile_evaluations(setting.model, chosen, setting.placement)
+    chosen = [each for each in assembly.evaluations if arguments.split in (None, each.split)]
+    compiled = compile_evaluations(assembly.model, chosen, assembly.placement)
     for evaluation, evaluate in zip(chosen, compiled, strict=True):
         report = evaluate(state)
         print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")

@@ -59,18 +59,18 @@ def main(arguments: Arguments) -> None:
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
-    experiment, setting, state = load(workdir, arguments.step, changes, arguments.trusted)
-    view = view_of(setting.model, state)
+    experiment, assembly, state = load(workdir, arguments.step, changes, arguments.trusted)
+    view = view_of(assembly.model, state)
     request = Request(
         [text for text in texts if text.strip()] or [""],
         arguments.language,
         {name: value for name, value in decoding.items() if value is not None},
     )
-    answers = setting.task.answer(view, request)
+    answers = assembly.task.answer(view, request)
     for line in answers.lines:
         print(line)
     if arguments.maps:
-        sites = setting.model.sites
+        sites = assembly.model.sites
         whole = jax.eval_shape(lambda: answers.look(Capture(tuple(site.name for site in sites))))
         plan = make_plan(whole, sites, answers.labels.completed(sites), experiment.maps)
         folder = _new_folder(workdir / "generated")

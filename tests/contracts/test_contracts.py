@@ -75,7 +75,7 @@ class Trial:
             dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
             self.setting,
         )
-        measured = [each for each in self.setting.task.evaluations if each.applies(self.setting.model.sites)]
+        measured = self.setting.evaluations
         measured = [*measured[:1], *[each for each in measured[1:] if each.name == "alignment"]]
         compiled = compile_evaluations(self.setting.model, measured, self.setting.placement)
         self.evaluations = [

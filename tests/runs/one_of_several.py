@@ -30,7 +30,7 @@ from transformer.tasks.labels import Labels
 from transformer.training import assembly, experiment
 from transformer.training import train as training
 from transformer.training.initialise_from import initialised
-from transformer.training.sinks import opened as sinks_opened
+from transformer.training.sinks import files
 from transformer.training.sinks.background import BackgroundMaps
 
 SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
@@ -193,7 +193,7 @@ def main(folder: Path, *more: str) -> None:
     found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
     if "killed" in more:
-        sinks_opened.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+        files.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
         training.train(experiment.resolve(config), folder / "killed")
 
 

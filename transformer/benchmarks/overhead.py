@@ -19,7 +19,7 @@ from transformer.training.experiment import Experiment
 from transformer.training.loop import Cadence, run
 from transformer.training.meter import Meter
 from transformer.training.probe import Probe, compile_probe
-from transformer.training.sharding import shard_batch
+from transformer.training.sharding import on_host_batches, shard_batch
 from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.contract import Sink
@@ -39,23 +39,23 @@ class Overhead(NamedTuple):
 
 def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Overhead:
     """Time the loop with its logging and its making of batches against the step alone on ready batches."""
-    setting = assemble(experiment, directory)
-    step = compile_step(experiment, setting)
-    source = setting.task.source(experiment.run.seed)
+    assembly = assemble(experiment, directory)
+    step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
+    source = assembly.task.source(experiment.run.seed)
     batches = [source[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
     def bare() -> float:
-        state = jax.block_until_ready(setting.initialise(key))
+        state = jax.block_until_ready(assembly.initialise(key))
         began = time.perf_counter()
         for batch in batches:
-            state, _ = step(state, shard_batch(batch, setting.placement))
+            state, _ = step(state, batch)
         jax.block_until_ready(state)
         return time.perf_counter() - began
 
     bare()  # compiles every shape
     pairs = [
-        (bare(), _seconds_of_loop(experiment, setting, step, directory / f"loop-{number}", steps))
+        (bare(), _seconds_of_loop(experiment, assembly, step, directory / f"loop-{number}", steps))
         for number in range(repeats)
     ]
     return Overhead(
@@ -86,18 +86,18 @@ def measure_capture(
 
     The three kinds of step are taken in turn on the same batch, so that changes of the machine's speed affect all.
     """
-    setting = assemble(experiment, directory)
-    batch = shard_batch(setting.task.source(experiment.run.seed)[0], setting.placement)
-    sites = tuple(site.name for site in setting.model.sites)
+    assembly = assemble(experiment, directory)
+    batch = shard_batch(assembly.task.source(experiment.run.seed)[0], assembly.placement)
+    sites = tuple(site.name for site in assembly.model.sites)
     capture = Capture(sites, rows=rows, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=0))
-    plain, capturing = compile_step(unobserved, setting), compile_step(unobserved, setting, capture)
+    plain, capturing = compile_step(unobserved, assembly), compile_step(unobserved, assembly, capture)
     kinds = ((plain, False), (capturing, False), (capturing, True))
     key = jax.random.key(experiment.run.seed)
     times: list[list[float]] = [[] for _ in kinds]
     for repeat in range(repeats + 1):
         for (step, observe), measured in zip(kinds, times, strict=True):
-            state = jax.block_until_ready(setting.initialise(key))
+            state = jax.block_until_ready(assembly.initialise(key))
             seconds = _seconds_a_step(step, state, batch, observe, steps)
             if repeat:  # the first compiles
                 measured.append(seconds)
@@ -124,24 +124,24 @@ class MapsCost(NamedTuple):
 
 def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> MapsCost:
     """Time the loop with maps taken, written and drawn at its start and end, in turn with the loop without."""
-    setting = assemble(experiment, directory)
-    step, config = compile_step(experiment, setting), experiment.run
+    assembly = assemble(experiment, directory)
+    step, config = on_host_batches(compile_step(experiment, assembly), assembly.placement), experiment.run
     probe = compile_probe(
-        setting.model,
-        setting.task,
-        setting.abstract,
-        setting.placement,
+        assembly.model,
+        assembly.task,
+        assembly.abstract,
+        assembly.placement,
         config=experiment.maps,
         times=config.probe_count,
     )
-    state = setting.initialise(jax.random.key(config.seed))
+    state = assembly.initialise(jax.random.key(config.seed))
     began = time.perf_counter()
     jax.block_until_ready(probe.run(state))
     compiling = time.perf_counter() - began
 
     def loop(number: int, probe: Probe | None) -> float:
         kind = "plain" if probe is None else "mapped"
-        return _seconds_of_loop(experiment, setting, step, directory / f"{kind}-{number}", steps, probe)
+        return _seconds_of_loop(experiment, assembly, step, directory / f"{kind}-{number}", steps, probe)
 
     loop(-1, probe)  # compiles every shape
     pairs = [(loop(number, None), loop(number, probe)) for number in range(repeats)]
@@ -152,7 +152,7 @@ def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats
 
 
 def _seconds_of_loop(
-    experiment: Experiment, setting: Assembly, step: Step, folder: Path, steps: int, probe: Probe | None = None
+    experiment: Experiment, assembly: Assembly, step: Step, folder: Path, steps: int, probe: Probe | None = None
 ) -> float:
     """The time of a run's loop with its sinks in `folder`; with a probe, maps are taken at its start and at its end."""
     folder.mkdir()
@@ -164,19 +164,19 @@ def _seconds_of_loop(
         shown = BackgroundMaps(Sinks(Maps(store), shown))
     numbers = (MetricsFile(files.metrics_file), SamplesFile(files.samples_file), Log(steps))
     sink = Sinks(*numbers, Console(steps, io.StringIO()), shown)
-    state = jax.block_until_ready(setting.initialise(jax.random.key(experiment.run.seed)))
+    state = jax.block_until_ready(assembly.initialise(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()
     state = run(
         state,
-        lambda state, batch, observe=False: step(state, shard_batch(batch, setting.placement), observe),
-        setting.task.source(experiment.run.seed),
+        step,
+        assembly.task.source(experiment.run.seed),
         steps=steps,
         cadence=Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
         evaluations=[],
         probe=(lambda state: {}) if probe is None else probe.run,
         save=lambda state: None,
         sink=sink,
-        meter=Meter(flops=count_flops(experiment, setting)),
+        meter=Meter(flops=count_flops(experiment, assembly)),
     )
     jax.block_until_ready(state)
     seconds = time.perf_counter() - began

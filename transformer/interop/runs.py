@@ -97,10 +97,10 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
 
 def _save_start(experiment: Experiment, directory: RunDirectory, params: PyTree, seed: int) -> int:
     """Save the state before the first step, with these parameters; return their number."""
-    setting = assemble(experiment, directory.path, one_device())
-    state = setting.initialise(jax.random.key(seed))
+    assembly = assemble(experiment, directory.path, one_device())
+    state = assembly.initialise(jax.random.key(seed))
     placed = jax.tree.map(
-        lambda leaf, given: jax.device_put(given, leaf.sharding), setting.abstract.variables.params, params
+        lambda leaf, given: jax.device_put(given, leaf.sharding), assembly.abstract.variables.params, params
     )
     state = state._replace(variables=state.variables._replace(params=placed))
     with contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints:

@@ -3,10 +3,12 @@
 import dataclasses
 import enum
 
+from transformer.attention.backends import Variant, unsupported
 from transformer.attention.blocks import Sizes
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
+from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
@@ -263,3 +265,27 @@ class TransformerConfig:
 def _nearest_divisor(whole: int, wanted: int) -> int:
     divisors = [number for number in range(1, whole + 1) if whole % number == 0]
     return min(divisors, key=lambda number: abs(number - wanted))
+
+
+def check_ring(model: TransformerConfig, placement: Placement) -> None:
+    """Refuse attention that cannot go around a ring, where the placement asks for one.
+
+    Errors: UserError naming the keys that can change it.
+    """
+    parts = placement.parts("length")
+    if parts == 1 or placement.attention is not SequenceParallel.RING:
+        return
+    if model.attention_dropout:
+        raise UserError(
+            f"config.model.attention_dropout={model.attention_dropout} drops weights, which a ring never has: say "
+            "config.sharding.attention=gather, or 0"
+        )
+    spec = model.spec(model.positions.within_attention)
+    why = unsupported(Backend.BLOCKWISE, Variant(spec.score, position=spec.position))
+    if spec.backend not in (Backend.AUTO, Backend.BLOCKWISE):
+        why = f"config.model.backend={spec.backend.value} is another"
+    if why is not None:
+        raise UserError(
+            f"config.sharding.sequence={parts} with attention=ring runs in blocks, and {why}: say "
+            "config.sharding.attention=gather, or change the model's attention"
+        )

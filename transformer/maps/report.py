@@ -60,7 +60,7 @@ def write_report(
     Errors: as `render`.
     """
     text = render(run_directory, budget, against=against, maps=maps)
-    path = locate(run_directory) / "report.html" if page is None else page
+    path = RunDirectory(locate(run_directory)).report_file if page is None else page
     storage_of(path).replace(path, text.encode())
     return path
 

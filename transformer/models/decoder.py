@@ -17,7 +17,7 @@ from transformer.layers.initialisation import Initialisation, Initialise, deepno
 from transformer.layers.module import Functional, Keys, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Cache, Inputs, Model, Precision
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
@@ -191,4 +191,6 @@ def operations(config: DecoderConfig, batch: Mapping[str, Any], vocabularies: Ma
     )
 
 
-FAMILY = Family(DecoderConfig, build, frozenset({CONTINUATION}), operations, sizes=of_family("decoder"))
+FAMILY = Family(
+    DecoderConfig, build, frozenset({CONTINUATION}), operations, sizes=of_family("decoder"), check_placement=check_ring
+)

@@ -19,7 +19,7 @@ from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional, Keys, Module, Parameter
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
-from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
+from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Inputs, Model, Precision
 from transformer.models.family import Family, Operations
 from transformer.models.interface import FILLING, Interface, check_length
@@ -209,4 +209,6 @@ def operations(config: EncoderConfig, batch: Mapping[str, Any], vocabularies: Ma
     )
 
 
-FAMILY = Family(EncoderConfig, build, frozenset({FILLING}), operations, sizes=of_family("encoder"))
+FAMILY = Family(
+    EncoderConfig, build, frozenset({FILLING}), operations, sizes=of_family("encoder"), check_placement=check_ring
+)

@@ -23,7 +23,7 @@ from transformer.layers.operations import (
     recomputed_operations,
     score_operations,
 )
-from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig
+from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Cache, Inputs, Model, Precision
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
@@ -246,4 +246,11 @@ def operations(config: EncoderDecoderConfig, batch: Mapping[str, Any], vocabular
     )
 
 
-FAMILY = Family(EncoderDecoderConfig, build, frozenset({TRANSLATION}), operations, sizes=of_family("encoder_decoder"))
+FAMILY = Family(
+    EncoderDecoderConfig,
+    build,
+    frozenset({TRANSLATION}),
+    operations,
+    sizes=of_family("encoder_decoder"),
+    check_placement=check_ring,
+)

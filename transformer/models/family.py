@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from transformer.axes import Placement
 from transformer.models.contract import Model, Precision
 from transformer.models.interface import Interface, Signature
 from transformer.models.sizes import Size
@@ -27,6 +28,8 @@ class Family:
     from what. `operations(config, batch, vocabularies)` counts by formula, from arrays or their shapes; None where
     there is no formula. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh
     axes along which they are divided (none: whole on every device). `sizes` are its published models by name.
+    `check_placement(config, placement)` refuses a placement of arrays on devices that the model cannot have, before
+    anything is traced; None where it takes any.
     """
 
     config: type
@@ -35,3 +38,4 @@ class Family:
     operations: Callable[[Any, Mapping[str, Any], Mapping[str, int]], Operations] | None = None
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
+    check_placement: Callable[[Any, Placement], None] | None = None

@@ -85,20 +85,20 @@ def prove(experiment: Experiment, topology: str) -> Proof:
     """
     devices = topology_devices(topology)
     placement = make_placement(experiment.sharding, devices)
-    setting = assemble(experiment, Path(), placement, synthetic=True)
+    assembly = assemble(experiment, Path(), placement, synthetic=True)
     batch: Any = {
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding(array.shape, placement))
-        for name, array in abstract_batch(setting.task).items()
+        for name, array in abstract_batch(assembly.task).items()
     }
-    flops, chip = count_flops(experiment, setting), chip_of(devices[0])
+    flops, chip = count_flops(experiment, assembly), chip_of(devices[0])
     proof = Proof(
         experiment=experiment,
         topology=topology,
         device=devices[0].device_kind,
         mesh=dict(placement.mesh.shape),
-        parameters=count_parameters(setting.abstract.variables.params),
+        parameters=count_parameters(assembly.abstract.variables.params),
         rows=max(array.shape[0] for array in batch.values() if array.shape),
-        held=_held(setting.abstract, batch),
+        held=_held(assembly.abstract, batch),
         memory=None if chip is None else chip.memory,
         seconds=math.nan,
         flops=None if flops is None else flops(batch),
@@ -107,8 +107,8 @@ def prove(experiment: Experiment, topology: str) -> Proof:
         needed=None,
         buffers=(),
     )
-    step: Any = compile_step(experiment, setting)
-    traced = step.trace(setting.abstract, batch, False)
+    step: Any = compile_step(experiment, assembly)
+    traced = step.trace(assembly.abstract, batch, False)
     try:
         compiled, seconds = compile_lowered(traced.lower())
     except OutOfMemoryError as error:
@@ -117,7 +117,7 @@ def prove(experiment: Experiment, topology: str) -> Proof:
             buffers=largest_of(traced.jaxpr.jaxpr, len(devices)),
         )
     program = read_program(compiled, placement.mesh)
-    counted = operations(experiment.model, batch, setting.task.interface.vocabularies)
+    counted = operations(experiment.model, batch, assembly.task.interface.vocabularies)
     return proof._replace(
         seconds=seconds,
         program=program,

@@ -236,13 +236,13 @@ class _Formulas:
     @classmethod
     def of(cls, experiment: Experiment, devices: Sequence[jax.Device]) -> "_Formulas":
         """The sizes of an experiment, over all devices together."""
-        setting = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
-        abstract, batch = setting.abstract, abstract_batch(setting.task)
+        assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
+        abstract, batch = assembly.abstract, abstract_batch(assembly.task)
         sizes = split_arguments({"state": abstract, "parameters": abstract.variables.params})
-        names = by_path(setting.model.axes().params, is_names)
+        names = by_path(assembly.model.axes().params, is_names)
         leaves = by_path(abstract.variables.params).items()
         of_experts = split_arguments({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
-        chip, flops = chip_of(devices[0]) or TOPOLOGIES["v5e"], count_flops(experiment, setting)
+        chip, flops = chip_of(devices[0]) or TOPOLOGIES["v5e"], count_flops(experiment, assembly)
         return cls(
             model=experiment.model,
             chip_flops=chip.flops,

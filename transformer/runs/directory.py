@@ -89,7 +89,7 @@ class RunDirectory:
         Errors: UserError when the path is missing or holds no run.
         """
         directory = cls(locate(path))
-        with _usable(directory.path):
+        with usable(directory.path):
             storage_of(directory.path).reach(directory.path)
         if not directory.config_file.is_file():
             what = "is not a run directory: it has no config.json" if directory.path.is_dir() else "is missing"
@@ -117,7 +117,7 @@ class RunDirectory:
         storage = storage_of(directory.path)
         plain = json.loads(json.dumps(config, allow_nan=False))
         with contextlib.ExitStack() as stack:
-            with _usable(directory.path):
+            with usable(directory.path):
                 storage.reach(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
                 directory._check(plain, may_change)
@@ -230,7 +230,7 @@ class _LogLines:
 
 
 @contextlib.contextmanager
-def _usable(path: Path) -> Iterator[None]:
+def usable(path: Path) -> Iterator[None]:
     """Raise a UserError where storage cannot be reached or written."""
     try:
         yield

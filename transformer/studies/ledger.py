@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError
+from transformer.runs.directory import usable
 from transformer.storage import InUse, locate, storage_of
 from transformer.studies.trials import Trial, plain
 
@@ -87,7 +88,7 @@ class Ledger:
         """
         path, facts = locate(path), plain(sweep)
         ledger = cls(path)
-        with _usable(path):
+        with usable(path):
             storage_of(path).reach(path)
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
             with ledger._planning():
@@ -108,7 +109,7 @@ class Ledger:
         Errors: UserError where there is none.
         """
         path = locate(path)
-        with _usable(path):
+        with usable(path):
             storage_of(path).reach(path)
             if not (path / _FACTS).is_file():
                 raise UserError(f"--workdir={path} holds no sweep: it has no {_FACTS}")
@@ -370,12 +371,3 @@ def _flatten(value: Any, key: str = "") -> dict[str, str]:
     for name, item in entries.items():
         flat |= _flatten(item, f"{key}.{name}" if key else name)
     return flat
-
-
-@contextlib.contextmanager
-def _usable(path: Path) -> Iterator[None]:
-    """An OSError of the directory as a UserError that names --workdir."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error

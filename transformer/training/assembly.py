@@ -17,14 +17,13 @@ from transformer.costs.flops import training_flops
 from transformer.models import registry as models
 from transformer.models.contract import Model
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import Batch, Task
-from transformer.training.divided_positions import check_divided_positions
+from transformer.tasks.contract import Batch, Evaluation, Task
 from transformer.training.experiment import Experiment
 from transformer.training.initial_state import init_state
 from transformer.training.mesh import make_placement, with_axes
 from transformer.training.optimizer import Optimizer, hyper_of, make_optimizer
 from transformer.training.preflight import check_fit
-from transformer.training.sharding import state_shardings, traced_on
+from transformer.training.sharding import check_positions, state_shardings, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import Step, make_step
 
@@ -42,6 +41,11 @@ class Assembly(NamedTuple):
     initialise: Callable[..., TrainState]
     abstract: TrainState
 
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """The task's evaluations that apply to the model."""
+        return [each for each in self.task.evaluations if each.applies(self.model.sites)]
+
 
 def assemble(
     experiment: Experiment, directory: Path, placement: Placement | None = None, *, synthetic: bool = False
@@ -53,13 +57,16 @@ def assemble(
     Errors: UserError for data that is missing or does not fit the model, and for a mesh that does not fit either.
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
-    placement = with_axes(placement, models.FAMILIES[models.name_of(experiment.model)].logical_axes)
+    family = models.FAMILIES[models.name_of(experiment.model)]
+    placement = with_axes(placement, family.logical_axes)
     parts = placement.parts("batch") * experiment.run.accumulate
     if synthetic:
         task = tasks.synthetic(experiment.task, parts)
     else:
         task = tasks.build(experiment.task, directory, parts)
-    check_divided_positions(experiment.model, task.interface, placement)
+    check_positions(task.interface, placement)
+    if family.check_placement is not None:
+        family.check_placement(experiment.model, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimisers = {
         objective.name: make_optimizer(experiment.optimizer_of(objective.name), experiment.run.steps)

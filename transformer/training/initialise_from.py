@@ -160,7 +160,7 @@ def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: 
 
 
 def initialised(
-    config: InitialiseFrom, setting: Beginning, key: jax.Array, workdir: Path
+    config: InitialiseFrom, assembly: Beginning, key: jax.Array, workdir: Path
 ) -> tuple[TrainState, Report | None]:
     """The state before the first step, its variables taken from the run that the config names, if it names any.
 
@@ -169,10 +169,10 @@ def initialised(
     Errors: as `prepare`, before anything is compiled; checkpoint.DamagedCheckpoint for bytes that changed.
     """
     if not config.run:
-        return setting.initialise(key), None
-    fresh = functools.partial(_variables_of, setting.initialise, key)
-    variables, report = take(config, setting.model, setting.abstract.variables, fresh, workdir)
-    return setting.initialise(key, variables), report
+        return assembly.initialise(key), None
+    fresh = functools.partial(_variables_of, assembly.initialise, key)
+    variables, report = take(config, assembly.model, assembly.abstract.variables, fresh, workdir)
+    return assembly.initialise(key, variables), report
 
 
 def take(
@@ -201,10 +201,10 @@ def _variables_of(initialise: Callable[..., TrainState], key: jax.Array) -> Vari
 
 
 def begin(
-    config: InitialiseFrom, setting: Beginning, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+    config: InitialiseFrom, assembly: Beginning, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
 ) -> TrainState:
     """As `initialised`; what was taken is recorded in the run directory and, where `aloud`, printed."""
-    state, report = initialised(config, setting, key, directory.path)
+    state, report = initialised(config, assembly, key, directory.path)
     if report is not None and primary():
         directory.record(initialised_from=report.facts())
         if aloud:

@@ -22,10 +22,10 @@ def cadence_of(config: RunConfig) -> Cadence:
 
 
 def measured(assembly: Assembly) -> list[Measured]:
-    """The task's evaluations that apply to the model, compiled."""
-    evaluations = [each for each in assembly.task.evaluations if each.applies(assembly.model.sites)]
-    compiled = compile_evaluations(assembly.model, evaluations, assembly.placement)
-    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(evaluations, compiled, strict=True)]
+    """The evaluations that apply to the model, compiled."""
+    chosen = assembly.evaluations
+    compiled = compile_evaluations(assembly.model, chosen, assembly.placement)
+    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(chosen, compiled, strict=True)]
 
 
 def probe_of(assembly: Assembly, opened_run: OpenRun) -> Probe:

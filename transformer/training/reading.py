@@ -61,10 +61,10 @@ def load(
     """
     run = open_run(workdir, trusted, task_changes)
     checkpoints, step = run.checkpoint(step)
-    setting = assemble(run.experiment, run.directory.path, one_device())
+    assembly = assemble(run.experiment, run.directory.path, one_device())
     parts = {
-        name: checkpoints.restore_part(step, getattr(setting.abstract, name), (name,))
+        name: checkpoints.restore_part(step, getattr(assembly.abstract, name), (name,))
         for name in TrainState._fields
         if name not in ("optimisers", "hyper")
     }
-    return run.experiment, setting, TrainState(**parts, optimisers={}, hyper={})
+    return run.experiment, assembly, TrainState(**parts, optimisers={}, hyper={})

@@ -12,7 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.axes import Placement, check_count, placed
 from transformer.config import UserError
 from transformer.models.contract import Model
+from transformer.models.interface import Interface
+from transformer.tasks.contract import Batch
 from transformer.training.state import TrainState, by_path
+from transformer.training.step import Metrics, Step
 
 MEGABYTE = 1e6
 
@@ -95,6 +98,29 @@ def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax
         return jax.make_array_from_process_local_data(batch_sharding(whole.shape, placement), whole, whole.shape)
 
     return jax.tree.map(place, dict(batch))
+
+
+def on_host_batches(step: Step, placement: Placement) -> Step:
+    """The compiled step, fed with batches of the host: each is divided over the devices on its way in."""
+
+    def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        return step(state, shard_batch(batch, placement), observe)
+
+    return sharded
+
+
+def check_positions(interface: Interface, placement: Placement) -> None:
+    """Refuse a task whose positions the mesh cannot divide.
+
+    Errors: UserError naming the keys that can change it.
+    """
+    parts = placement.parts("length")
+    for name, given in interface.inputs.items():
+        if given.positions is not None and given.positions % parts:
+            raise UserError(
+                f"config.sharding.sequence={parts} does not divide the {given.positions} positions of the task's "
+                f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
+            )
 
 
 def is_names(leaf: Any) -> bool:

@@ -10,7 +10,6 @@ from transformer.models.contract import count_parameters
 from transformer.runs.directory import RunDirectory
 from transformer.runs.processes import primary
 from transformer.storage import storage_of
-from transformer.tasks.contract import Batch
 from transformer.training.assembly import Assembly, compile_step, count_flops
 from transformer.training.experiment import Experiment, config_hash
 from transformer.training.initialise_from import begin
@@ -20,12 +19,11 @@ from transformer.training.opened import OpenRun, opened
 from transformer.training.preflight import left_out
 from transformer.training.profile import Profiled
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
-from transformer.training.sharding import shard_batch
+from transformer.training.sharding import on_host_batches
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
-from transformer.training.sinks.opened import open_sinks
+from transformer.training.sinks.files import closed_with_the_run, open_sinks
 from transformer.training.state import TrainState
-from transformer.training.step import Metrics, Step
 
 
 def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink: Sink | None = None) -> RunDirectory:
@@ -56,18 +54,13 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
     sink = open_sinks(directory, plan, config_hash(experiment), steps=config.steps, start=int(state.step))
     if primary():
         sink = Sinks(sink, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
-    compiled = compile_step(experiment, assembly)
-
-    def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
-        return compiled(state, shard_batch(batch, assembly.placement), observe)
-
-    stack = contextlib.ExitStack()
-    step: Step = sharded
+    step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
+    traces = contextlib.ExitStack()
     if profile:
-        # The profiler writes only to disks.
+        # Traces are written to a disk alone.
         folder = directory.path / "profile"
-        step = Profiled(sharded, stack.enter_context(storage_of(folder).stage(folder)))
-    try:
+        step = Profiled(step, traces.enter_context(storage_of(folder).stage(folder)))
+    with closed_with_the_run(traces), closed_with_the_run(sink):
         run(
             state,
             step,
@@ -80,13 +73,6 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
             sink=sink,
             meter=Meter(flops=count_flops(experiment, assembly), peak_flops=peak_flops_of(assembly)),
         )
-    except BaseException:
-        # Raise the error that stopped the run, not one of writing its last maps.
-        with contextlib.suppress(Exception), stack:
-            sink.close()
-        raise
-    with stack:
-        sink.close()
 
 
 def _greet(assembly: Assembly, opened_run: OpenRun, latest: int | None) -> None:

@@ -33,13 +33,13 @@ from transformer.training.meter import Diverged, Meter, refuse_divergence
 from transformer.training.opened import OpenRun, opened
 from transformer.training.optimizer import OptimizerConfig, hyper_of
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
-from transformer.training.sharding import shard_batch, traced_on
+from transformer.training.sharding import on_host_batches, traced_on
 from transformer.training.sinks import Console
-from transformer.training.sinks.opened import open_sinks
+from transformer.training.sinks.files import closed_with_the_run, open_sinks
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run, vectorise
 from transformer.training.state import TrainState
-from transformer.training.step import Metrics, Step
+from transformer.training.step import Step
 
 COMPARED = 8  # batches whose shapes are compared before anything compiles
 
@@ -95,7 +95,8 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
     bring_tokenizer(experiments[0].initialise_from, folder)
     assembly = assemble(experiments[0], folder)
     _check_batches(experiments, assembly)
-    alone, together = compile_step(experiments[0], assembly), _compile(experiments[0], assembly)
+    compiled = compile_step(experiments[0], assembly), _compile(experiments[0], assembly)
+    alone, together = (on_host_batches(each, assembly.placement) for each in compiled)
     sources = [assembly.task.source(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)
     batches = [stacked[number] for number in range(steps)]
@@ -104,7 +105,7 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
         jax.block_until_ready(state)
         began = time.perf_counter()
         for batch in batches:
-            state, _ = step(state, shard_batch(batch, assembly.placement), False)
+            state, _ = step(state, batch)
         jax.block_until_ready(state)
         return time.perf_counter() - began
 
@@ -184,7 +185,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
     def check(step: int, losses: Mapping[str, np.ndarray]) -> None:
         for number in sinks.going:
             try:
-                refuse_divergence(step, {name: of_lanes[number] for name, of_lanes in losses.items()})
+                refuse_divergence(step, {name: of_runs[number] for name, of_runs in losses.items()})
             except Diverged as diverged:
                 ends[number] = Ended(step)
                 _record_divergence(runs[number], diverged)
@@ -192,28 +193,20 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
                 if not sinks.going:
                     raise
 
-    def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
-        return compiled(state, shard_batch(batch, assembly.placement), observe)
-
-    try:
-        with contextlib.suppress(Diverged):  # only the last run raises it: each has recorded its own
-            run(
-                state,
-                step,
-                batches,
-                steps=steps,
-                cadence=cadence_of(first.run),
-                evaluations=[_of_each(evaluation, sinks, len(runs)) for evaluation in measured(assembly)],
-                probe=lambda state: _look(state, probe, sinks),
-                save=lambda state: _save(state, {number: runs[number] for number in sinks.going}),
-                sink=sinks,
-                meter=Meter(check, _flops_of_one(first, assembly), peak_flops_of(assembly)),
-            )
-    except BaseException:
-        with contextlib.suppress(Exception):
-            sinks.close()
-        raise
-    sinks.close()
+    # The last run alone raises Diverged: each has recorded its own.
+    with closed_with_the_run(sinks), contextlib.suppress(Diverged):
+        run(
+            state,
+            on_host_batches(compiled, assembly.placement),
+            batches,
+            steps=steps,
+            cadence=cadence_of(first.run),
+            evaluations=[_of_each(evaluation, sinks, len(runs)) for evaluation in measured(assembly)],
+            probe=lambda state: _look(state, probe, sinks),
+            save=lambda state: _save(state, {number: runs[number] for number in sinks.going}),
+            sink=sinks,
+            meter=Meter(check, _flops_of_one(first, assembly), peak_flops_of(assembly)),
+        )
     return ends
 
 

@@ -1,4 +1,8 @@
-"""Opening the sinks of a run."""
+"""Opening the sinks of a run, and closing them with it."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
 
 import jax
 
@@ -43,3 +47,21 @@ def open_sinks(directory: RunDirectory, plan: Plan, config_hash: str, *, steps: 
         BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
         Log(steps, directory.path),
     )
+
+
+class Closeable(Protocol):
+    """What is closed when a run ends, such as a sink."""
+
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def closed_with_the_run(resource: Closeable) -> Iterator[None]:
+    """Close `resource` at the end of the context; where an error ends it, that error is raised, not one of closing."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            resource.close()
+        raise
+    resource.close()
