@@ -1,6 +1,7 @@
 """What every test stands on: eight CPU devices, checked array shapes, and the shared data where it exists."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -27,6 +28,10 @@ import pytest
 # The packages whose signatures are shapes; the others pass facts about runs, which their own types check.
 SHAPED = ["transformer.attention", "transformer.layers", "transformer.models"]
 jaxtyping.install_import_hook(SHAPED, "beartype.beartype")
+
+# Tracing makes many small objects that live on: looking through them as often as Python would takes a tenth of the
+# time.
+gc.set_threshold(100_000, 50, 100)
 
 # A busy machine is no failure, and the same tree gives the same verdict twice.
 hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True)

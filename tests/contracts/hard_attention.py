@@ -9,9 +9,8 @@ from transformer.attention.capture import captured_at
 from transformer.attention.composition import read
 from transformer.attention.measure import capture_weights
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.layers.initialisation import xavier_uniform
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.module import Functional
 from transformer.models.contract import Aux, Model
 from transformer.models.family import Family
 from transformer.tasks.contract import LossAux, Objective
@@ -20,9 +19,9 @@ PLACES, FEATURES, DECAY = 6, 4, 0.9
 
 
 class Glimpse(Stateless):
-    def __init__(self, keys):
+    def __init__(self, builder):
         axes = (("embed", FEATURES),), (("features", 1),)
-        self.score = Linear(*axes, bias=False, initialise=xavier_uniform, parameter=Parameter(), keys=keys)
+        self.score = Linear(*axes, bias=False, builder=builder)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         logits = self.score(inputs["scene"])[..., 0]

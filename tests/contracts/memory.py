@@ -7,8 +7,8 @@ import numpy as np
 from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at, captured_at
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialisation import normal
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.module import Functional
 from transformer.models.contract import Aux, AuxiliaryLoss, Model
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, signature
@@ -20,10 +20,11 @@ SITE, SERVES = "memory/read", signature("symbols", output="classes")
 
 
 class Memory(Stateless):
-    def __init__(self, keys):
-        made = {"initializer": normal(1.0), "parameter": Parameter(), "keys": keys}
-        self.query = Embedding(2 * SYMBOLS, WIDTH, **made)
-        self.address, self.content = Embedding(SLOTS, WIDTH, **made), Embedding(SLOTS, CLASSES, **made)
+    def __init__(self, builder):
+        builder = builder.with_rule(Initialise(Initialisation.T5))
+        self.query = Embedding(2 * SYMBOLS, WIDTH, builder=builder)
+        self.address = Embedding(SLOTS, WIDTH, builder=builder)
+        self.content = Embedding(SLOTS, CLASSES, builder=builder)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         symbols_BxT = jnp.asarray(inputs["symbols"])

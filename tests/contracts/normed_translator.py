@@ -3,7 +3,6 @@
 import dataclasses
 
 from tests.contracts.bahdanau import Bahdanau, model_of
-from transformer.layers.module import Parameter
 from transformer.layers.stateful_norm import BatchNorm
 from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION
@@ -15,9 +14,9 @@ class NormedConfig:
 
 
 class Normed(Bahdanau):
-    def __init__(self, config, interface, precision, keys):
-        super().__init__(config, interface, precision, keys)
-        self.norm = BatchNorm(4 * config.width, parameter=Parameter(), keys=keys)
+    def __init__(self, config, interface, builder):
+        super().__init__(config, interface, builder)
+        self.norm = BatchNorm(4 * config.width, builder=builder)
 
     def initial_state(self, key):
         return {"norm": self.norm.initial_state(key)}
@@ -29,7 +28,7 @@ class Normed(Bahdanau):
 
 
 def build(config, interface, precision):
-    return model_of(lambda keys: Normed(config, interface, precision, keys))
+    return model_of(lambda builder: Normed(config, interface, builder), precision)
 
 
 FAMILY = Family(NormedConfig, build, frozenset({TRANSLATION}))

@@ -11,9 +11,9 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialisation import Initialise, normal, xavier_uniform
+from transformer.layers.initialisation import Initialisation, Initialise
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.module import Functional
 from transformer.layers.transformer_config import Positions, TransformerConfig
 from transformer.models.contract import Aux, Model
 from transformer.models.family import Family
@@ -27,15 +27,12 @@ SERVES = signature("picture", output="class")
 
 
 class Patches(Stateless):
-    def __init__(self, keys):
+    def __init__(self, builder):
         config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
-        made = {"parameter": Parameter(), "keys": keys}
-        linear = {"bias": True, "initialise": xavier_uniform, **made}
-        self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), **linear)
-        self.places = Embedding(2 * SIDE**2, WIDTH, initializer=normal(1.0), **made)
-        initialise = Initialise(config.initialisation, 1, config.depth)
-        self.attention = MultiHeadAttention(config, cross=False, initialise=initialise, **made)
-        self.head = Linear((("embed", WIDTH),), (("features", SIDE**2),), **linear)
+        self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), bias=True, builder=builder)
+        self.places = Embedding(2 * SIDE**2, WIDTH, builder=builder.with_rule(Initialise(Initialisation.T5)))
+        self.attention = MultiHeadAttention(config, cross=False, builder=builder)
+        self.head = Linear((("embed", WIDTH),), (("features", SIDE**2),), bias=True, builder=builder)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         cut = jnp.asarray(inputs["picture"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)

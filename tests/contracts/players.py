@@ -9,8 +9,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.initialisation import Initialise
-from transformer.layers.module import Functional, Module, Parameter
+from transformer.layers.module import Functional, Module
 from transformer.layers.stateful_norm import SpectralNorm
 from transformer.layers.transformer_config import Positions, TransformerConfig
 from transformer.models.contract import Aux, Model
@@ -20,15 +19,10 @@ WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 
 
 class Players(Module):
-    def __init__(self, keys):
+    def __init__(self, builder):
         config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
-        same = {
-            "initialise": Initialise(config.initialisation, 1, config.depth),
-            "parameter": Parameter(),
-            "keys": keys,
-        }
-        self.generator = MultiHeadAttention(config, cross=False, **same)
-        self.critic = FeedForward(WIDTH, HIDDEN, activation=config.activation, bias=True, **same)
+        self.generator = MultiHeadAttention(config, cross=False, builder=builder)
+        self.critic = FeedForward(WIDTH, HIDDEN, activation=config.activation, bias=True, builder=builder)
         self.norm = SpectralNorm((WIDTH, HIDDEN))
 
     def initial_state(self, key):

@@ -12,8 +12,8 @@ from transformer.attention.normalisers import softmax
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialisation import normal
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.module import Functional
 from transformer.models.contract import Aux, Model
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, signature
@@ -28,9 +28,10 @@ SERVES = signature("asked", "given", output="places")
 
 
 class Pointer(Stateless):
-    def __init__(self, keys):
-        self.query = Embedding(ROWS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
-        self.key = Embedding(ROWS, WIDTH, initializer=normal(1.0), parameter=Parameter(), keys=keys)
+    def __init__(self, builder):
+        builder = builder.with_rule(Initialise(Initialisation.T5))
+        self.query = Embedding(ROWS, WIDTH, builder=builder)
+        self.key = Embedding(ROWS, WIDTH, builder=builder)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
         q, k = self.query(inputs["asked"], jnp.float32), self.key(inputs["given"], jnp.float32)

@@ -18,8 +18,9 @@ from transformer.attention import Capture
 from transformer.decode.beam import Beam
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
+from transformer.layers.module import Precision
 from transformer.layers.stateful_norm import BatchStatistics
-from transformer.models.contract import Cache, Model, Precision, Variables
+from transformer.models.contract import Cache, Model, Variables
 from transformer.models.interface import TRANSLATION, Input, Interface
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, Schedule, hyper_of, make_optimizer

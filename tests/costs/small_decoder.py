@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from transformer.axes import Placement
 from transformer.costs.flops import training_flops
-from transformer.models.contract import Precision
+from transformer.layers.module import Precision
 from transformer.models.decoder import DecoderConfig, build
 from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View

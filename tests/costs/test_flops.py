@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from transformer.layers.transformer_config import Biases, Positions, Remat, TransformerConfig
 
 from transformer.attention.scores import Score
 from transformer.costs.flops import training_flops, training_flops_a_token
 from transformer.layers.feed_forward import Activation
+from transformer.layers.module import Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Precision
+from transformer.layers.transformer_config import Biases, Positions, Remat, TransformerConfig
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig

@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Positions
 
 from tests.oracles import decoding as oracle
 from transformer.decode.beam import Beam
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
+from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Model, Precision, Variables
+from transformer.layers.transformer_config import Positions
+from transformer.models.contract import Model, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 

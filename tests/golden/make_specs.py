@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from transformer.axes import RULES, Placement
-from transformer.models.contract import Precision
+from transformer.layers.module import Precision
 from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config
 from transformer.training.mesh import ShardingConfig, make_placement

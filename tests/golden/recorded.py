@@ -12,7 +12,8 @@ from tests.golden.arrangements import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
 from transformer.interop.huggingface import build_model, read_folder
 from transformer.interop.parameters import from_tensors, plan, shapes_of
-from transformer.models.contract import Model, Precision, PyTree
+from transformer.layers.module import Precision
+from transformer.models.contract import Model, PyTree
 from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config
 

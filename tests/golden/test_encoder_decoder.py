@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Biases
 
+from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Precision, Variables
+from transformer.layers.transformer_config import Biases
+from transformer.models.contract import Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.initialisation import xavier_uniform
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.module import Functional
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.recurrent_cells import Cell
 from transformer.layers.stateful_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
@@ -20,7 +19,6 @@ RENEW = (
     "the values recorded from PyTorch are not reached. Weights and inputs are PyTorch's own, so a change of a layer's "
     "equations is a fault here. Renew the file with tests/golden/make_layers.py only to record other sizes or inputs"
 )
-MADE: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter()}
 Recorded = dict[str, np.ndarray]
 
 
@@ -80,7 +78,7 @@ def test_recurrent_layers_are_pytorchs(recorded: dict[str, Recorded], name: str)
     cell = {"vanilla": Cell.VANILLA, "gru": Cell.GRU_RESET_AFTER, "lstm": Cell.LSTM}[name.removesuffix("_deep")]
     direction = Direction.BIDIRECTIONAL if deep else Direction.FORWARD
     config = RecurrentConfig(cell, case["hidden"].shape[-1], layers=2 if deep else 1, direction=direction)
-    functional = Functional(lambda keys: RecurrentStack(config, case["x"].shape[-1], keys=keys, **MADE))
+    functional = Functional(lambda builder: RecurrentStack(config, case["x"].shape[-1], builder=builder))
     weights = recurrent_weights(case, config.layers, direction.cells, len(cell.gates))
     assert jax.tree.map(lambda leaf: leaf.shape, weights) == jax.tree.map(lambda leaf: leaf.shape, functional.shapes())
 
@@ -118,8 +116,8 @@ def test_convolutions_are_pytorchs(recorded: dict[str, Recorded], name: str) -> 
     x, y, of_y, expected = (np.moveaxis(case[what], 1, -1) for what in ("x", "y", "of_y", "gradient"))
     activation = ConvolutionActivation.GLU if gated else ConvolutionActivation.NONE
     kind, window = (Convolution1D, windows[0]) if len(windows) == 1 else (Convolution2D, windows)
-    made: Any = MADE | {"activation": activation}
-    functional = Functional(lambda keys: kind(x.shape[-1], ("embed", y.shape[-1]), window, keys=keys, **made))
+    made: Any = {"activation": activation}
+    functional = Functional(lambda builder: kind(x.shape[-1], ("embed", y.shape[-1]), window, builder=builder, **made))
     kernel, bias = np.moveaxis(case["weights/weight"], (0, 1), (-1, -2)), case["weights/bias"]
     weights = {"kernel": kernel, "bias": bias}
     if gated:
@@ -133,7 +131,7 @@ def test_convolutions_are_pytorchs(recorded: dict[str, Recorded], name: str) -> 
 
 def test_batch_norm_is_pytorchs(recorded: dict[str, Recorded]) -> None:
     case = recorded["batch_norm"]
-    functional = Functional(lambda keys: BatchNorm(case["x_0"].shape[1], parameter=Parameter(), keys=keys))
+    functional = Functional(lambda builder: BatchNorm(case["x_0"].shape[1], builder=builder))
     norm = functional.bind({"scale": case["weights/weight"], "bias": case["weights/bias"]})
     state = norm.initial_state()
     for step in range(3):
@@ -157,7 +155,7 @@ def test_batch_norm_is_pytorchs(recorded: dict[str, Recorded]) -> None:
 def test_spectral_norm_is_pytorchs(recorded: dict[str, Recorded]) -> None:
     case = recorded["spectral_norm"]
     kernel = case["weights/weight"].T  # PyTorch's rows are outputs
-    norm = Functional(lambda keys: SpectralNorm(kernel.shape)).bind({})
+    norm = Functional(lambda builder: SpectralNorm(kernel.shape)).bind({})
     state = SpectralState(jnp.asarray(case["u_0"], jnp.float32))
     for step in range(3):
 

@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.interop.family import FREE
 from transformer.interop.huggingface import FAMILIES, Foreign, build_model, read_folder, write_folder
 from transformer.interop.parameters import plan, shapes_of
-from transformer.models.contract import Precision
+from transformer.layers.module import Precision
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import model_config
 

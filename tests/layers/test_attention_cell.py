@@ -33,14 +33,13 @@ from transformer.layers.attention_cell import (
     scan_steps,
 )
 from transformer.layers.beams import as_rows, by_example, repeat_rows
-from transformer.layers.initialisation import RecurrentInitialisation, xavier_uniform
+from transformer.layers.initialisation import RecurrentInitialisation
 from transformer.layers.lengths import real_lengths, real_positions, target_lengths
-from transformer.layers.module import Functional, Keys, Module, Parameter
+from transformer.layers.module import Builder, Functional, Module
 from transformer.layers.recurrent_cells import Cell, CellState, RecurrentCell
 
 B, K, Q, WIDTH, MEMORY = 3, 5, 4, 4, 6
 LENGTHS = np.int32([5, 2, 0])
-MADE: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter()}
 # Our names of a score's parameters, and those of the algebra.
 SCORES = {
     "weight": {"general": "weight_HxDxC", "concat": "weight_HxIxA", "mlp": "weight_HxIxA", "location": "weight_HxDxN"},
@@ -80,7 +79,7 @@ CASES = [
 
 @functools.cache
 def cell_of(case: Case) -> Functional:
-    return Functional(lambda keys: AttentionCell(case.config, WIDTH, case.memory, keys=keys, **MADE))
+    return Functional(lambda builder: AttentionCell(case.config, WIDTH, case.memory, builder=builder))
 
 
 def random_weights(functional: Functional) -> dict[str, Any]:
@@ -218,7 +217,7 @@ def test_a_sampler_draws_in_training_by_its_key_and_gives_its_log_probability() 
 
 def test_a_window_around_a_predicted_centre_is_local_p() -> None:
     config = AttentionCellConfig(Score.GENERAL, reweighting=Reweighting.GAUSSIAN)
-    functional = Functional(lambda keys: AttentionCell(config, WIDTH, MEMORY, keys=keys, **MADE))
+    functional = Functional(lambda builder: AttentionCell(config, WIDTH, MEMORY, builder=builder))
     weights, query, memory = random_weights(functional), random(B, WIDTH), random(B, K, MEMORY, seed=2)
     centre = np.float64([[[3.2]], [[0.4]], [[0.0]]])  # of B examples, 1 head, 1 query
     with jax.enable_x64(True):
@@ -263,10 +262,10 @@ def test_every_parameter_lies_under_every_set_of_rules(case: Case) -> None:
 class Decoder(Module):
     """Bahdanau's order: the state asks, and the context enters the next state beside the input."""
 
-    def __init__(self, keys: Keys):
-        made: dict[str, Any] = {"recurrent": RecurrentInitialisation.XAVIER, "forget_bias": 1.0, **MADE, "keys": keys}
+    def __init__(self, builder: Builder):
+        made: dict[str, Any] = {"recurrent": RecurrentInitialisation.XAVIER, "forget_bias": 1.0, "builder": builder}
         self.cell = RecurrentCell(Cell.GRU_RESET_BEFORE, 2 + MEMORY, WIDTH, **made)
-        self.attention = AttentionCell(AttentionCellConfig(heads=2), WIDTH, MEMORY, keys=keys, **MADE)
+        self.attention = AttentionCell(AttentionCellConfig(heads=2), WIDTH, MEMORY, builder=builder)
 
     def __call__(self, state: CellState, x: Any, key: Any, memory: AttentionMemory) -> tuple[CellState, Any, Alignment]:
         context, alignment = self.attention.step(state.hidden, memory)

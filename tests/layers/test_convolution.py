@@ -12,18 +12,16 @@ from jax.test_util import check_grads
 from tests.oracles import recurrent as oracle
 from transformer.axes import RULES, resolve
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.initialisation import xavier_uniform
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.module import Functional
 
 B, T, INPUTS, OUTPUTS = 3, 7, 2, 3
 LENGTHS = np.int32([7, 4, 0])
-MADE: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter()}
 
 
 @functools.cache
 def line_of(window: Window, activation: ConvolutionActivation, bias: bool = True) -> Functional:
-    made = MADE | {"activation": activation, "bias": bias}
-    return Functional(lambda keys: Convolution1D(INPUTS, ("embed", OUTPUTS), window, keys=keys, **made))
+    made = {"activation": activation, "bias": bias}
+    return Functional(lambda builder: Convolution1D(INPUTS, ("embed", OUTPUTS), window, builder=builder, **made))
 
 
 def random_weights(functional: Functional) -> dict[str, Any]:
@@ -117,8 +115,8 @@ GRIDS = [
 def test_a_convolution_over_grids_is_the_oracles(
     windows: tuple[Window, Window], activation: ConvolutionActivation
 ) -> None:
-    made = MADE | {"activation": activation, "bias": False}
-    functional = Functional(lambda keys: Convolution2D(INPUTS, ("embed", OUTPUTS), windows, keys=keys, **made))
+    made = {"activation": activation, "bias": False}
+    functional = Functional(lambda builder: Convolution2D(INPUTS, ("embed", OUTPUTS), windows, builder=builder, **made))
     weights, x = random_weights(functional), random(2, 4, 5, INPUTS)
     assert set(weights) == {"kernel"} | ({"gate_kernel"} if activation.gated else set())
     with jax.enable_x64(True):
@@ -147,8 +145,8 @@ def test_what_does_not_fit_is_refused() -> None:
         Window(3, dilation=0)
     with pytest.raises(ValueError, match="padding=causal is of sequences"):
         Functional(
-            lambda keys: Convolution2D(
-                1, ("embed", 1), (Window(1), Window(1, padding=Padding.CAUSAL)), keys=keys, **MADE
+            lambda builder: Convolution2D(
+                1, ("embed", 1), (Window(1), Window(1, padding=Padding.CAUSAL)), builder=builder
             )
         )
     functional = line_of(Window(3), ConvolutionActivation.RELU)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
@@ -16,14 +15,11 @@ from transformer.attention.masks import Mask
 from transformer.layers.attention import MultiHeadAttention, fill_ring, slot_positions, write_slot
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.initialisation import Initialisation, Initialise, normal, xavier_uniform
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.module import Functional
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers, drop
-
-FLOAT32 = Parameter()
-XAVIER = Initialise(Initialisation.XAVIER, residuals=4, depth=4)
+from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
 
 
 def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:
@@ -41,7 +37,7 @@ def random(*shape: int, seed: int = 1) -> np.ndarray:
 
 
 def test_layer_norm_is_the_equation() -> None:
-    functional = Functional(lambda keys: LayerNorm(16, parameter=FLOAT32, keys=keys))
+    functional = Functional(lambda builder: LayerNorm(16, builder=builder))
     weights = random_weights(functional)
     # A large mean: a variance from E[x^2] - E[x]^2 would lose it in float32.
     x = random(2, 3, 16) * 3 + 100
@@ -54,14 +50,14 @@ def test_layer_norm_is_the_equation() -> None:
 
 
 def test_layer_norm_without_a_bias_has_a_scale_alone() -> None:
-    functional = Functional(lambda keys: LayerNorm(16, parameter=FLOAT32, keys=keys, epsilon=0.1, bias=False))
+    functional = Functional(lambda builder: LayerNorm(16, builder=builder, epsilon=0.1, bias=False))
     weights, x = random_weights(functional), random(2, 16)
     assert set(weights) == {"scale"}
     close(functional.bind(weights)(jnp.asarray(x)), oracle.layer_norm(weights, x.astype(np.float64), 0.1))
 
 
 def test_rms_norm_is_the_equation() -> None:
-    functional = Functional(lambda keys: RmsNorm(16, parameter=FLOAT32, keys=keys, epsilon=1e-3))
+    functional = Functional(lambda builder: RmsNorm(16, builder=builder, epsilon=1e-3))
     weights = random_weights(functional)
     assert set(weights) == {"scale"}
     for x in (random(2, 3, 16) + 2, random(2, 3, 16) * 1e-2):
@@ -72,7 +68,7 @@ def test_rms_norm_is_the_equation() -> None:
 
 
 def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
-    functional = Functional(lambda keys: LayerNorm(64, parameter=FLOAT32, keys=keys))
+    functional = Functional(lambda builder: LayerNorm(64, builder=builder))
     x = jnp.asarray(random(4, 64) + 30, jnp.bfloat16)
     y = functional.bind(functional.init(jax.random.key(0)))(x)
     exact = oracle.layer_norm({"scale": 1.0, "bias": 0.0}, np.asarray(x, np.float64))
@@ -90,12 +86,11 @@ def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
 def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
     inputs: Any, outputs: Any, equation: str
 ) -> None:
-    made: dict[str, Any] = {"initialise": xavier_uniform, "parameter": FLOAT32}
-    functional = Functional(lambda keys: Linear(inputs, outputs, bias=True, keys=keys, **made))
+    functional = Functional(lambda builder: Linear(inputs, outputs, bias=True, builder=builder))
     weights = random_weights(functional)
     x = random(3, 4, *(size for _, size in inputs))
     close(functional.bind(weights)(jnp.asarray(x)), np.einsum(equation, x, weights["kernel"]) + weights["bias"])
-    bare = Functional(lambda keys: Linear(inputs, outputs, bias=False, keys=keys, **made))
+    bare = Functional(lambda builder: Linear(inputs, outputs, bias=False, builder=builder))
     assert set(bare.shapes()) == {"kernel"}
     assert functional.axes()["kernel"] == tuple(name for name, _ in (*inputs, *outputs))
     # 6 numbers come in or go out, 2 x 5 on the other side.
@@ -107,11 +102,7 @@ def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
 
 
 def test_linear_computes_in_the_type_of_its_input() -> None:
-    functional = Functional(
-        lambda keys: Linear(
-            (("embed", 4),), (("embed", 4),), bias=True, initialise=xavier_uniform, parameter=FLOAT32, keys=keys
-        )
-    )
+    functional = Functional(lambda builder: Linear((("embed", 4),), (("embed", 4),), bias=True, builder=builder))
     assert functional.bind(random_weights(functional))(jnp.ones((2, 4), jnp.bfloat16)).dtype == jnp.bfloat16
 
 
@@ -120,9 +111,7 @@ def test_feed_forward_is_the_equation(activation: Activation) -> None:
     x = random(2, 5, 8) * 2
     for bias in (True, False):
         functional = Functional(
-            lambda keys, bias=bias: FeedForward(
-                8, 12, activation=activation, bias=bias, initialise=XAVIER, parameter=FLOAT32, keys=keys
-            )
+            lambda builder, bias=bias: FeedForward(8, 12, activation=activation, bias=bias, builder=builder)
         )
         weights = jax.tree.map(lambda leaf: leaf - 1, random_weights(functional))
         gated = activation.value in ("swiglu", "geglu", "geglu_tanh")
@@ -173,7 +162,7 @@ def test_dropout_keeps_the_type_and_silences_what_it_drops() -> None:
 
 
 def test_embedding_is_a_table_that_also_scores() -> None:
-    functional = Functional(lambda keys: Embedding(11, 16, initializer=normal(0.5), parameter=FLOAT32, keys=keys))
+    functional = Functional(lambda builder: Embedding(11, 16, builder=builder))
     weights = random_weights(functional)
     assert set(weights) == {"table"}
     embedding = functional.bind(weights)
@@ -185,7 +174,7 @@ def test_embedding_is_a_table_that_also_scores() -> None:
 
 
 def test_learned_positions_are_a_table() -> None:
-    functional = Functional(lambda keys: LearnedPositions(9, 4, initializer=normal(1.0), parameter=FLOAT32, keys=keys))
+    functional = Functional(lambda builder: LearnedPositions(9, 4, builder=builder))
     weights = random_weights(functional)
     places = np.int32([[0, 8, 3]])
     np.testing.assert_array_equal(functional.bind(weights)(jnp.asarray(places)), weights["table"][places])
@@ -193,9 +182,7 @@ def test_learned_positions_are_a_table() -> None:
 
 def attention_of(**changes: Any) -> Functional:
     config = TransformerConfig(width=12, feed_forward=8, max_length=8, positions=Positions.NONE, **changes)
-    return Functional(
-        lambda keys: MultiHeadAttention(config, cross=False, initialise=XAVIER, parameter=FLOAT32, keys=keys)
-    )
+    return Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +253,7 @@ EVERY_PLACEMENT = pytest.mark.parametrize("placement", list(NormPlacement), ids=
 
 def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> Functional:
     alpha = ALPHA if placement is NormPlacement.DEEPNORM else 1.0
-    return Functional(lambda keys: kind(placement, lambda: LayerNorm(16, parameter=FLOAT32, keys=keys), alpha))
+    return Functional(lambda builder: kind(placement, lambda: LayerNorm(16, builder=builder), alpha))
 
 
 def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residual) -> None:

@@ -9,33 +9,23 @@ import pytest
 
 from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.initialisation import Initialisation, Initialise, xavier_uniform
+from transformer.layers.initialisation import Initialisation, Initialise
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Keys, Module, Parameter, scan, stack
+from transformer.layers.module import Builder, Functional, Module, Precision, scan
 
 WIDTH, LAYERS = 8, 4
 
 
-def feed_forward(keys: Keys, dtype: Any = jnp.float32) -> FeedForward:
-    initialise = Initialise(Initialisation.XAVIER, residuals=LAYERS, depth=WIDTH)
-    return FeedForward(
-        WIDTH,
-        12,
-        activation=Activation.RELU,
-        bias=True,
-        initialise=initialise,
-        parameter=Parameter(dtype),
-        keys=keys,
-    )
+def feed_forward(builder: Builder) -> FeedForward:
+    return FeedForward(WIDTH, 12, activation=Activation.RELU, bias=True, builder=builder)
 
 
 class Tower(Module):
     """A stack of feed-forward layers, scanned, behind one linear map."""
 
-    def __init__(self, keys: Keys, dtype: Any = jnp.float32, period: int = 1, **scanned: Any):
-        made: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter(dtype), "keys": keys}
-        self.first = Linear((("embed", WIDTH),), (("embed", WIDTH),), bias=True, **made)
-        self.layers = stack(lambda keys: feed_forward(keys, dtype), LAYERS, keys)
+    def __init__(self, builder: Builder, period: int = 1, **scanned: Any):
+        self.first = Linear((("embed", WIDTH),), (("embed", WIDTH),), bias=True, builder=builder)
+        self.layers = builder.stack(feed_forward, LAYERS)
         self.period, self.scanned = period, scanned
 
     def __call__(self, x: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -91,7 +81,7 @@ def test_a_scanned_stack_is_a_loop_over_its_layers(tower: Functional, params: di
 def test_how_layers_are_compiled_changes_neither_values_nor_gradients(
     params: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    other, plain = Functional(lambda keys: Tower(keys, **changes)), Functional(Tower)
+    other, plain = Functional(lambda builder: Tower(builder, **changes)), Functional(Tower)
     assert jax.tree.structure(other.shapes()) == jax.tree.structure(params)
 
     def run(one: Functional) -> Any:
@@ -146,17 +136,18 @@ def test_bound_parameters_are_the_ones_that_are_differentiated(tower: Functional
 
 
 def test_parameters_have_the_type_that_was_asked_for() -> None:
-    half = Functional(lambda keys: Tower(keys, jnp.bfloat16))
+    half = Functional(Tower, Precision(parameters="bfloat16"))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.shapes())} == {"bfloat16"}
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(half.init(jax.random.key(0)))} == {"bfloat16"}
 
 
 def test_a_parameter_names_every_dimension() -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 3\) has 2 dimensions and 1 logical axes \('embed',\)"):
-        Parameter()(Keys(jax.random.key(0)), jax.nn.initializers.zeros, (2, 3), ("embed",))
+        Builder(jax.random.key(0)).parameter(jax.nn.initializers.zeros, (2, 3), ("embed",))
 
 
-def test_a_stream_of_keys_never_repeats() -> None:
-    keys = Keys(jax.random.key(0))
-    drawn = [tuple(np.asarray(jax.random.key_data(keys())).tolist()) for _ in range(10)]
+def test_no_two_parameters_of_a_builder_begin_with_one_key() -> None:
+    builder = Builder(jax.random.key(0))
+    both = (builder, builder.with_rule(Initialise(Initialisation.T5)))
+    drawn = [float(each.parameter(jax.nn.initializers.normal(), (), ())[...]) for each in both for _ in range(5)]
     assert len(set(drawn)) == 10

@@ -12,15 +12,14 @@ from jax.test_util import check_grads
 from tests.oracles import recurrent as oracle
 from transformer.axes import RULES, resolve
 from transformer.config import UserError
-from transformer.layers.initialisation import RecurrentInitialisation, xavier_uniform
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.initialisation import RecurrentInitialisation
+from transformer.layers.module import Functional
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentLayer, RecurrentStack, ResidualLinks
 from transformer.layers.recurrent_cells import Cell, CellState
 
 B, T, INPUTS, WIDTH = 4, 5, 3, 4
 # A whole row, a short one, one position, and a row that only fills the batch.
 LENGTHS = np.int32([5, 3, 1, 0])
-MADE: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter()}
 
 each_cell = pytest.mark.parametrize("cell", list(Cell), ids=lambda cell: cell.value)
 
@@ -28,7 +27,7 @@ each_cell = pytest.mark.parametrize("cell", list(Cell), ids=lambda cell: cell.va
 @functools.cache
 def stack_of(cell: Cell, **options: Any) -> Functional:
     config = RecurrentConfig(cell, WIDTH, **options)
-    return Functional(lambda keys: RecurrentStack(config, INPUTS, keys=keys, **MADE))
+    return Functional(lambda builder: RecurrentStack(config, INPUTS, builder=builder))
 
 
 def random_weights(functional: Functional, seed: int = 0) -> dict[str, Any]:
@@ -198,8 +197,8 @@ def test_half_precision_computes_in_the_type_of_its_input() -> None:
 def test_one_layer_is_one_loop_over_time() -> None:
     """Both directions ride on one scan, and the inputs' projection is outside of it."""
     functional = Functional(
-        lambda keys: RecurrentLayer(
-            RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH, direction=Direction.BIDIRECTIONAL), INPUTS, keys=keys, **MADE
+        lambda builder: RecurrentLayer(
+            RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH, direction=Direction.BIDIRECTIONAL), INPUTS, builder=builder
         )
     )
     jaxpr = jax.make_jaxpr(lambda x: functional.bind(random_weights(functional))(x))(jnp.ones((B, T, INPUTS)))

@@ -11,8 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, Projection, scan_steps
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
-from transformer.layers.initialisation import xavier_uniform
-from transformer.layers.module import Functional, Keys, Module, Parameter
+from transformer.layers.module import Builder, Functional, Module
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.recurrent_cells import Cell
 from transformer.layers.stateful_norm import BatchNorm
@@ -26,16 +25,17 @@ LENGTHS = np.int32([6, 4, 1, 0, 6, 5, 2, 3])
 class Everything(Module):
     """A convolution, batch norm over what is real, an encoder in both directions, a decoder that reads it."""
 
-    def __init__(self, keys: Keys):
-        made: dict[str, Any] = {"initialise": xavier_uniform, "parameter": Parameter(), "keys": keys}
+    def __init__(self, builder: Builder):
         window = Window(3, padding=Padding.CAUSAL)
-        self.convolution = Convolution1D(INPUTS, ("embed", WIDTH), window, activation=ConvolutionActivation.GLU, **made)
-        self.norm = BatchNorm(WIDTH, parameter=made["parameter"], keys=keys)
+        self.convolution = Convolution1D(
+            INPUTS, ("embed", WIDTH), window, activation=ConvolutionActivation.GLU, builder=builder
+        )
+        self.norm = BatchNorm(WIDTH, builder=builder)
         both = RecurrentConfig(Cell.LSTM, WIDTH, direction=Direction.BIDIRECTIONAL)
-        self.encoder = RecurrentStack(both, WIDTH, **made)
-        self.decoder = RecurrentStack(RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH), 3 * WIDTH, **made)
+        self.encoder = RecurrentStack(both, WIDTH, builder=builder)
+        self.decoder = RecurrentStack(RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH), 3 * WIDTH, builder=builder)
         config = AttentionCellConfig(projection=Projection.SPLIT, heads=1, depth=2 * WIDTH)
-        self.attention = AttentionCell(config, WIDTH, 2 * WIDTH, **made)
+        self.attention = AttentionCell(config, WIDTH, 2 * WIDTH, builder=builder)
 
     def __call__(self, x: Any) -> Any:
         lengths = jnp.asarray(LENGTHS)

@@ -9,13 +9,12 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
-from transformer.layers.initialisation import xavier_uniform
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Parameter
+from transformer.layers.module import Functional
 from transformer.layers.stateful_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
 
 WIDTH = 3
-NORM = Functional(lambda keys: BatchNorm(WIDTH, momentum=0.3, epsilon=1e-3, parameter=Parameter(), keys=keys))
+NORM = Functional(lambda builder: BatchNorm(WIDTH, momentum=0.3, epsilon=1e-3, builder=builder))
 WEIGHTS = {"scale": np.float32([0.5, 2, -1]), "bias": np.float32([1, 0, 3])}
 
 
@@ -87,12 +86,12 @@ def test_a_batch_without_a_row_that_counts_changes_nothing() -> None:
     np.testing.assert_array_equal(initial.mean, np.zeros(WIDTH))
     np.testing.assert_array_equal(initial.variance, np.ones(WIDTH))
     with pytest.raises(ValueError, match=r"momentum=0\.0 must be above 0 and at most 1"):
-        Functional(lambda keys: BatchNorm(WIDTH, momentum=0.0, parameter=Parameter(), keys=keys))
+        Functional(lambda builder: BatchNorm(WIDTH, momentum=0.0, builder=builder))
 
 
 def test_batch_norm_of_bfloat16_has_float32_statistics() -> None:
     x = jnp.asarray(random(64, WIDTH) + 30, jnp.bfloat16)
-    norm = Functional(lambda keys: BatchNorm(WIDTH, parameter=Parameter(), keys=keys))
+    norm = Functional(lambda builder: BatchNorm(WIDTH, builder=builder))
     y, after = norm.bind(norm.init(jax.random.key(0)))(x, BatchNorm.initial_state(norm.bind(WEIGHTS)), train=True)
     assert y.dtype == jnp.bfloat16
     assert after.mean.dtype == after.variance.dtype == jnp.float32
@@ -101,7 +100,7 @@ def test_batch_norm_of_bfloat16_has_float32_statistics() -> None:
 
 
 def spectral(shape: tuple[int, ...], **options: Any) -> Any:
-    return Functional(lambda keys: SpectralNorm(shape, **options)).bind({})
+    return Functional(lambda builder: SpectralNorm(shape, **options)).bind({})
 
 
 def test_spectral_norm_is_algorithm_1_and_its_state_moves_only_in_training() -> None:
@@ -152,11 +151,7 @@ def test_no_gradient_passes_through_the_directions() -> None:
 
 
 def test_a_linear_map_takes_a_normed_kernel_for_its_own() -> None:
-    functional = Functional(
-        lambda keys: Linear(
-            (("embed", 4),), (("embed", 3),), bias=True, initialise=xavier_uniform, parameter=Parameter(), keys=keys
-        )
-    )
+    functional = Functional(lambda builder: Linear((("embed", 4),), (("embed", 3),), bias=True, builder=builder))
     linear = functional.bind({"kernel": np.ones((4, 3), np.float32), "bias": np.float32([1, 2, 3])})
     kernel = jnp.asarray(random(4, 3), jnp.float32)
     np.testing.assert_allclose(linear(jnp.ones((2, 4)), kernel)[0], kernel.sum(0) + np.arange(1, 4), rtol=1e-6)

@@ -11,11 +11,12 @@ from tests.oracles import transformer as oracle
 from transformer.attention.scores import Score
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
+from transformer.layers.module import Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Positions, Scale, TransformerConfig
 from transformer.models import decoder, encoder, encoder_decoder
-from transformer.models.contract import Model, Precision, Variables
+from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface
 
 PAD, BEGIN, END, VOCABULARY, LONGEST = 0, 1, 2, 13, 12

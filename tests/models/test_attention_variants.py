@@ -12,7 +12,8 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
-from transformer.models.contract import Model, Precision
+from transformer.layers.module import Precision
+from transformer.models.contract import Model
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 

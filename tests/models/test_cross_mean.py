@@ -3,12 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Cross, Positions
 
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
-from transformer.models.contract import Model, Precision
+from transformer.layers.module import Precision
+from transformer.layers.transformer_config import Cross, Positions
+from transformer.models.contract import Model
 from transformer.models.encoder_decoder import DECODER_CROSS, EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Positions, Remat
 
 from tests.models.arrangements import VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.models.contract import Precision, Variables
+from transformer.layers.module import Precision
+from transformer.layers.transformer_config import Positions, Remat
+from transformer.models.contract import Variables
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
 from transformer.models.interface import Input, Interface

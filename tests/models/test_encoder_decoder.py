@@ -15,9 +15,10 @@ from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
+from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Positions
-from transformer.models.contract import Model, Precision, Variables, count_parameters
+from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError, to_config
+from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.models import registry
-from transformer.models.contract import Precision, count_parameters
+from transformer.models.contract import count_parameters
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.interface import Input, Interface

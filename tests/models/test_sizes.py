@@ -7,8 +7,9 @@ import jax
 import pytest
 
 from transformer.config import UserError
+from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Precision, count_parameters
+from transformer.models.contract import count_parameters
 from transformer.models.encoder import Head
 from transformer.models.interface import Interface
 from transformer.models.published import PUBLISHED as SIZES

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from tests.training.test_sharding import LENGTH, ROWS, VOCABULARY, abstract_state, batch_of, numbers, on, two_steps
 from transformer.axes import RULES, Placement, place, placed
 from transformer.config import UserError
-from transformer.layers.module import Functional, Keys, Module, Parameter
+from transformer.layers.module import Builder, Functional, Module
 from transformer.models.contract import Aux, Model
 from transformer.training.mesh import ShardingConfig, by_examples, with_axes
 from transformer.training.sharding import shard_batch, state_shardings
@@ -46,9 +46,9 @@ MESHES = {
 class Mixture(Module):
     """Every token asks every expert, and a memory: y = sum_x p(x | token) expert_x(token) + attention to the slots."""
 
-    def __init__(self, keys: Keys, axes: Mapping[str, tuple[str, ...]] = AXES):
+    def __init__(self, builder: Builder, axes: Mapping[str, tuple[str, ...]] = AXES):
         for name, shape in SHAPES.items():
-            setattr(self, name, Parameter()(keys, jax.nn.initializers.normal(0.5), shape, axes[name]))
+            setattr(self, name, builder.parameter(jax.nn.initializers.normal(0.5), shape, axes[name]))
 
     def initial_state(self, key: Any) -> dict[str, Any]:
         return {}
@@ -181,9 +181,9 @@ def test_a_parameter_with_an_unknown_axis_is_named_with_the_nearest_and_the_way_
 
 def test_a_parameter_that_names_too_few_dimensions_is_named() -> None:
     class Unnamed(Mixture):
-        def __init__(self, keys: Keys):
-            super().__init__(keys)
-            # As a family makes it that leaves `Parameter` out.
+        def __init__(self, builder: Builder):
+            super().__init__(builder)
+            # As a family makes it that leaves the builder out.
             self.memory = type(self.memory)(self.memory[...])
 
     model = Model(Functional(Unnamed), ())

@@ -13,7 +13,8 @@ from tests.contracts import memory
 from transformer.attention import STATISTICS, Capture
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.models.contract import Aux, Model, Precision
+from transformer.layers.module import Precision
+from transformer.models.contract import Aux, Model
 from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import Evaluation, LossAux, Report
 from transformer.tasks.labels import Labels, Link

@@ -16,7 +16,8 @@ from tests.golden import make_specs
 from transformer.axes import Placement
 from transformer.config import UserError, from_config
 from transformer.costs.compiler import topology_devices
-from transformer.models.contract import Model, Precision
+from transformer.layers.module import Precision
+from transformer.models.contract import Model
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.costs.flops import training_flops_a_token
-from transformer.models.contract import Precision, count_parameters
+from transformer.layers.module import Precision
+from transformer.models.contract import count_parameters
 from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config, sizes
 

@@ -13,9 +13,10 @@ from transformer.interop import bert, gpt, llama, marian, t5, tensor_files
 from transformer.interop.family import Config, Family, Inexpressible
 from transformer.interop.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.interop.tensor_files import FLOATS, Tensor
+from transformer.layers.module import Precision
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models import registry
-from transformer.models.contract import Model, Precision, PyTree
+from transformer.models.contract import Model, PyTree
 from transformer.models.interface import Interface
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)

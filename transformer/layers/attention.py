@@ -16,9 +16,9 @@ from transformer.attention.scores import SCORES
 from transformer.attention.spec import Parameters
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
-from transformer.layers.initialisation import Initialise, Role
+from transformer.layers.initialisation import Role
 from transformer.layers.linear import Linear
-from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import Biases, Cross, Positions, TransformerConfig
 
 # The name by which a rematerialisation policy keeps what attention returns.
@@ -34,20 +34,16 @@ class MultiHeadAttention(Module):
     over another sequence (`cross`) has no relative positions.
     """
 
-    def __init__(
-        self, config: TransformerConfig, *, cross: bool, initialise: Initialise, parameter: Parameter, keys: Keys
-    ):
+    def __init__(self, config: TransformerConfig, *, cross: bool, builder: Builder):
         model = (("embed", config.width),)
         heads = (("heads", config.heads), ("head_dim", config.depth))
         groups = (("groups", config.groups), ("head_dim", config.depth))
-        linear = functools.partial(Linear, bias=config.biases is Biases.ALL, parameter=parameter, keys=keys)
-        self.query = linear(model, heads, initialise=functools.partial(initialise, Role.QUERY))
-        self.key = linear(model, groups, initialise=functools.partial(initialise, Role.KEY))
-        self.value = linear(model, groups, initialise=functools.partial(initialise, Role.VALUE))
-        self.output = linear(heads, model, initialise=functools.partial(initialise, Role.OUTPUT))
-        self.score = TrainedScore(
-            config.score, config.heads, config.depth, config.max_length, parameter=parameter, keys=keys
-        )
+        linear = functools.partial(Linear, bias=config.biases is Biases.ALL, builder=builder)
+        self.query = linear(model, heads, role=Role.QUERY)
+        self.key = linear(model, groups, role=Role.KEY)
+        self.value = linear(model, groups, role=Role.VALUE)
+        self.output = linear(heads, model, role=Role.OUTPUT)
+        self.score = TrainedScore(config.score, config.heads, config.depth, config.max_length, builder=builder)
         position = Position.NONE if cross else config.positions.within_attention
         self.spec = config.spec(position)
         # A score or scheme that reads a key's index as its position needs a cache with every key at its own place.
@@ -55,7 +51,7 @@ class MultiHeadAttention(Module):
         self.mean = cross and config.cross is Cross.MEAN
         if cross:
             config = dataclasses.replace(config, positions=Positions.NONE)
-        self.relative = TrainedPositions(config, parameter=parameter, keys=keys)
+        self.relative = TrainedPositions(config, builder=builder)
 
     def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
         """The projected keys and values of a memory, without positions."""

@@ -33,7 +33,7 @@ from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
-from transformer.layers.module import Keys, MakeInitializer, Module, Parameter
+from transformer.layers.module import Builder, Module
 
 PyTree = Any
 Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment]"]
@@ -118,9 +118,7 @@ class AttentionCell(Module):
         width: int,
         memory_width: int,
         *,
-        initialise: MakeInitializer,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         self.config, heads = config, config.heads
         split = config.projection is Projection.SPLIT
@@ -134,8 +132,7 @@ class AttentionCell(Module):
             if not split:
                 return None
             outputs = (("groups", heads), ("head_dim", depth))
-            made: dict[str, Any] = {"initialise": initialise, "parameter": parameter, "keys": keys}
-            return Linear((("embed", size),), outputs, bias=False, **made)
+            return Linear((("embed", size),), outputs, bias=False, builder=builder)
 
         self.query, self.key, self.value = projected(width), projected(memory_width), projected(memory_width)
         self.score = TrainedScore(
@@ -145,8 +142,7 @@ class AttentionCell(Module):
             config.max_length,
             key_depth=depth if split else memory_width // heads,
             hidden=config.depth or None,
-            parameter=parameter,
-            keys=keys,
+            builder=builder,
             head_axis="groups",
         )
         self.context_width = heads * depth if split else memory_width

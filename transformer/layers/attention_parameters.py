@@ -9,7 +9,7 @@ from transformer.attention.blocks import Sizes, Weight
 from transformer.attention.positions import PositionScheme
 from transformer.attention.score_function import ScoreFunction
 from transformer.attention.scores import SCORES, Score
-from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import TransformerConfig
 
 
@@ -19,13 +19,11 @@ class _Trained(Module):
     `head_axis` is the logical axis of the heads: "groups" where they may be too few for a mesh.
     """
 
-    def __init__(
-        self, weights: Mapping[str, Weight], *, parameter: Parameter, keys: Keys, head_axis: str = "heads"
-    ) -> None:
+    def __init__(self, weights: Mapping[str, Weight], *, builder: Builder, head_axis: str = "heads"):
         self.names = tuple(weights)
         for name, (shape, axes, initializer) in weights.items():
             named = tuple(head_axis if axis == "heads" else axis for axis in axes)
-            setattr(self, name, parameter(keys, initializer, shape, named))
+            setattr(self, name, builder.parameter(initializer, shape, named))
 
     def arrays(self, dtype: jnp.dtype | None) -> list[Array]:
         """The arrays in this type; None: in their own."""
@@ -50,8 +48,7 @@ class TrainedScore(_Trained):
         *,
         key_depth: int | None = None,
         hidden: int | None = None,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
         head_axis: str = "heads",
     ):
         self.score, self.sizes = score, Sizes(heads, depth, key_depth or depth, hidden or depth, max_length)
@@ -60,7 +57,7 @@ class TrainedScore(_Trained):
                 f"score={score.value} multiplies queries and keys of one depth; these have {depth} and {key_depth}: "
                 "make them equal, or say general"
             )
-        super().__init__(SCORES[score].weights(self.sizes), parameter=parameter, keys=keys, head_axis=head_axis)
+        super().__init__(SCORES[score].weights(self.sizes), builder=builder, head_axis=head_axis)
 
     def __call__(self, dtype: jnp.dtype) -> ScoreFunction | None:
         """The parameters as attend() takes them, in the type that it computes in."""
@@ -70,10 +67,10 @@ class TrainedScore(_Trained):
 class TrainedPositions(_Trained):
     """What a layer's own relative positions have learned: nothing where all layers share it, or no array is trained."""
 
-    def __init__(self, config: TransformerConfig, *, parameter: Parameter, keys: Keys):
+    def __init__(self, config: TransformerConfig, *, builder: Builder):
         self.scheme, self.sizes = config.positions.scheme, config.sizes()
         weights = {} if self.scheme.shared else self.scheme.weights(self.sizes)
-        super().__init__(weights, parameter=parameter, keys=keys)
+        super().__init__(weights, builder=builder)
 
     def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
         """The parameters as attend() takes them; `shared` are those that all layers have in common."""
@@ -83,9 +80,9 @@ class TrainedPositions(_Trained):
 class SharedPositions(_Trained):
     """What the relative positions of all layers of a stack have learned together."""
 
-    def __init__(self, config: TransformerConfig, *, bidirectional: bool, parameter: Parameter, keys: Keys):
+    def __init__(self, config: TransformerConfig, *, bidirectional: bool, builder: Builder):
         self.scheme, self.sizes = config.positions.scheme, config.sizes(bidirectional=bidirectional)
-        super().__init__(self.scheme.weights(self.sizes), parameter=parameter, keys=keys)
+        super().__init__(self.scheme.weights(self.sizes), builder=builder)
 
     def __call__(self) -> PositionScheme | None:
         """The parameters as attend() takes them."""

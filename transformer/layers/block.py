@@ -14,8 +14,7 @@ from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, KeysAndValues, MultiHeadAttention, fill_ring
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.initialisation import Initialise
-from transformer.layers.module import Keys, Module, Parameter, scan
+from transformer.layers.module import Builder, Module, scan
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
@@ -50,13 +49,11 @@ class Block(Module):
         config: TransformerConfig,
         *,
         cross: bool,
-        initialise: Initialise,
         alpha: float,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         def norm() -> LayerNorm | RmsNorm:
-            return config.make_norm(parameter, keys)
+            return config.make_norm(builder)
 
         def residual() -> Residual:
             return Residual(config.norm_placement, norm, alpha)
@@ -65,17 +62,16 @@ class Block(Module):
             shared = config.norm_placement is NormPlacement.PARALLEL
             return Residual(config.norm_placement, None if shared else norm, alpha)
 
-        made: dict[str, Any] = {"initialise": initialise, "parameter": parameter, "keys": keys}
-        self.attention = MultiHeadAttention(config, cross=False, **made)
+        self.attention = MultiHeadAttention(config, cross=False, builder=builder)
         self.attention_residual = residual()
-        self.cross = MultiHeadAttention(config, cross=True, **made) if cross else None
+        self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
         self.cross_residual = later() if cross else None
         self.feed_forward = FeedForward(
             config.width,
             config.feed_forward,
             activation=config.activation,
             bias=config.biases is not Biases.NONE,
-            **made,
+            builder=builder,
         )
         self.feed_forward_residual = later()
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.layers.initialisation import Role
 from transformer.layers.lengths import real_positions
-from transformer.layers.module import Keys, MakeInitializer, Module, Parameter
+from transformer.layers.module import Builder, Module
 
 
 class Padding(enum.Enum):
@@ -110,9 +111,7 @@ class _Convolution(Module):
         *,
         activation: ConvolutionActivation,
         bias: bool,
-        initialise: MakeInitializer,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         self.windows, self.activation = windows, activation
         name, size = outputs
@@ -122,10 +121,11 @@ class _Convolution(Module):
         axes = (*("features",) * len(windows), "features", name)
 
         def kernel() -> Any:
-            return parameter(keys, initialise(places * inputs, places * size), (*shape, inputs, size), axes)
+            rule = builder.rule(Role.DENSE, places * inputs, places * size)
+            return builder.parameter(rule, (*shape, inputs, size), axes)
 
         def vector() -> Any:
-            return parameter(keys, jax.nn.initializers.zeros, (size,), ("features",))
+            return builder.parameter(jax.nn.initializers.zeros, (size,), ("features",))
 
         self.kernel = kernel()
         self.gate_kernel = kernel() if activation.gated else None
@@ -172,9 +172,7 @@ class Convolution1D(_Convolution):
         *,
         activation: ConvolutionActivation = ConvolutionActivation.NONE,
         bias: bool = True,
-        initialise: MakeInitializer,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         super().__init__(
             inputs,
@@ -182,9 +180,7 @@ class Convolution1D(_Convolution):
             (window,),
             activation=activation,
             bias=bias,
-            initialise=initialise,
-            parameter=parameter,
-            keys=keys,
+            builder=builder,
         )
         self.inputs, self.window = inputs, window
 
@@ -242,9 +238,7 @@ class Convolution2D(_Convolution):
         *,
         activation: ConvolutionActivation = ConvolutionActivation.NONE,
         bias: bool = True,
-        initialise: MakeInitializer,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         for window in windows:
             if window.padding is Padding.CAUSAL:
@@ -255,9 +249,7 @@ class Convolution2D(_Convolution):
             windows,
             activation=activation,
             bias=bias,
-            initialise=initialise,
-            parameter=parameter,
-            keys=keys,
+            builder=builder,
         )
 
     def __call__(

@@ -4,14 +4,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.layers.module import Initializer, Keys, Module, Parameter
+from transformer.layers.initialisation import Role
+from transformer.layers.module import Builder, Module
 
 
 class Embedding(Module):
     """A table of token vectors, which can also score vectors against every token."""
 
-    def __init__(self, vocabulary: int, width: int, *, initializer: Initializer, parameter: Parameter, keys: Keys):
-        self.table = parameter(keys, initializer, (vocabulary, width), ("vocabulary", "embed"))
+    def __init__(self, vocabulary: int, width: int, *, role: Role = Role.EMBEDDING, builder: Builder):
+        self.table = builder.parameter(
+            builder.rule(role, vocabulary, width), (vocabulary, width), ("vocabulary", "embed")
+        )
 
     def __call__(self, tokens: Int[Array, "*B"], dtype: jax.typing.DTypeLike) -> Float[Array, "*B E"]:
         """The tokens' vectors."""
@@ -27,8 +30,9 @@ class Embedding(Module):
 class LearnedPositions(Module):
     """A table of one vector a position (Gehring et al. 2017; Vaswani et al. 2017, table 3, row E)."""
 
-    def __init__(self, max_length: int, width: int, *, initializer: Initializer, parameter: Parameter, keys: Keys):
-        self.table = parameter(keys, initializer, (max_length, width), ("positions", "embed"))
+    def __init__(self, max_length: int, width: int, *, builder: Builder):
+        rule = builder.rule(Role.POSITIONS, max_length, width)
+        self.table = builder.parameter(rule, (max_length, width), ("positions", "embed"))
 
     def __call__(self, positions: Int[Array, "*B"]) -> Float[Array, "*B E"]:
         """The positions' vectors."""

@@ -1,9 +1,5 @@
 """The two ends of a Transformer over tokens: tokens to vectors, and vectors to the score of every token."""
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -12,17 +8,17 @@ from transformer.attention.drop import dropout
 from transformer.attention.waves import sinusoidal
 from transformer.axes import place
 from transformer.layers.embedding import Embedding, LearnedPositions
-from transformer.layers.initialisation import Initialise, Role
+from transformer.layers.initialisation import Role
 from transformer.layers.linear import Linear
-from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import Positions, TransformerConfig
 
 
 class Bias(Module):
     """One number for each token, added to its logit."""
 
-    def __init__(self, size: int, *, parameter: Parameter, keys: Keys):
-        self.bias = parameter(keys, jax.nn.initializers.zeros, (size,), ("vocabulary",))
+    def __init__(self, size: int, *, builder: Builder):
+        self.bias = builder.parameter(jax.nn.initializers.zeros, (size,), ("vocabulary",))
 
     def __call__(self, logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
         """The logits with the bias."""
@@ -42,30 +38,18 @@ class TokenEnds(Module):
         *,
         types: int = 0,
         offset: int = 0,
-        dtype: jnp.dtype,
-        initialise: Initialise,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
-        self.config, self.dtype, self.offset = config, dtype, offset
-        width = config.width
-
-        def table(role: Role, rows: int, kind: Callable[..., Any]) -> Any:
-            return kind(rows, width, initializer=initialise(role, rows, width), parameter=parameter, keys=keys)
-
-        self.embedding = table(Role.EMBEDDING, vocabulary, Embedding)
+        self.config, self.dtype, self.offset = config, builder.dtype, offset
+        width, rows = config.width, config.max_length + offset
+        self.embedding = Embedding(vocabulary, width, builder=builder)
         learned = config.positions is Positions.LEARNED
-        self.positions = table(Role.POSITIONS, config.max_length + offset, LearnedPositions) if learned else None
-        self.types = table(Role.POSITIONS, types, Embedding) if types else None
-        self.embedding_norm = config.make_norm(parameter, keys) if config.embedding_norm else None
-        unembedding = functools.partial(initialise, Role.DENSE)
+        self.positions = LearnedPositions(rows, width, builder=builder) if learned else None
+        self.types = Embedding(types, width, role=Role.POSITIONS, builder=builder) if types else None
+        self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
-        self.unembedding = (
-            None
-            if config.tied
-            else Linear(model, tokens, bias=False, initialise=unembedding, parameter=parameter, keys=keys)
-        )
-        self.output_bias = Bias(vocabulary, parameter=parameter, keys=keys) if config.output_bias else None
+        self.unembedding = None if config.tied else Linear(model, tokens, bias=False, builder=builder)
+        self.output_bias = Bias(vocabulary, builder=builder) if config.output_bias else None
 
     def embed(
         self,

@@ -8,9 +8,9 @@ import jax
 from jaxtyping import Array, Float
 
 from transformer.axes import place
-from transformer.layers.initialisation import Initialise, Role
+from transformer.layers.initialisation import Role
 from transformer.layers.linear import Linear
-from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.module import Builder, Module
 
 
 class Activation(enum.Enum):
@@ -61,24 +61,13 @@ class FeedForward(Module):
         *,
         activation: Activation,
         bias: bool,
-        initialise: Initialise,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         model, inner = (("embed", width),), (("feed_forward", hidden),)
-        expand = functools.partial(
-            Linear,
-            model,
-            inner,
-            bias=bias,
-            initialise=functools.partial(initialise, Role.EXPAND),
-            parameter=parameter,
-            keys=keys,
-        )
+        expand = functools.partial(Linear, model, inner, bias=bias, role=Role.EXPAND, builder=builder)
         self.expand = expand()
         self.gate = expand() if activation.gated else None
-        contract = functools.partial(initialise, Role.CONTRACT)
-        self.contract = Linear(inner, model, bias=bias, initialise=contract, parameter=parameter, keys=keys)
+        self.contract = Linear(inner, model, bias=bias, role=Role.CONTRACT, builder=builder)
         self.activation = activation
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:

@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.blocks import normal, xavier_uniform
-from transformer.layers.module import Initializer
+from transformer.attention.blocks import Initializer, normal, xavier_uniform
 
 
 class Initialisation(enum.Enum):
@@ -61,9 +60,9 @@ class Initialise:
     `gain` is deepnorm's beta.
     """
 
-    name: Initialisation
-    residuals: int
-    depth: int
+    name: Initialisation = Initialisation.XAVIER
+    residuals: int = 1
+    depth: int = 1
     gain: float = 1.0
 
     def __call__(self, role: Role, fan_in: int, fan_out: int) -> Initializer:

@@ -4,6 +4,9 @@ Outside, parameters are nested dicts of arrays keyed by name. A module is built 
 arrays to it gives an object whose methods are pure functions of those arrays.
 """
 
+import copy
+import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +17,9 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Key
 
 from transformer.attention.blocks import Initializer
+from transformer.layers.initialisation import Initialise, Role
 
 Params = dict[str, Any]
-MakeInitializer = Callable[[int, int], Initializer]  # from fan-in and fan-out
 CONSTANTS = (jax.nn.initializers.zeros, jax.nn.initializers.ones)
 
 
@@ -24,28 +27,42 @@ class Module(nnx.Module):
     """An object that holds parameters and other modules; its methods never assign to it."""
 
 
-class Keys:
-    """A stream of keys for a constructor: each call gives a fresh one."""
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """The type that parameters are kept in, and the type that a forward pass computes in."""
 
-    def __init__(self, key: Key[Array, ""]):
-        self._key = key
-        self._count = 0
+    parameters: str = "float32"
+    compute: str = "float32"
 
-    def __call__(self) -> Key[Array, ""]:
-        """The next key of the stream."""
-        self._count += 1
-        return jax.random.fold_in(self._key, self._count)
+    def __post_init__(self) -> None:
+        for name in (self.parameters, self.compute):
+            if not jnp.issubdtype(jnp.dtype(name), jnp.floating):
+                raise ValueError(f"precision {name!r} is no floating-point type; say float32 or bfloat16")
 
 
-class Parameter:
-    """Makes the parameters of one precision: `Parameter(dtype)(keys, initializer, shape, axes)`."""
+Rule = Callable[[Role, int, int], Initializer]  # from what a matrix is for, its fan-in and its fan-out
+FLOAT32, XAVIER = Precision(), Initialise()
 
-    def __init__(self, dtype: Any = jnp.float32):
-        self.dtype = dtype
 
-    def __call__(
-        self, keys: Keys, initializer: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]
-    ) -> nnx.Param:
+class Builder:
+    """Makes the parameters of one model: from a stream of keys, in one precision, its matrices by one rule.
+
+    A constructor hands its builder on to the modules within: each parameter draws the stream's next key. `dtype` is the
+    type that the forward pass computes in.
+    """
+
+    def __init__(self, key: Key[jax.Array, ""], precision: Precision = FLOAT32, rule: Rule = XAVIER):
+        self.precision, self.rule = precision, rule
+        self.dtype = jnp.dtype(precision.compute)
+        self._keys = (jax.random.fold_in(key, number) for number in itertools.count(1))
+
+    def with_rule(self, rule: Rule) -> "Builder":
+        """The same builder with another rule; both draw from one stream."""
+        other = copy.copy(self)
+        other.rule = rule
+        return other
+
+    def parameter(self, initializer: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
         """One trainable array whose dimensions carry the logical names `axes` (transformer.axes, or the family's own).
 
         Errors: ValueError where there are more or fewer names than dimensions.
@@ -56,19 +73,18 @@ class Parameter:
                 "one for each"
             )
         # A constant draws no key, so that models which differ in norms or biases alone begin with the same matrices.
-        key = None if initializer in CONSTANTS else keys()
-        return nnx.Param(initializer(key, shape, self.dtype), out_sharding=axes)
+        key = None if initializer in CONSTANTS else next(self._keys)
+        return nnx.Param(initializer(key, shape, jnp.dtype(self.precision.parameters)), out_sharding=axes)
 
-
-def stack(make: Callable[[Keys], Module], count: int, keys: Keys) -> Module:
-    """`count` modules of one structure as one module whose parameters carry a leading `layers` axis."""
-    build = nnx.vmap(
-        lambda key: make(Keys(key)),
-        in_axes=0,
-        out_axes=0,
-        transform_metadata={nnx.PARTITION_NAME: "layers"},
-    )
-    return build(jax.random.split(keys(), count))
+    def stack[M: Module](self, make: Callable[["Builder"], M], count: int) -> M:
+        """`count` modules of one structure as one module whose parameters carry a leading `layers` axis."""
+        build = nnx.vmap(
+            lambda key: make(Builder(key, self.precision, self.rule)),
+            in_axes=0,
+            out_axes=0,
+            transform_metadata={nnx.PARTITION_NAME: "layers"},
+        )
+        return build(jax.random.split(next(self._keys), count))
 
 
 def scan(
@@ -106,19 +122,20 @@ def scan(
 class Functional[M: Module]:
     """A module as pure functions of its parameters.
 
-    `make(keys)` builds the module; it is run abstractly here, so that no array is made before `init`.
+    `make(builder)` builds the module, in this precision; it is run abstractly first, so that no array is made before
+    `init`.
     """
 
-    def __init__(self, make: Callable[[Keys], M]):
-        self._make = make
+    def __init__(self, make: Callable[[Builder], M], precision: Precision = FLOAT32):
+        self._make, self._precision = make, precision
         with nnx.use_eager_sharding(False):
-            abstract = nnx.eval_shape(lambda: make(Keys(jax.random.key(0))))
+            abstract = nnx.eval_shape(lambda: make(Builder(jax.random.key(0), precision)))
         self._definition, self._state = nnx.split(abstract)
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Fresh parameters; pure, so that it can run under jit with output shardings."""
         with nnx.use_eager_sharding(False):
-            _, state = nnx.split(self._make(Keys(key)))
+            _, state = nnx.split(self._make(Builder(key, self._precision)))
         return nnx.to_pure_dict(state)
 
     def shapes(self) -> Params:

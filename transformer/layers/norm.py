@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.module import Builder, Module
 
 
 class Norm(enum.Enum):
@@ -22,9 +22,9 @@ class LayerNorm(Module):
     The variance is the biased one; the paper has no epsilon. Statistics are at least float32.
     """
 
-    def __init__(self, width: int, *, parameter: Parameter, keys: Keys, epsilon: float = 1e-6, bias: bool = True):
-        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("features",))
-        self.bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("features",)) if bias else None
+    def __init__(self, width: int, *, builder: Builder, epsilon: float = 1e-6, bias: bool = True):
+        self.scale = builder.parameter(jax.nn.initializers.ones, (width,), ("features",))
+        self.bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",)) if bias else None
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
@@ -42,8 +42,8 @@ class RmsNorm(Module):
     The mean square is at least float32.
     """
 
-    def __init__(self, width: int, *, parameter: Parameter, keys: Keys, epsilon: float = 1e-6):
-        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("features",))
+    def __init__(self, width: int, *, builder: Builder, epsilon: float = 1e-6):
+        self.scale = builder.parameter(jax.nn.initializers.ones, (width,), ("features",))
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:

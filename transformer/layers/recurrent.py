@@ -13,7 +13,7 @@ from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.initialisation import RecurrentInitialisation
 from transformer.layers.lengths import real_positions
-from transformer.layers.module import Keys, MakeInitializer, Module, Parameter
+from transformer.layers.module import Builder, Module
 from transformer.layers.recurrent_cells import Cell, CellState, RecurrentCell, advance
 
 
@@ -93,20 +93,16 @@ class RecurrentLayer(Module):
     The state of a bidirectional layer is both cells' side by side, as its outputs are.
     """
 
-    def __init__(
-        self, config: RecurrentConfig, inputs: int, *, initialise: MakeInitializer, parameter: Parameter, keys: Keys
-    ):
+    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
         self.kind, self.width, self.direction = config.cell, config.width, config.direction
         for order in self.direction.cells:
             made = RecurrentCell(
                 config.cell,
                 inputs,
                 config.width,
-                initialise=initialise,
                 recurrent=config.recurrent,
                 forget_bias=config.forget_bias,
-                parameter=parameter,
-                keys=keys,
+                builder=builder,
             )
             setattr(self, order, made)
 
@@ -192,13 +188,11 @@ class RecurrentStack(Module):
     Its carry is a tuple with the `CellState` of each layer, arrays [row, features]: fit for `Cache.rows`.
     """
 
-    def __init__(
-        self, config: RecurrentConfig, inputs: int, *, initialise: MakeInitializer, parameter: Parameter, keys: Keys
-    ):
+    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
         self.config = config
         for number in range(config.layers):
             size = inputs if number == 0 else config.output_width
-            layer = RecurrentLayer(config, size, initialise=initialise, parameter=parameter, keys=keys)
+            layer = RecurrentLayer(config, size, builder=builder)
             setattr(self, f"layer_{number}", layer)
 
     @property

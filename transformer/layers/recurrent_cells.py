@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.layers.initialisation import RecurrentInitialisation
-from transformer.layers.module import Initializer, Keys, MakeInitializer, Module, Parameter
+from transformer.attention.blocks import Initializer
+from transformer.layers.initialisation import RecurrentInitialisation, Role
+from transformer.layers.module import Builder, Module
 
 
 class Cell(enum.Enum):
@@ -69,20 +70,18 @@ class RecurrentCell(Module):
         inputs: int,
         width: int,
         *,
-        initialise: MakeInitializer,
         recurrent: RecurrentInitialisation,
         forget_bias: float,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         self.kind, self.width = kind, width
         gates, axes = len(kind.gates), ("features", "features", "embed")
-        self.kernel = parameter(keys, initialise(inputs, width), (inputs, gates, width), axes)
-        self.recurrent_kernel = parameter(keys, recurrent(width, width), (width, gates, width), axes)
+        self.kernel = builder.parameter(builder.rule(Role.DENSE, inputs, width), (inputs, gates, width), axes)
+        self.recurrent_kernel = builder.parameter(recurrent(width, width), (width, gates, width), axes)
         bias = _forget_bias(kind, forget_bias) if kind is Cell.LSTM else jax.nn.initializers.zeros
-        self.bias = parameter(keys, bias, (gates, width), ("features", "features"))
+        self.bias = builder.parameter(bias, (gates, width), ("features", "features"))
         after = kind is Cell.GRU_RESET_AFTER
-        self.candidate_bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("features",)) if after else None
+        self.candidate_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",)) if after else None
 
     def project(self, x: Float[Array, "*B I"]) -> Float[Array, "*B G F"]:
         """W x + b of every gate, for as many steps at once as x has: nothing in it waits for a state."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer.layers.module import Keys, Module, Parameter
+from transformer.layers.module import Builder, Module
 
 
 class BatchStatistics(NamedTuple):
@@ -39,13 +39,12 @@ class BatchNorm(Module):
         *,
         momentum: float = 0.1,
         epsilon: float = 1e-5,
-        parameter: Parameter,
-        keys: Keys,
+        builder: Builder,
     ):
         if not 0 < momentum <= 1:
             raise ValueError(f"momentum={momentum} must be above 0 and at most 1: the share of a step's own statistics")
-        self.scale = parameter(keys, jax.nn.initializers.ones, (width,), ("features",))
-        self.bias = parameter(keys, jax.nn.initializers.zeros, (width,), ("features",))
+        self.scale = builder.parameter(jax.nn.initializers.ones, (width,), ("features",))
+        self.bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
         self.width, self.momentum, self.epsilon = width, momentum, epsilon
 
     def initial_state(self, key: Key[Array, ""] | None = None) -> BatchStatistics:

@@ -12,7 +12,7 @@ from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
-from transformer.layers.module import Keys, Parameter
+from transformer.layers.module import Builder
 from transformer.layers.norm import LayerNorm, Norm, RmsNorm
 from transformer.layers.residual import NormPlacement
 
@@ -173,14 +173,14 @@ class TransformerConfig:
         """The windows of one period of layers."""
         return self.windows or (0,)
 
-    def make_norm(self, parameter: Parameter, keys: Keys) -> LayerNorm | RmsNorm:
+    def make_norm(self, builder: Builder) -> LayerNorm | RmsNorm:
         """A norm of this kind over the width; only a layer norm can have a bias."""
         match self.norm:
             case Norm.LAYER:
                 bias = self.biases is not Biases.NONE
-                return LayerNorm(self.width, parameter=parameter, keys=keys, epsilon=self.norm_epsilon, bias=bias)
+                return LayerNorm(self.width, builder=builder, epsilon=self.norm_epsilon, bias=bias)
             case Norm.RMS:
-                return RmsNorm(self.width, parameter=parameter, keys=keys, epsilon=self.norm_epsilon)
+                return RmsNorm(self.width, builder=builder, epsilon=self.norm_epsilon)
 
     def rows(self, tokens: int) -> int:
         """The rows of the embedding for a task of so many tokens.

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
@@ -63,19 +62,6 @@ class Cache(NamedTuple):
     layers: PyTree
     rows: PyTree
     examples: PyTree
-
-
-@dataclasses.dataclass(frozen=True)
-class Precision:
-    """The type that parameters are kept in, and the type that a forward pass computes in."""
-
-    parameters: str = "float32"
-    compute: str = "float32"
-
-    def __post_init__(self) -> None:
-        for name in (self.parameters, self.compute):
-            if not jnp.issubdtype(jnp.dtype(name), jnp.floating):
-                raise ValueError(f"precision {name!r} is no floating-point type; say float32 or bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)

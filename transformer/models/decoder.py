@@ -14,11 +14,11 @@ from transformer.layers.beams import repeat_rows
 from transformer.layers.block import run_layers, windowed
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
-from transformer.layers.module import Functional, Keys, Parameter
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
-from transformer.models.contract import Aux, Cache, Inputs, Model, Precision
+from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.published import of_family
@@ -56,23 +56,14 @@ class Decoder(TokenModel):
     them. Outputs: logits [B, T, V] of the token that follows each.
     """
 
-    def __init__(self, config: DecoderConfig, interface: Interface, precision: Precision, keys: Keys):
-        parameter = Parameter(jnp.dtype(precision.parameters))
+    def __init__(self, config: DecoderConfig, interface: Interface, builder: Builder):
         deep = deepnorm(config.layers)
-        initialise = Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta)
-        super().__init__(
-            config,
-            config.rows(interface.vocabularies["tokens"]),
-            dtype=jnp.dtype(precision.compute),
-            initialise=initialise,
-            parameter=parameter,
-            keys=keys,
-        )
+        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta))
+        super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
         self.count = config.layers
-        made: dict[str, Any] = {"parameter": parameter, "keys": keys}
-        self.layers = self.make_blocks(config.layers, cross=False, initialise=initialise, deep=deep, **made)
-        self.relative = self.make_table(bidirectional=False, **made)
-        self.norm = self.make_final_norm(parameter, keys)
+        self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
+        self.relative = self.make_table(bidirectional=False, builder=builder)
+        self.norm = self.make_final_norm(builder)
 
     def hidden(
         self,
@@ -175,7 +166,7 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
     heads = tuple(str(head) for head in range(config.heads))
     layers = tuple(str(layer) for layer in range(config.layers))
     return Model(
-        functional=Functional(lambda keys: Decoder(config, interface, precision, keys)),
+        functional=Functional(lambda builder: Decoder(config, interface, builder), precision),
         sites=(Site(SELF, tokens, tokens, layers, heads, causal=True),),
         max_length=config.max_length,
     )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +13,13 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
+from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional, Keys, Module, Parameter
+from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
-from transformer.models.contract import Aux, Inputs, Model, Precision
+from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import FILLING, Interface, check_length
 from transformer.models.published import of_family
@@ -70,11 +69,17 @@ class EncoderConfig(TransformerConfig):
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 0")
 
 
+def _square(config: EncoderConfig, builder: Builder) -> Linear:
+    width, bias = config.width, config.biases is not Biases.NONE
+    return Linear((("embed", width),), (("features", width),), bias=bias, builder=builder)
+
+
 class MaskedHead(Module):
     """norm(activation(x W + b)), from which the tokens are scored (Devlin et al. 2019, its code)."""
 
-    def __init__(self, config: EncoderConfig, norm: Module, transform: Linear):
-        self.transform, self.norm, self.activation = transform, norm, config.activation.function
+    def __init__(self, config: EncoderConfig, *, builder: Builder):
+        self.transform, self.norm = _square(config, builder), config.make_norm(builder)
+        self.activation = config.activation.function
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Transform every state by itself."""
@@ -89,10 +94,9 @@ class Encoder(TokenModel):
     each position, or the states [B, T, E] without a head; a pooler's output [B, E] is in the extras as `pooled`.
     """
 
-    def __init__(self, config: EncoderConfig, interface: Interface, precision: Precision, keys: Keys):
-        parameter = Parameter(jnp.dtype(precision.parameters))
+    def __init__(self, config: EncoderConfig, interface: Interface, builder: Builder):
         deep = deepnorm(config.layers)
-        initialise = Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta)
+        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta))
         # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
         scored = config.head is Head.MASKED
         super().__init__(
@@ -100,27 +104,14 @@ class Encoder(TokenModel):
             config.rows(interface.vocabularies["tokens"]),
             types=config.types,
             offset=config.position_offset,
-            dtype=jnp.dtype(precision.compute),
-            initialise=initialise,
-            parameter=parameter,
-            keys=keys,
+            builder=builder,
         )
         self.count, self.pad = config.layers, interface.pad
-        made: dict[str, Any] = {"parameter": parameter, "keys": keys}
-        self.layers = self.make_blocks(config.layers, cross=False, initialise=initialise, deep=deep, **made)
-        self.relative = self.make_table(bidirectional=True, **made)
-        self.norm = self.make_final_norm(parameter, keys)
-        square = functools.partial(
-            Linear,
-            (("embed", config.width),),
-            (("features", config.width),),
-            bias=config.biases is not Biases.NONE,
-            initialise=functools.partial(initialise, Role.DENSE),
-            parameter=parameter,
-            keys=keys,
-        )
-        self.pooler = square() if config.pooler else None
-        self.head = MaskedHead(config, config.make_norm(parameter, keys), square()) if scored else None
+        self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
+        self.relative = self.make_table(bidirectional=True, builder=builder)
+        self.norm = self.make_final_norm(builder)
+        self.pooler = _square(config, builder) if config.pooler else None
+        self.head = MaskedHead(config, builder=builder) if scored else None
 
     def forward(
         self,
@@ -191,7 +182,7 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
     heads = tuple(str(head) for head in range(config.heads))
     layers = tuple(str(layer) for layer in range(config.layers))
     return Model(
-        functional=Functional(lambda keys: Encoder(config, interface, precision, keys)),
+        functional=Functional(lambda builder: Encoder(config, interface, builder), precision),
         sites=(Site(SELF, tokens, tokens, layers, heads),),
         max_length=config.max_length,
     )

@@ -16,7 +16,7 @@ from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import Memory, by_layer, run_layers, windowed
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
 from transformer.layers.lengths import real_lengths, target_lengths
-from transformer.layers.module import Functional, Keys, Parameter
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.operations import (
     cross_operations,
     layer_operations,
@@ -24,7 +24,7 @@ from transformer.layers.operations import (
     score_operations,
 )
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
-from transformer.models.contract import Aux, Cache, Inputs, Model, Precision
+from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
@@ -65,38 +65,24 @@ class EncoderDecoder(TokenModel):
     number); padding is the token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
-    def __init__(self, config: EncoderDecoderConfig, interface: Interface, precision: Precision, keys: Keys):
-        parameter = Parameter(jnp.dtype(precision.parameters))
+    def __init__(self, config: EncoderDecoderConfig, interface: Interface, builder: Builder):
         deep = deepnorm_encoder_decoder(config.encoder_layers, config.decoder_layers)
         residuals = (2 * config.encoder_layers, 3 * config.decoder_layers)
-        initialise = [
-            Initialise(config.initialisation, count, config.depth, side.beta)
+        of_encoder, of_decoder = (
+            builder.with_rule(Initialise(config.initialisation, count, config.depth, side.beta))
             for count, side in zip(residuals, deep, strict=True)
-        ]
-        super().__init__(
-            config,
-            config.rows(interface.vocabularies["joint"]),
-            dtype=jnp.dtype(precision.compute),
-            initialise=initialise[0],
-            parameter=parameter,
-            keys=keys,
         )
+        super().__init__(config, config.rows(interface.vocabularies["joint"]), builder=of_encoder)
         if interface.pad is None or interface.begin is None:
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.pad, self.begin = interface.pad, interface.begin
         self.encoder_layers, self.decoder_layers = config.encoder_layers, config.decoder_layers
-
-        made: dict[str, Any] = {"parameter": parameter, "keys": keys}
-        self.encoder = self.make_blocks(
-            config.encoder_layers, cross=False, initialise=initialise[0], deep=deep[0], **made
-        )
-        self.decoder = self.make_blocks(
-            config.decoder_layers, cross=True, initialise=initialise[1], deep=deep[1], **made
-        )
-        self.encoder_relative = self.make_table(bidirectional=True, **made)
-        self.decoder_relative = self.make_table(bidirectional=False, **made)
-        self.encoder_norm = self.make_final_norm(parameter, keys)
-        self.decoder_norm = self.make_final_norm(parameter, keys)
+        self.encoder = self.make_blocks(config.encoder_layers, cross=False, deep=deep[0], builder=of_encoder)
+        self.decoder = self.make_blocks(config.decoder_layers, cross=True, deep=deep[1], builder=of_decoder)
+        self.encoder_relative = self.make_table(bidirectional=True, builder=of_encoder)
+        self.decoder_relative = self.make_table(bidirectional=False, builder=of_decoder)
+        self.encoder_norm = self.make_final_norm(of_encoder)
+        self.decoder_norm = self.make_final_norm(of_decoder)
 
     def hidden(
         self,
@@ -220,7 +206,7 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
     encoder = tuple(str(layer) for layer in range(config.encoder_layers))
     decoder = tuple(str(layer) for layer in range(config.decoder_layers))
     return Model(
-        functional=Functional(lambda keys: EncoderDecoder(config, interface, precision, keys)),
+        functional=Functional(lambda builder: EncoderDecoder(config, interface, builder), precision),
         sites=(
             Site(ENCODER_SELF, source, source, encoder, heads),
             Site(DECODER_SELF, target, target_input, decoder, heads, causal=True),

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from transformer.axes import Placement
-from transformer.models.contract import Model, Precision
+from transformer.layers.module import Precision
+from transformer.models.contract import Model
 from transformer.models.interface import Interface, Signature
 from transformer.models.sizes import Size
 

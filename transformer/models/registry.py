@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import UserError, choice, from_config, to_config
-from transformer.models.contract import Model, Precision
+from transformer.layers.module import Precision
+from transformer.models.contract import Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import Interface
 from transformer.models.published import PUBLISHED

@@ -11,8 +11,8 @@ from transformer.attention.masks import Mask
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.block import Block, by_layer, run_layers, windowed
 from transformer.layers.ends import TokenEnds
-from transformer.layers.initialisation import DeepNorm, Initialise
-from transformer.layers.module import Keys, Module, Parameter, stack
+from transformer.layers.initialisation import DeepNorm
+from transformer.layers.module import Builder, Module
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
 from transformer.models.contract import Aux, Inputs
@@ -41,27 +41,21 @@ class TokenModel(TokenEnds):
         """What `logits` scores the tokens from."""
         raise NotImplementedError
 
-    def make_blocks(
-        self, count: int, *, cross: bool, initialise: Initialise, deep: DeepNorm, parameter: Parameter, keys: Keys
-    ) -> Module:
+    def make_blocks(self, count: int, *, cross: bool, deep: DeepNorm, builder: Builder) -> Module:
         """`count` blocks of the config's arrangement as one stacked module."""
         config = self.config
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
-        return stack(
-            lambda keys: Block(config, cross=cross, initialise=initialise, alpha=alpha, parameter=parameter, keys=keys),
-            count,
-            keys,
-        )
+        return builder.stack(lambda builder: Block(config, cross=cross, alpha=alpha, builder=builder), count)
 
-    def make_table(self, *, bidirectional: bool, parameter: Parameter, keys: Keys) -> SharedPositions | None:
+    def make_table(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
         """The relative positions that all layers of a stack share, where their scheme has such."""
         if not self.config.positions.scheme.shared:
             return None
-        return SharedPositions(self.config, bidirectional=bidirectional, parameter=parameter, keys=keys)
+        return SharedPositions(self.config, bidirectional=bidirectional, builder=builder)
 
-    def make_final_norm(self, parameter: Parameter, keys: Keys) -> FinalNorm:
+    def make_final_norm(self, builder: Builder) -> FinalNorm:
         """The norm behind the last block, where the placement asks for one."""
-        return self.config.make_norm(parameter, keys) if self.config.norm_placement.final_norm else None
+        return self.config.make_norm(builder) if self.config.norm_placement.final_norm else None
 
     def run_self_attention(
         self,

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import RunConfig, UserError, from_config, hash_of, to_config
+from transformer.layers.module import Precision
 from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
-from transformer.models.contract import Precision
 from transformer.tasks import registry as tasks
 from transformer.training.averages import Average
 from transformer.training.initialise_from import InitialiseFrom
