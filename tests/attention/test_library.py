@@ -163,7 +163,10 @@ SPLASH_CASES: dict[str, tuple[Shape, dict[str, Any]]] = {
     },
 }
 # What is left to `make test` has each fact, both in the two sizes of heads; `window` alone is `window_beyond_the_keys`.
-SLOW = ("causal", "window", "causal_segments", "window_lengths", "window_segments", "lengths_segments")
+SLOW = (
+    *("causal", "window", "lengths", "segments", "causal_window"),
+    *("causal_segments", "window_lengths", "window_segments"),
+)
 
 
 @pytest.mark.parametrize(

@@ -275,11 +275,18 @@ def expected(case_name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 # XLA's attention gives its log-sum-exp alone; all behind it is what is done in blocks.
 BY_XLA = ("none", "causal_lengths", "alibi")
+# A kind of mask, of position and of shape each; `make slow` takes the others in blocks as well.
+IN_BLOCKS = ("segments", "t5_and_dense", "grouped_offset", "causal_lengths")
 
 
 @pytest.mark.parametrize(
     ("case_name", "backend"),
-    [*itertools.product(CASES, ("einsum", "small_blocks")), *((case_name, "xla") for case_name in BY_XLA)],
+    [
+        *itertools.product(CASES, ("einsum",)),
+        *itertools.product(IN_BLOCKS, ("small_blocks",)),
+        *(pytest.param(name, "small_blocks", marks=pytest.mark.slow) for name in CASES if name not in IN_BLOCKS),
+        *itertools.product(BY_XLA, ("xla",)),
+    ],
 )
 def test_every_statistic_and_a_researchers_own_of_each_kind_is_the_oracles(case_name: str, backend: str) -> None:
     case = CASES[case_name]

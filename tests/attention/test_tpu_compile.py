@@ -48,41 +48,36 @@ ENVIRONMENT = {
 }
 
 
-# To compile for a TPU takes seconds a program; `make test` takes the one that runs each kernel but the capturing one's.
-QUICK = ("causal_window/gradient",)
 PATHS = tuple(f"{case}/{name}" for case in CASES for name in PROGRAMS)
+# To compile for a TPU takes seconds a program.
+pytestmark = pytest.mark.slow
 
 
 @functools.cache
-def compiled(root: Path, *, quick: bool) -> dict[str, dict[str, Any]]:
+def compiled(root: Path) -> dict[str, dict[str, Any]]:
     """Each program's kernels and memory, by case/name; compiled one after the other in one process."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("needs libtpu, the TPU compiler, which has wheels for Linux on x86-64 alone")
-    paths = [path for path in PATHS if (path in QUICK) == quick]
-    words = [sys.executable, "-m", "tests.attention.compile_for_tpu", *paths]
+    words = [sys.executable, "-m", "tests.attention.compile_for_tpu", *PATHS]
     done = subprocess.run(
         words, cwd=root, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False, timeout=1800
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = {line["program"]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert list(found) == paths
+    assert tuple(found) == PATHS
     return found
 
 
-def slow_or_quick(paths: tuple[str, ...]) -> list[Any]:
-    return [pytest.param(path, marks=[pytest.mark.slow] * (path not in QUICK)) for path in paths]
-
-
-@pytest.mark.parametrize("path", slow_or_quick(PATHS))
+@pytest.mark.parametrize("path", PATHS)
 def test_it_runs_on_the_tpus_own_kernels(root: Path, path: str) -> None:
-    program = compiled(root, quick=path in QUICK)[path]
+    program = compiled(root)[path]
     print({key: value for key, value in program.items() if key not in ("always", "sometimes")})
     case, name = path.split("/")
     assert (program["always"], program["sometimes"]) == OTHERS.get(path, KERNELS[name])
     assert program["collectives"] == COLLECTIVES.get(case, {}).get(name, [])
 
 
-@pytest.mark.parametrize("path", slow_or_quick(tuple(f"causal_window/{name}" for name in PROGRAMS)))
+@pytest.mark.parametrize("path", [f"causal_window/{name}" for name in PROGRAMS])
 def test_no_program_holds_a_map(root: Path, path: str) -> None:
     whole_map = 4 * BATCH * HEADS * CASES["causal_window"].length ** 2
-    assert compiled(root, quick=path in QUICK)[path]["temporary"] < whole_map / 8
+    assert compiled(root)[path]["temporary"] < whole_map / 8

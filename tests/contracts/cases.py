@@ -230,7 +230,7 @@ CASES = (
         # within the steps that meshes compare, where rounding alone would send the players apart.
         rates={"generator": 0.5},
         holds=direction_is_the_largest_singular_one,
-        meshes=("tensor", "sequence"),
+        meshes=("tensor",),
     ),
     Case(
         "translation x encoder_decoder",
@@ -240,6 +240,7 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         averages={"mean": {"kind": "mean", "start": 16, "every": 4}},
         meshes=("sequence",),
+        slow=("vectorised",),
     ),
     Case(
         "language_modelling x decoder",
@@ -256,6 +257,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         meshes=("fsdp",),
+        slow=("vectorised",),
     ),
     Case(
         "pointer from another run",

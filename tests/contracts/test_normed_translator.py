@@ -79,6 +79,7 @@ def test_steps_are_the_pass_over_known_targets_with_the_running_statistics() -> 
         np.testing.assert_allclose(np.asarray(seen.maps[SITE].weights)[:, real, :, 0], at, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_beam_without_a_penalty_finds_no_more_than_greedy_and_three_no_less() -> None:
     tokens, given = Tokens(PAD, BEGIN, END), variables()
     scores = {}

@@ -165,6 +165,7 @@ def test_bytes_of_a_divided_array_are_its_shards() -> None:
     }
 
 
+@pytest.mark.slow
 def test_twice_the_layers_have_twice_the_layers_share_of_everything() -> None:
     """Cost = rest + layers x one layer, so that from 4 to 8 layers it grows twice as much as from 2 to 4."""
     (two, two_program), (four, four_program), (eight, eight_program) = trained(2), trained(4), trained(8)

@@ -104,6 +104,7 @@ def test_what_does_not_fit_ends_with_1_and_says_what_would_help(
     assert "--config.model.remat=dots" in page
 
 
+@pytest.mark.slow
 def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(compile.COMMAND, compile.main, [config, "--search", "--tries=2"]) == 0
     said = capsys.readouterr()

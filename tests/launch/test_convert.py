@@ -72,7 +72,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return said.err
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("bert", marks=pytest.mark.slow)])
 def test_a_language_model_comes_in_speaks_and_goes_out(
     name: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

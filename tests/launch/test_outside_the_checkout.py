@@ -183,6 +183,7 @@ def test_the_familys_translations_are_searched_measured_and_mapped(
     assert Path("translating", "generated", "0001", "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_sweep_trains_two_trials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one worker, in this process: test_sweep.py starts one as the command does."""
     monkeypatch.setattr(sweep, "become_worker", lambda path: None)

@@ -59,7 +59,7 @@ PARTS = ((0, 3), (3, 5), (5, 7))
 @pytest.mark.parametrize(
     ("positions", "windows"),
     [
-        (Positions.LEARNED, ()),
+        pytest.param(Positions.LEARNED, (), marks=pytest.mark.slow),
         (Positions.ROTARY, (0, 1)),
         pytest.param(Positions.T5, (1,), marks=pytest.mark.slow),
         pytest.param(Positions.TRANSFORMER_XL, (), marks=pytest.mark.slow),
@@ -144,11 +144,12 @@ def kept_whole() -> Any:
     "changes",
     [
         pytest.param({"unroll": 2}, marks=pytest.mark.slow),
-        {"remat": Remat.FULL, "unroll": 2},
+        {"remat": Remat.FULL},
+        pytest.param({"remat": Remat.FULL, "unroll": 2}, marks=pytest.mark.slow),
         pytest.param({"remat": Remat.DOTS}, marks=pytest.mark.slow),
         pytest.param({"remat": Remat.ATTENTION, "unroll": 2}, marks=pytest.mark.slow),
     ],
-    ids=["unrolled", "full_unrolled", "dots", "attention_unrolled"],
+    ids=["unrolled", "full", "full_unrolled", "dots", "attention_unrolled"],
 )
 def test_how_layers_run_changes_neither_the_loss_nor_its_gradient(kept_whole: Any, changes: dict[str, Any]) -> None:
     params, (expected, gradients) = kept_whole

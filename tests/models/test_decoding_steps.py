@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Positions
 
 from tests.models.arrangements import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.greedy import Greedy
+from transformer.layers.transformer_config import Positions
 from transformer.models.contract import Aux, Cache, Model, Variables
 
 SOURCE = np.int32([[5, 9, 3, 8, 7, 2], [6, 4, 2, PAD, PAD, PAD]])
@@ -35,7 +35,11 @@ def steps(model: Model, variables: Variables, inputs: Any, fed_RxT: np.ndarray, 
     return jax.device_get(run(variables))
 
 
-@pytest.mark.parametrize("positions", [Positions.SINUSOIDAL, Positions.SHAW, Positions.ALIBI], ids=lambda p: p.value)
+@pytest.mark.parametrize(
+    "positions",
+    [pytest.param(Positions.SINUSOIDAL, marks=pytest.mark.slow), Positions.SHAW, Positions.ALIBI],
+    ids=lambda p: p.value,
+)
 def test_the_maps_of_cached_steps_are_the_rows_of_the_whole_pass(positions: Positions) -> None:
     model, _ = build("encoder_decoder", positions=positions)
     variables, capture = lively(model), Capture(SITES["encoder_decoder"])

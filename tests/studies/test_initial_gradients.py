@@ -59,6 +59,7 @@ def own_stack(name: str, **changes: Any) -> Stack:
     return dataclasses.replace(make(build_ablation).initial_gradients[name], **changes)
 
 
+@pytest.mark.slow
 def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any], tmp_path: Path) -> None:
     changes = {**TINY, "model.dropout": 0.3, "seed": 7, "steps": 10}
     descent = {"algorithm": "sgd", "learning_rate": 1.0, "schedule": "constant", "warmup": 0, "beta1": 0.0}

@@ -380,6 +380,7 @@ def leased(ledger):
     return sum(ledger.state(each) == State.LEASED for each in ledger.trials())
 
 
+@pytest.mark.slow
 def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_path):
     total, ticks = 40, 8
     ledger = sweep(tmp_path, [trial(ticks, seed=seed) for seed in range(total)])

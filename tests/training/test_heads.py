@@ -133,6 +133,7 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained
     jax.tree.map(np.testing.assert_array_equal, state_on.variables.params, state_off.variables.params)
 
 
+@pytest.mark.slow
 def test_micro_batches_add_up_to_the_statistics_of_the_batch(trained: Trained) -> None:
     # Without dropout a training pass is the plain one.
     config = trained.case.config

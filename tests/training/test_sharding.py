@@ -121,6 +121,8 @@ def two_steps(model: Model, placement: Placement) -> tuple[Any, list[Any], Any]:
     return state, found, step
 
 
+# tests/contracts/test_meshes.py holds the same, of other models, in every test run.
+@pytest.mark.slow
 def test_eight_devices_make_the_step_of_one(model: Model) -> None:
     assert len(jax.devices()) >= 8
     one, of_one, _ = two_steps(model, on(ShardingConfig(), 1))

@@ -183,6 +183,7 @@ def test_a_complete_run_is_left_alone(together: Path) -> None:
     assert (together / "one" / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_single_runs_go_on_vmapped_and_vmapped_runs_alone(alone: Path, together: Path, tmp_path: Path) -> None:
     for name in RUNS:
         shutil.copytree(alone / name, tmp_path / "resumed" / name)
