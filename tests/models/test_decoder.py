@@ -181,7 +181,8 @@ def test_each_policy_keeps_less_and_computes_more() -> None:
 def test_each_layer_has_the_window_of_its_place_in_the_period() -> None:
     windows = (0, 1, 3)
     model, _ = build("decoder", layers=6, windows=windows)
-    _, aux = model.apply(lively(model), {"tokens": ROW}, train=False, capture=Capture(("decoder/self",)))
+    capture = Capture(("decoder/self",))
+    _, aux = jax.jit(lambda v: model.apply(v, {"tokens": ROW}, train=False, capture=capture))(lively(model))
     weights_LxBxHxQxK = np.asarray(aux.maps["decoder/self"].weights)
     query, key = np.indices(weights_LxBxHxQxK.shape[-2:])
     for layer, weights in enumerate(weights_LxBxHxQxK):
