@@ -17,7 +17,6 @@ from transformer.attention.pooling import block_of, evenly, pool
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 
-
 SIZES = ((8, (4, 4)), (5, (4, 8)), (20, (1, 2)), (1, (32, 32)))
 
 
