@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.models.arrangements import lively
 from transformer.layers.module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
@@ -33,7 +32,7 @@ def make_task(path: Path, folder: Path, name: str, **values: Any) -> Any:
 def view_of(task: Any, family: str, **values: Any) -> View:
     config = model_config({"family": family, "max_length": 64, **SIZES, **values})
     model = build_model(config, task.interface, Precision())
-    return View(model, jax.tree.map(jnp.asarray, lively(model)), {}, {}, jnp.int32(0), train=False)
+    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 
 
 @pytest.fixture(scope="session")
