@@ -1,6 +1,7 @@
 """Cells of the support table: arrays and facts for each combination, and attend() and the oracle called with them."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -55,9 +56,11 @@ def sizes_of(backend: Backend) -> Sizes:
     return LONG if backend is Backend.SPLASH else TINY
 
 
-def supported() -> list[Cell]:
+@functools.cache
+def supported() -> tuple[Cell, ...]:
     """Every cell that some backend takes."""
-    return [Cell(backend, one) for one in combinations() for backend in BACKENDS if unsupported(backend, one) is None]
+    every = ((backend, one) for one in combinations() for backend in BACKENDS)
+    return tuple(Cell(*pair) for pair in every if unsupported(*pair) is None)
 
 
 def arrays_of(combination: Variant, sizes: Sizes) -> algebra.Arrays:

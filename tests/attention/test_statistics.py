@@ -407,15 +407,18 @@ def test_planted_heads_are_told_apart(path: str) -> None:
     chosen = (*STATISTICS.values(), induction(7))
     capture = Capture(("here",), maps=False, statistics=chosen)
     mask = Mask(causal=True)
-    q, k = (jnp.asarray(x, jnp.float32) for x in planted_products())
-    match path:
-        case "einsum":
-            spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
-            found = attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, capture=capture)[1].captured
-        case "blockwise":
-            found = capture_products(q, k, capture, terms=LogitTerms(mask), form=LogitForm(), block=5)
-        case "weights":
-            found = capture_weights(jnp.asarray(planted_weights(), jnp.float32), capture, mask=mask)
+
+    @jax.jit
+    def run(q: Any, k: Any, weights: Any) -> Captured | None:
+        match path:
+            case "einsum":
+                spec = AttentionSpec(score=Score.DOT, backend=Backend.EINSUM)
+                return attend(q, k, jnp.zeros_like(k), spec=spec, mask=mask, capture=capture)[1].captured
+            case "blockwise":
+                return capture_products(q, k, capture, terms=LogitTerms(mask), form=LogitForm(), block=5)
+        return capture_weights(weights, capture, mask=mask)
+
+    found = run(*(x.astype(np.float32) for x in (*planted_products(), planted_weights())))
     assert found is not None
     assert [int(found.counts[name][0]) for name in PLANTED] == [7, 13, 14, 14]
     means = np.array([found.means()[name] for name in PLANTED])

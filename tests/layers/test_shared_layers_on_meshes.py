@@ -67,8 +67,9 @@ def gradients(params: Any, x: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def alone() -> Any:
-    params = jax.jit(FUNCTIONAL.init)(jax.random.key(0))
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, INPUTS)), jnp.float32)
+    normal = np.random.default_rng(0).normal
+    params = jax.tree.map(lambda leaf: normal(size=leaf.shape, scale=0.4).astype(leaf.dtype), FUNCTIONAL.shapes())
+    x = normal(size=(B, T, INPUTS)).astype(np.float32)
     return params, x, jax.device_get(jax.jit(gradients)(params, x))
 
 

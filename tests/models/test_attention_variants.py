@@ -74,15 +74,23 @@ def test_each_score_trains_all_its_parameters_and_decodes_as_it_was_trained(scor
     np.testing.assert_allclose(cached[real], np.asarray(logits)[real], rtol=0, atol=1e-5)
 
 
-def test_backends_agree_on_logits_maps_and_statistics() -> None:
-    capture = Capture(SITES, statistics=tuple(STATISTICS.values()))
-    variables = lively(make())
-    found = []
-    for backend in (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA):
-        model = make(backend=backend)
-        found.append(jax.jit(lambda v, m=model: m.apply(v, INPUTS, train=False, capture=capture))(variables))
-    logits, aux = found[0]
-    for other_logits, other in found[1:]:
+def found_by(capture: Capture, **changes: Any) -> Any:
+    """Logits and what is captured."""
+    model = make(**changes)
+    return jax.jit(lambda v: model.apply(v, INPUTS, train=False, capture=capture))(lively(model))
+
+
+WHOLE = Capture(SITES, statistics=tuple(STATISTICS.values()))
+
+
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    return found_by(WHOLE, backend=Backend.EINSUM)
+
+
+def test_backends_agree_on_logits_maps_and_statistics(whole: Any) -> None:
+    logits, aux = whole
+    for other_logits, other in (found_by(WHOLE, backend=backend) for backend in (Backend.BLOCKWISE, Backend.XLA)):
         np.testing.assert_allclose(other_logits, logits, rtol=0, atol=1e-5)
         for site in SITES:
             np.testing.assert_allclose(other.maps[site].weights, aux.maps[site].weights, rtol=0, atol=1e-5)
@@ -93,14 +101,11 @@ def test_backends_agree_on_logits_maps_and_statistics() -> None:
                 np.testing.assert_allclose(means[name], expected[name], rtol=0, atol=1e-5, err_msg=f"{site} {name}")
 
 
-def test_a_capture_of_chosen_layers_heads_and_rows_is_a_part_of_the_whole() -> None:
-    model = make()
-    variables = lively(model)
-    whole = model.apply(variables, INPUTS, train=False, capture=Capture(SITES))[1].maps
+def test_a_capture_of_chosen_layers_heads_and_rows_is_a_part_of_the_whole(whole: Any) -> None:
     part = Capture(("decoder/cross",), layers=(1,), heads=(1,), rows=(0, 3))
-    found = model.apply(variables, INPUTS, train=False, capture=part)[1].maps
+    found = found_by(part, backend=Backend.EINSUM)[1].maps
     assert set(found) == {"decoder/cross"}
-    expected = np.asarray(whole["decoder/cross"].weights)[1:2][:, :, 1:2][:, :, :, [0, 3]]
+    expected = np.asarray(whole[1].maps["decoder/cross"].weights)[1:2][:, :, 1:2][:, :, :, [0, 3]]
     np.testing.assert_array_equal(found["decoder/cross"].weights, expected)
 
 

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.models.arrangements import lively
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
@@ -28,9 +29,9 @@ def make(**changes: object) -> Model:
 @pytest.mark.parametrize("score", [Score.SCALED_DOT, Score.COSINE])
 def test_every_real_place_of_the_source_has_the_same_weight(score: Score) -> None:
     model = make(cross=Cross.MEAN, score=score)
-    variables = jax.jit(model.init)(jax.random.key(0))
+    variables = lively(model)
     inputs = {"source": SOURCE, "target": TARGET}
-    _, aux = model.apply(variables, inputs, train=False, capture=Capture((DECODER_CROSS,)))
+    _, aux = jax.jit(lambda v: model.apply(v, inputs, train=False, capture=Capture((DECODER_CROSS,))))(variables)
     weights_LxBxHxTxS = np.asarray(aux.maps[DECODER_CROSS].weights)
     real = SOURCE != PAD
     for row, targets in enumerate(np.sum(TARGET != PAD, axis=1)):
@@ -45,14 +46,14 @@ def test_what_the_mean_is_of_may_come_in_any_order() -> None:
     for cross in Cross:
         # Without positions the encoder's outputs are permuted as its inputs are.
         model = make(cross=cross, positions=Positions.NONE)
-        variables = jax.jit(model.init)(jax.random.key(0))
-        here, there = (
-            model.apply(variables, {"source": source, "target": TARGET}, train=False)[0]
-            for source in (SOURCE, shuffled)
+        variables = lively(model)
+        read = jax.jit(lambda v, inputs, model=model: model.apply(v, inputs, train=False)[0])
+        here, there, swapped = (
+            np.asarray(read(variables, {"source": source, "target": TARGET}))
+            for source in (SOURCE, shuffled, SOURCE[::-1])
         )
         np.testing.assert_allclose(here[TARGET != PAD], there[TARGET != PAD], rtol=0, atol=1e-5)
-        swapped = model.apply(variables, {"source": SOURCE[::-1], "target": TARGET}, train=False)[0]
-        gaps[cross] = float(np.abs(np.asarray(here - swapped))[:, 1:4].max())
+        gaps[cross] = float(np.abs(here - swapped)[:, 1:4].max())
     # The source is read, by either.
     assert min(gaps.values()) > 1e-3
 

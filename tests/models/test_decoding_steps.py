@@ -48,7 +48,7 @@ def test_the_maps_of_cached_steps_are_the_rows_of_the_whole_pass(positions: Posi
     fed[1], fed[3] = fed[1][[0, 2, 1, 4, 3]], fed[3][[0, 4, 3, 2, 1]]
     found = steps(model, variables, {"source": SOURCE}, fed, capture, beams=2)
     inputs = {"source": np.repeat(SOURCE, 2, axis=0), "target": fed}
-    _, aux = model.apply(variables, inputs, train=False, capture=capture)
+    _, aux = jax.jit(lambda v: model.apply(v, inputs, train=False, capture=capture))(variables)
     for site in capture.sites:
         expected_LxRxHxTxK = np.asarray(aux.maps[site].weights)
         stepped_TxLxRxHx1xK = found[site].weights

@@ -230,9 +230,14 @@ def test_dropout_acts_in_training_with_a_key_and_never_else() -> None:
     model = make(dropout=0.3)
     variables = lively(model, spread=0.3)
     apply = jax.jit(lambda v, key, train: model.apply(v, INPUTS, train=train, key=key)[0], static_argnames="train")
-    evaluated = apply(variables, None, train=False)
-    # `train` is explicit: a key alone is not a mode.
-    np.testing.assert_array_equal(apply(variables, jax.random.key(0), train=False), evaluated)
+    evaluated = apply(variables, jax.random.key(0), train=False)
+    # `train` is explicit: a key alone is not a mode, and makes no other program.
+    shapes, key = jax.eval_shape(lambda: variables), jax.random.key(0)
+    with_key, without = (
+        jax.make_jaxpr(lambda v, key, given=given: model.apply(v, INPUTS, train=False, key=key if given else None)[0])
+        for given in (True, False)
+    )
+    assert str(with_key(shapes, key)) == str(without(shapes, key))
     once, again, other = (apply(variables, jax.random.key(seed), train=True) for seed in (0, 0, 1))
     np.testing.assert_array_equal(once, again)
     assert np.abs(once - evaluated).max() > 0.1

@@ -17,25 +17,34 @@ from transformer.tasks.masked_language_modelling import Baselines, MaskedLanguag
 
 def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: View) -> None:
     batch = masked_task.source(0)[0]
-    first, again, other = (masked_task.prepare(masked_view, batch, jax.random.key(k))[0] for k in (0, 0, 1))
+    prepare = jax.jit(lambda key: masked_task.prepare(masked_view, batch, key)[0])
+    first, again, other = (prepare(jax.random.key(k)) for k in (0, 0, 1))
     np.testing.assert_array_equal(first["tokens"], again["tokens"])
     assert (np.asarray(first["counts"]) != np.asarray(other["counts"])).any()
     np.testing.assert_array_equal(first["labels"], batch["tokens"])
     held = masked_task.evaluations[0].batches[0]
-    sums = [masked_task._sums(masked_view, held, jax.random.key(key))[0] for key in (0, 1)]
+    sums_of = jax.jit(lambda key: masked_task._sums(masked_view, held, key)[0])
+    sums = [sums_of(jax.random.key(key)) for key in (0, 1)]
     jax.tree.map(np.testing.assert_array_equal, *sums)
 
 
 def test_the_loss_is_that_of_the_hidden_tokens_alone(masked_task: Any, masked_view: View) -> None:
-    batch, _ = masked_task.prepare(masked_view, masked_task.source(0)[0], jax.random.key(0))
-    totals = masked_task.totals(batch)
-    loss, aux = masked_task._loss(masked_view, batch, totals, jax.random.key(0))
-    logits, _ = masked_view.model.apply(masked_view.variables, {"tokens": batch["tokens"]}, train=False)
+    source = masked_task.source(0)[0]
+
+    @jax.jit
+    def run(key: jax.Array) -> tuple[Any, ...]:
+        batch, _ = masked_task.prepare(masked_view, source, key)
+        totals = masked_task.totals(batch)
+        loss, aux = masked_task._loss(masked_view, batch, totals, key)
+        logits, _ = masked_view.model.apply(masked_view.variables, {"tokens": batch["tokens"]}, train=False)
+        return batch, totals, loss, aux.metrics, logits
+
+    batch, totals, loss, metrics, logits = run(jax.random.key(0))
     rows, columns = np.nonzero(np.asarray(batch["counts"]))
     found, labels = log_probabilities(np.asarray(logits))[rows, columns], np.asarray(batch["labels"])[rows, columns]
     assert float(totals["tokens"]) == len(rows)
     assert float(loss) == pytest.approx(-found[np.arange(len(rows)), labels].mean(), rel=1e-5)
-    assert float(aux.metrics["accuracy"]) == pytest.approx((found.argmax(-1) == labels).mean())
+    assert float(metrics["accuracy"]) == pytest.approx((found.argmax(-1) == labels).mean())
 
 
 def test_the_baselines_are_those_counted_by_hand() -> None:
