@@ -25,8 +25,16 @@ import hypothesis
 import jaxtyping
 import pytest
 
-# The packages whose signatures are shapes; the others pass facts about runs, which their own types check.
-SHAPED = ["transformer.attention", "transformer.layers", "transformer.models"]
+ROOT = Path(__file__).resolve().parents[1]
+
+# The modules whose signatures are shapes; the others pass facts, which their own types check: a table of them is asked
+# a hundred thousand times.
+SHAPED = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("attention", "layers", "models")
+    for path in sorted((ROOT / "transformer" / package).glob("*.py"))
+    if "from jaxtyping import" in path.read_text(encoding="utf-8")
+]
 jaxtyping.install_import_hook(SHAPED, "beartype.beartype")
 
 # Tracing makes many small objects that live on: looking through them as often as Python would takes a tenth of the
@@ -36,8 +44,6 @@ gc.set_threshold(100_000, 50, 100)
 # A busy machine is no failure, and the same tree gives the same verdict twice.
 hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("headwise")
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session")

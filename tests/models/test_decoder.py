@@ -120,7 +120,7 @@ def test_padding_changes_nothing_before_it() -> None:
         np.testing.assert_allclose(padded[:, : ROW.shape[1]], whole, rtol=0, atol=1e-5)
 
 
-DEEP: dict[str, Any] = {"layers": 4, "windows": (2,), "dropout": 0.2, "attention_dropout": 0.2}
+DEEP: dict[str, Any] = {"layers": 4, "windows": (0, 2), "dropout": 0.2, "attention_dropout": 0.2}
 
 
 def losses(**changes: Any) -> Any:
