@@ -9,7 +9,7 @@ from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
     """A case by its name, on one device, assembled once."""
 

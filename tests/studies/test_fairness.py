@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.studies.tiny import ablation, base
+from tests.studies.tiny import SMALLEST, ablation, base
 from transformer.config import UserError
 from transformer.studies.arms import Planned, plan
 from transformer.studies.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
@@ -72,7 +72,7 @@ def study(tmp_path_factory):
         "pre": {"model.norm_placement": "pre"},
         "wide": {"model.norm_placement": "post", "model.feed_forward": 32, "model.initialisation": "gpt"},
     }
-    runs = plan(ablation(arms=arms), base(model={"initialisation": "xavier"}))
+    runs = plan(ablation(arms=arms), {**SMALLEST, "model": {**SMALLEST["model"], "initialisation": "xavier"}})
     return runs, check_shared_data(runs, tmp_path_factory.mktemp("data"))
 
 

@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
         "tokenizer": "characters",
         "batching": "packed",
         "context": 32,
-        "rows": 4,
+        "rows": 8,
         "probed": 3,
         "probed_length": 12,
     },
