@@ -59,7 +59,7 @@ class Trained(NamedTuple):
 
 def descending(case: Case) -> Experiment:
     """The case under plain descent with momentum, whose first trace is half the gradient."""
-    return case.descending(0.04, beta1=0.5)
+    return case.descending(0.02, beta1=0.5)
 
 
 def train(step: Callable[[TrainState, Any], Any], state: TrainState, task: Task, steps: int) -> Trained:

@@ -14,7 +14,8 @@ from launch import ablate, cli, parsing, train
 from launch.command import Command, Flag
 from launch.config_files import load_config
 from launch.reproduce import train_command
-from tests.studies.tiny import BASE, PLAIN, SMALLEST
+from tests.studies.tiny import BASE, PLAIN
+from tests.training import small_run
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.trials import Trial, make_trial
 from transformer.training import assembly, mesh
@@ -312,7 +313,7 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
     monkeypatch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
     file = write_study(
         tmp_path / "study.py",
-        SMALLEST,
+        {**small_run.CONFIG, "seed": 1},
         {
             **PLAIN,
             # One program trains both: that arms may be of several, test_fairness.py says.

@@ -41,38 +41,6 @@ BASE: dict[str, Any] = {
     },
     "optimizer": {"learning_rate": 1e-3, "warmup": 2},
 }
-# A study of a language model, whose programs are half as large.
-SMALLEST: dict[str, Any] = {
-    "name": "smallest",
-    "seed": 1,
-    "steps": 4,
-    "log_every": 2,
-    "eval_every": 2,
-    "maps_every": 4,
-    "checkpoint_every": 0,
-    "task": {
-        "name": "language_modelling",
-        "dataset": "repeated/symbols=8,shortest=4,longest=8,length=32,train=64,validation=8,test=8",
-        "tokenizer": "characters",
-        "context": 32,
-        "rows": 8,
-        "prompts": (),
-        "probed": 2,
-        "probed_length": 8,
-        "repeated": 0,
-    },
-    "model": {
-        "family": "decoder",
-        "embedding_rows": 128,
-        "layers": 1,
-        "width": 8,
-        "heads": 2,
-        "feed_forward": 16,
-        "norm_placement": "pre",
-        "max_length": 32,
-    },
-    "optimizer": {"learning_rate": 1e-2, "warmup": 2},
-}
 PLAIN: dict[str, Any] = {
     "question": "Does the place of the norm matter?",
     "arms": {"post": {"model.norm_placement": "post"}, "pre": {}},
