@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.attention.capture import Capture
 from transformer.config import UserError
@@ -24,20 +25,17 @@ from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, synthetic
-from transformer.training.assembly import Assembly, assemble, compile_once, numbers_of, preflight
+from transformer.training.assembly import Assembly, assemble, preflight
 from transformer.training.evaluate import compile_evaluations
-from transformer.training.experiment import Experiment, resolve
-from transformer.training.initial_state import init_state
+from transformer.training.experiment import resolve
 from transformer.training.loop import Cadence, Measured, run
 from transformer.training.mesh import one_device
-from transformer.training.optimizer import Algorithm, make_optimizer
 from transformer.training.probe import compile_probe
 from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
 from transformer.training.stacking import StackedBatches, stack_states, take_run, vectorise
 from transformer.training.state import TrainState, by_path, key_for
-from transformer.training.step import make_step
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4
@@ -64,13 +62,11 @@ class Recorder(NullSink):
 
 
 class Trial:
-    """A case set up once: its compiled step, and one uninterrupted run that is saved half-way and mapped."""
+    """A case's one uninterrupted run, saved half-way and mapped."""
 
-    def __init__(self, case: Case, folder: Path):
-        self.case, self.folder = case, folder
-        (folder / "task").mkdir()
-        experiment = case.experiment(Algorithm.ADAM, case.learning_rate)
-        self.setting = case.assemble(experiment, folder / "task", one_device())
+    def __init__(self, alone: Alone, folder: Path):
+        self.alone, self.case, self.setting, self.folder = alone, alone.case, alone.setting, folder
+        experiment = alone.experiment
         preflight(
             dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
             self.setting,
@@ -83,35 +79,15 @@ class Trial:
             for evaluation, evaluate in zip(measured, compiled, strict=True)
         ]
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
-        # Its rate is that of no run: the numbers are the state's.
-        sections = case.experiment(Algorithm.ADAM, 123.0).optimizer_of
-        self.optimisers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
-        self.averages = experiment.averages
-        make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimisers, self.averages)
-        self.initialise = compile_once(make, self.setting.placement)
-        self.first = self.initial(experiment)
+        self.first = alone.initial(experiment)
         plan, self.probe = compile_probe(
             self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
         )
-        self.step = jax.jit(self.made(), donate_argnums=0)
         self.store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
-        half = case.steps // 2
+        half, steps = self.case.steps // 2, self.case.steps
         self.final, self.records = self.train(
-            self.step, self.initial(experiment), case.steps, half=half, maps=Maps(self.store), save=self.save
+            alone.step, alone.initial(experiment), steps, half=half, maps=Maps(self.store), save=self.save
         )
-
-    def made(self, accumulate: int = 1) -> Any:
-        """The step, not compiled."""
-        return make_step(self.setting.model, self.setting.task, self.optimisers, self.averages, accumulate=accumulate)
-
-    def initial(self, experiment: Experiment, key: int = 7) -> TrainState:
-        """The first state of an experiment's numbers and a key."""
-        drawn = jax.random.key(key)
-        variables = self.case.variables(self.setting, drawn)
-        given = () if variables is None else (variables,)
-        state = self.initialise(numbers_of(experiment, self.setting.task), drawn, *given)
-        # Where a restored state will lie: otherwise the step would be compiled for each.
-        return jax.device_put(state, jax.devices()[0])
 
     def save(self, state: TrainState) -> None:
         self.checkpoints.save(int(state.step), state, {})
@@ -149,9 +125,8 @@ def plain(trial: Trial) -> None:
 
 def accumulated(trial: Trial) -> None:
     """Where parts of a batch draw for themselves they still learn; elsewhere `vectorised` holds them to the batch."""
-    step = jax.jit(trial.made(MICRO_BATCHES), donate_argnums=0)
-    experiment = trial.case.experiment(Algorithm.ADAM, trial.case.learning_rate)
-    _, records = trial.train(step, trial.initial(experiment), trial.case.steps)
+    step = jax.jit(trial.alone.made(MICRO_BATCHES), donate_argnums=0)
+    _, records = trial.train(step, trial.alone.initial(trial.alone.experiment), trial.case.steps)
     learned(trial.case, records)
 
 
@@ -161,7 +136,7 @@ def resumed(trial: Trial) -> None:
     assert trial.checkpoints.steps() == [half, trial.case.steps]
     abstract = jax.eval_shape(lambda state: state, trial.first)
     state, _ = trial.checkpoints.restore(half, abstract)
-    state, records = trial.train(trial.step, state, trial.case.steps)
+    state, records = trial.train(trial.alone.step, state, trial.case.steps)
     assert_same_bits(state, trial.final)
     assert state_differs(trial.first, trial.final)
     last = [values for _, split, values in (trial.records[-1], records[-1])]
@@ -197,9 +172,9 @@ def vectorised(trial: Trial) -> None:
 
     A batch is cut where the loss is linear in it. One program holds both: what cutting or the lanes did wrong differs.
     """
-    task, step = trial.setting.task, trial.step
-    states = [trial.initial(trial.case.descending(lane.rate), lane.key) for lane in LANES]
-    together = jax.jit(vectorise(trial.made(1 if trial.case.sampled else MICRO_BATCHES)))
+    task, step = trial.setting.task, trial.alone.step
+    states = [trial.alone.initial(trial.case.descending(lane.rate), lane.key) for lane in LANES]
+    together = jax.jit(vectorise(trial.alone.made(1 if trial.case.sampled else MICRO_BATCHES)))
     state = stack_states(states, trial.setting.placement)
     batches = StackedBatches([task.source(lane.key) for lane in LANES])
     for number in range(VECTORISED):
@@ -273,12 +248,12 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Trial]:
-    """A case, set up once."""
+def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Trial]:
+    """A case, trained once."""
 
     @functools.cache
     def made(name: str) -> Trial:
-        return Trial(next(case for case in CASES if case.name == name), tmp_path_factory.mktemp("contract"))
+        return Trial(alone(name), tmp_path_factory.mktemp("contract"))
 
     return lambda case: made(case.name)
 

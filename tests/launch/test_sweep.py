@@ -27,7 +27,7 @@ def get_config():
         "task": {
             "name": "language_modelling", "tokenizer": "characters", "context": 32, "rows": 8, "prompts": (),
             "dataset": "repeated/symbols=8,shortest=4,longest=8,length=32,train=64,validation=8,test=8",
-            "probed": 2, "probed_length": 8,
+            "probed": 2, "probed_length": 8, "repeated": 0,
         },
         "model": {
             "family": "decoder", "embedding_rows": 128, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16,

@@ -17,6 +17,7 @@ import pytest
 
 from tests.runs import one_of_several as several
 from tests.runs.test_digest import digest_by_hand
+from tests.training import small_run
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs import processes
@@ -28,38 +29,16 @@ from transformer.training import train as training
 from transformer.training.state import by_path
 
 CONFIG: dict[str, Any] = {
+    **small_run.CONFIG,
     "name": "several",
     "steps": 4,
     "seed": 3,
     "log_every": 1,
     "eval_every": 2,
-    "maps_every": 2,
     "checkpoint_every": 2,
-    "head_statistics_every": 2,
-    "keep": 2,
-    "task": {
-        "name": "language_modelling",
-        "dataset": "repeated/symbols=16,shortest=4,longest=8,length=16,train=64,validation=8,test=8",
-        "tokenizer": "characters",
-        "batching": "packed",
-        "context": 16,
-        "rows": 8,
-        "test": "",
-        "probed": 3,
-        "probed_length": 12,
-        "repeated": 1,
-    },
-    "model": {
-        "family": "decoder",
-        "layers": 1,
-        "width": 16,
-        "heads": 2,
-        "feed_forward": 16,
-        "max_length": 16,
-        "dropout": 0.1,  # so that the keys matter
-    },
-    # Adam would make as much of the rounding of a gradient that is zero as of any other.
-    "optimizer": {"algorithm": "sgd", "beta1": 0.0, "learning_rate": 0.5, "warmup": 2},
+    # Adam as it is would make as much of the rounding of a gradient that is zero as of any other: beside an epsilon of
+    # 1000 it is plain descent.
+    "optimizer": {**small_run.CONFIG["optimizer"], "learning_rate": 500.0, "epsilon": 1000.0, "warmup": 2},
 }
 TIMED = {"tokens_per_second", "steps_per_second", "utilisation"}
 

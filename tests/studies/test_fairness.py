@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.studies.tiny import ablation, base
+from tests.training import small_run
 from transformer.config import UserError
 from transformer.studies.arms import Planned, plan
 from transformer.studies.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
@@ -70,9 +71,11 @@ def study(tmp_path_factory):
     arms = {
         "post": {"model.norm_placement": "post"},
         "pre": {"model.norm_placement": "pre"},
-        "wide": {"model.norm_placement": "post", "model.feed_forward": 32, "model.initialisation": "gpt"},
+        "wide": {"model.norm_placement": "post", "model.feed_forward": 48, "model.initialisation": "gpt"},
     }
-    runs = plan(ablation(arms=arms), base(model={"initialisation": "xavier"}))
+    # Of a language model, whose first state takes half as long to compile.
+    model = {**small_run.CONFIG["model"], "initialisation": "xavier", "norm_placement": "pre"}
+    runs = plan(ablation(arms=arms), {**small_run.CONFIG, "seed": 1, "model": model})
     return runs, check_shared_data(runs, tmp_path_factory.mktemp("data"))
 
 

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from tests.training import small_run
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
-from transformer.axes import Placement
 from transformer.models import registry as models
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, programs
@@ -19,7 +19,6 @@ from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.sharding import shard_batch
 from transformer.training.step import Step
 
-MODEL = {"width": 16, "heads": 2, "feed_forward": 32, "max_length": 48, "dropout": 0.1}  # so that the keys matter
 RUN: dict[str, Any] = {
     "name": "heads",
     "steps": 5,
@@ -29,23 +28,8 @@ RUN: dict[str, Any] = {
     "eval_every": 0,
     "maps_every": 0,
     "checkpoint_every": 5,
-    "optimizer": {"learning_rate": 0.01, "warmup": 4},
 }
-
-
-LANGUAGE_MODELLING = {
-    "task": {
-        "name": "language_modelling",
-        "dataset": "repeated/symbols=16,shortest=4,longest=8,length=16,train=64,validation=8,test=8",
-        "tokenizer": "characters",
-        "context": 16,
-        "rows": 8,
-        "probed": 2,
-        "probed_length": 12,
-        "repeated": 0,
-    },
-    "model": {"family": "decoder", "layers": 1} | MODEL,
-}
+MODEL = {"width": 16, "heads": 2, "feed_forward": 32, "max_length": 48, "dropout": 0.1}  # so that the keys matter
 TRANSLATION = {
     "task": {
         "name": "translation",
@@ -58,18 +42,21 @@ TRANSLATION = {
         "probed": 3,
     },
     "model": {"family": "encoder_decoder", "encoder_layers": 1, "decoder_layers": 1} | MODEL,
+    "optimizer": {"learning_rate": 0.01, "warmup": 4},
 }
 
 
 class Case(NamedTuple):
-    """A run's config, and its sites in the order of the records."""
+    """A run's config, its sites in the order of the records, and how many devices divide its batches."""
 
     config: dict[str, Any]
     sites: tuple[str, ...]
+    devices: int
 
 
-ONE_SITE = Case(RUN | LANGUAGE_MODELLING, ("decoder/self",))
-THREE_SITES = Case(RUN | TRANSLATION, ("decoder/cross", "decoder/self", "encoder/self"))
+# On one device by the programs of other runs; tests/runs/test_processes.py holds statistics on several to those on one.
+ONE_SITE = Case(small_run.CONFIG | RUN, ("decoder/self",), 1)
+THREE_SITES = Case(RUN | TRANSLATION, ("decoder/cross", "decoder/self", "encoder/self"), 2)
 
 
 class Trained(NamedTuple):
@@ -86,18 +73,12 @@ def of_nothing(model: Any, evaluations: Any, placement: Any) -> list[Any]:
     return [lambda state: Report({}) for _ in evaluations]
 
 
-@pytest.fixture(scope="module")
-def two() -> Placement:
-    """Two devices, which divide a batch as eight do."""
-    return make_placement(ShardingConfig(), jax.devices()[:2])
-
-
 @pytest.fixture(
     scope="module",
     params=[ONE_SITE, pytest.param(THREE_SITES, marks=pytest.mark.slow)],
     ids=["one site", "three sites"],
 )
-def trained(request: pytest.FixtureRequest, two: Placement, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A run, and the step that it compiled: two tests look at the one program."""
     folder = tmp_path_factory.mktemp("heads") / "run"
     kept: list[tuple[assembly.Assembly, Step]] = []
@@ -107,7 +88,8 @@ def trained(request: pytest.FixtureRequest, two: Placement, tmp_path_factory: py
         return kept[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: two)
+        placement = make_placement(ShardingConfig(), jax.devices()[: request.param.devices])
+        patch.setattr(assembly, "make_placement", lambda config: placement)
         patch.setattr(training, "compile_step", keeping)
         # Evaluations would only be compiled here.
         patch.setattr(programs, "compile_evaluations", of_nothing)

@@ -44,6 +44,14 @@ class Looked(NamedTuple):
     collectives: tuple[Collective, ...]
 
 
+def drawn(abstract: TrainState) -> TrainState:
+    """A state of random weights, for which nothing is compiled."""
+    random = np.random.default_rng(3)
+    params = jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype), abstract.variables.params)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract._replace(key=None, variables=None))
+    return zeros._replace(key=jax.random.key(3), variables=abstract.variables._replace(params=params))
+
+
 def look_on(
     resolved: experiment.Experiment, config: ShardingConfig, folder: Path, state: TrainState | None = None
 ) -> Looked:
@@ -52,10 +60,8 @@ def look_on(
     placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
     setting = assembly.assemble(resolved, folder, placement)
     plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, config=resolved.maps, times=1)
-    if state is None:
-        state = setting.initialise(jax.random.key(3))
-    else:
-        state = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, setting.abstract))
+    state = drawn(setting.abstract) if state is None else state
+    state = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, setting.abstract))
     compiled = jax.jit(probe).lower(state).compile()
     kept = compiled(state)
     store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.training import small_run
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
@@ -25,38 +26,12 @@ from transformer.training.sinks import Console
 from transformer.training.state import TrainState, by_path
 
 STEPS, SAVED, STOPPED = 8, 4, 7
+PROMPTS = {"prompts": ("the ", "of "), "max_new_tokens": 4}
 CONFIG: dict[str, Any] = {
+    **small_run.CONFIG,
     "name": "resume",
-    "steps": STEPS,
     "seed": 3,
-    "log_every": 2,
-    "eval_every": 4,
-    "maps_every": 2,
-    "checkpoint_every": SAVED,
-    "keep": 2,
-    "task": {
-        "name": "language_modelling",
-        "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
-        "tokenizer": "characters",
-        "batching": "packed",
-        "context": 32,
-        "rows": 4,
-        "prompts": ("the ", "of "),
-        "max_new_tokens": 4,
-        "probed": 3,
-        "probed_length": 12,
-    },
-    "model": {
-        "family": "decoder",
-        "layers": 1,
-        "width": 16,
-        "heads": 2,
-        "feed_forward": 32,
-        "dropout": 0.1,  # so that the keys matter
-        "max_length": 36,
-    },
-    "optimizer": {"learning_rate": 0.01, "warmup": 4},
-    "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
+    "task": {**small_run.CONFIG["task"], **PROMPTS},
 }
 
 # An uninterrupted run in a process of its own, which also says what it imported.
@@ -221,7 +196,10 @@ def _nothing(state: TrainState) -> Report:
     [
         ({"seed": 4}, r"config\.seed=3, not 4"),
         ({"model": {**CONFIG["model"], "heads": 4}}, r"config\.model\.heads=2, not 4"),
-        ({"optimizer": {"learning_rate": 0.02, "warmup": 4}}, r"config\.optimizer\.learning_rate=0\.01, not 0\.02"),
+        (
+            {"optimizer": {**CONFIG["optimizer"], "learning_rate": 0.02}},
+            r"config\.optimizer\.learning_rate=0\.01, not 0\.02",
+        ),
     ],
 )
 def test_a_changed_config_is_refused_and_loses_nothing(half: Path, changes: Any, says: str) -> None:

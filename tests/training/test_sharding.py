@@ -17,7 +17,9 @@ from transformer.axes import Placement
 from transformer.config import UserError, from_config
 from transformer.costs.compiler import topology_devices
 from transformer.layers.module import Precision
+from transformer.models import decoder
 from transformer.models.contract import Model
+from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
@@ -177,8 +179,10 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
     assert all(sharding.shard_shape(leaf.shape) for leaf, sharding in leaves if leaf.ndim)
 
 
-def test_the_state_begins_divided(model: Model) -> None:
-    placement = on(FSDP, 8)
+def test_the_state_begins_divided() -> None:
+    interface = Interface({"tokens": Input((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    config = DecoderConfig(layers=1, width=16, heads=HEADS, feed_forward=32, max_length=LENGTH)
+    model, placement = decoder.build(config, interface, Precision()), on(FSDP, 8)
     make = first_state(model, Algorithm.ADAM)
     shardings = state_shardings(model, abstract_state(model), placement)
     state = compile_once(make, placement, shardings)(jax.random.key(0))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from launch.config_files import recorded_config
+from tests.training import small_run
 from tests.training.bucket_server import BucketServer, running
 from transformer.config import UserError
 from transformer.maps import report, serve
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the ex
 
 STEPS, SAVED, STOPPED = 4, 2, 4
 CONFIG: dict[str, Any] = {
+    **small_run.CONFIG,
     "name": "bucket",
     "steps": STEPS,
     "seed": 3,
@@ -38,26 +40,6 @@ CONFIG: dict[str, Any] = {
     "maps_every": 1,
     "head_statistics_every": 1,
     "checkpoint_every": SAVED,
-    "task": {
-        "name": "language_modelling",
-        "dataset": "repeated/symbols=8,shortest=2,longest=4,length=16,train=32,validation=8,test=8",
-        "tokenizer": "bytes",
-        "context": 16,
-        "rows": 4,
-        "probed": 2,
-        "probed_length": 12,
-        "repeated": 0,
-    },
-    "model": {
-        "family": "decoder",
-        "layers": 1,
-        "width": 8,
-        "heads": 2,
-        "feed_forward": 16,
-        "dropout": 0.1,  # so that the keys matter
-        "max_length": 16,
-    },
-    "optimizer": {"learning_rate": 0.01, "warmup": 4},
 }
 
 
@@ -78,7 +60,7 @@ def evaluated(model: Any, evaluations: Any, *more: Any) -> list[Any]:
     """Evaluations that have something to say and nothing to compile."""
 
     def evaluate(state: TrainState) -> Report:
-        return Report({"width": 8.0}, ({"source": "one", "output": "eins", "target": "eins"},))
+        return Report({"width": 16.0}, ({"source": "one", "output": "eins", "target": "eins"},))
 
     return [evaluate for _ in evaluations]
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.training import small_run
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
@@ -27,39 +28,7 @@ from transformer.training.stacking import StackedBatches
 from transformer.training.state import by_path
 
 STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
-CONFIG: dict[str, Any] = {
-    "name": "vmapped",
-    "steps": STEPS,
-    "log_every": 2,
-    "eval_every": 4,
-    "maps_every": 4,
-    "head_statistics_every": 2,
-    "checkpoint_every": SAVED,
-    "keep": 2,
-    "task": {
-        "name": "language_modelling",
-        "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
-        "tokenizer": "characters",
-        "batching": "packed",
-        "context": 32,
-        "rows": 4,
-        "probed": 3,
-        "probed_length": 12,
-    },
-    "model": {
-        "family": "decoder",
-        "embedding_rows": 128,
-        "layers": 1,
-        "width": 16,
-        "heads": 2,
-        "feed_forward": 32,
-        "dropout": 0.1,  # so that the keys matter
-        "biases": "none",  # that of the keys has no gradient but rounding, which Adam blows up
-        "max_length": 36,
-    },
-    "optimizer": {"learning_rate": 0.01, "warmup": 4, "schedule": "linear", "clip_norm": 1.0},
-    "averages": {"slow": {"kind": "exponential"}},
-}
+CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "vmapped", "maps_every": 4}
 LANES = {"one": {}, "two": {"seed": 2, "optimizer": {**CONFIG["optimizer"], "learning_rate": 0.03}}}
 
 
@@ -236,9 +205,10 @@ def test_programs_are_equal_but_for_what_a_state_holds() -> None:
     program = vmapped.program_of(RUNS["one"])
     assert {vmapped.program_of(run) for run in RUNS.values()} == {program}
     optimizer = CONFIG["optimizer"]
-    assert (
-        vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "final": 0.1, "clip_norm": 2.0})) == program
-    )
+    assert vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "clip_norm": 2.0})) == program
+    linear = {**optimizer, "schedule": "linear"}
+    of_linear = vmapped.program_of(resolved(optimizer=linear))
+    assert vmapped.program_of(resolved(optimizer={**linear, "final": 0.1})) == of_linear != program
     for changes in (
         {"optimizer": {**optimizer, "clip_norm": 0.0}},
         {"optimizer": {**optimizer, "algorithm": "adamw"}},

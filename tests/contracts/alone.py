@@ -1,0 +1,45 @@
+"""A case of the contracts on one device: the step and the maker of first states that all its tests share."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from tests.contracts.cases import Case
+from transformer.training.assembly import compile_once, numbers_of
+from transformer.training.experiment import Experiment
+from transformer.training.initial_state import init_state
+from transformer.training.mesh import one_device
+from transformer.training.optimizer import Algorithm, make_optimizer
+from transformer.training.state import TrainState
+from transformer.training.step import make_step
+
+
+class Alone:
+    """A case with its programs, which serve all numbers of its optimisers and compile when they are first called."""
+
+    def __init__(self, case: Case, folder: Path):
+        self.case = case
+        self.experiment = case.experiment(Algorithm.ADAM, case.learning_rate)
+        self.setting = case.assemble(self.experiment, folder, one_device())
+        # Its rate is that of no run: the numbers are the state's.
+        sections = case.experiment(Algorithm.ADAM, 123.0).optimizer_of
+        self.optimisers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
+        self.averages = self.experiment.averages
+        make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimisers, self.averages)
+        self.initialise = compile_once(make, self.setting.placement)
+        self.step = jax.jit(self.made(), donate_argnums=0)
+
+    def made(self, accumulate: int = 1) -> Any:
+        """The step, not compiled."""
+        return make_step(self.setting.model, self.setting.task, self.optimisers, self.averages, accumulate=accumulate)
+
+    def initial(self, experiment: Experiment, key: int = 7) -> TrainState:
+        """The first state of an experiment's numbers and a key."""
+        drawn = jax.random.key(key)
+        variables = self.case.variables(self.setting, drawn)
+        given = () if variables is None else (variables,)
+        state = self.initialise(numbers_of(experiment, self.setting.task), drawn, *given)
+        # Where a restored state will lie: otherwise the step would be compiled for each.
+        return jax.device_put(state, jax.devices()[0])
