@@ -38,10 +38,10 @@ def measure(case: str) -> dict[str, float]:
     """Predicted and measured bytes of one decoder; only in a process that has done nothing else."""
     import jax
     import jax.numpy as jnp
-    from transformer.layers.transformer_config import Remat
 
     from tests.costs.small_decoder import training
     from transformer.costs.program import read_program
+    from transformer.layers.transformer_config import Remat
     from transformer.models.decoder import DecoderConfig
     from transformer.training.mesh import ShardingConfig
 

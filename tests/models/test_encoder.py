@@ -5,11 +5,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Positions
 
 from tests.models.arrangements import PAD, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.config import UserError
+from transformer.layers.transformer_config import Positions
 from transformer.models.contract import Variables
 from transformer.models.encoder import Head
 

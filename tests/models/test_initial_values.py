@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from transformer.layers.transformer_config import Biases, NormPlacement
 
 from tests.models.arrangements import build
+from transformer.layers.transformer_config import Biases, NormPlacement
 from transformer.training.state import by_path
 
 
