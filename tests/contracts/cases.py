@@ -137,13 +137,13 @@ class Case:
         }
         return resolve(config)
 
-    def descending(self, rate: float, beta1: float = 0.0) -> Experiment:
-        """The case under plain gradient descent, with momentum where `beta1` says so, by the program of Adam.
+    def descending(self, rate: float) -> Experiment:
+        """The case under plain gradient descent, by the program of Adam.
 
         Beside an epsilon of 1000 the root of the second moment is nothing: what is left is linear in the gradient,
         where Adam as it is would blow rounding up.
         """
-        return self.experiment(Algorithm.ADAM, rate * 1000, beta1=beta1, epsilon=1000.0)
+        return self.experiment(Algorithm.ADAM, rate * 1000, beta1=0.0, epsilon=1000.0)
 
     def assemble(self, experiment: Experiment, folder: Path, placement: Placement) -> Assembly:
         """Its task and model, where a placement puts them."""

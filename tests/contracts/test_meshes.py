@@ -58,8 +58,8 @@ class Trained(NamedTuple):
 
 
 def descending(case: Case) -> Experiment:
-    """The case under plain descent with momentum, whose first trace is half the gradient."""
-    return case.descending(0.02, beta1=0.5)
+    """The case under plain descent, whose first moment is the gradient itself."""
+    return case.descending(0.02)
 
 
 def train(step: Callable[[TrainState, Any], Any], state: TrainState, task: Task, steps: int) -> Trained:
