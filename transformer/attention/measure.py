@@ -137,6 +137,12 @@ class Products(NamedTuple):
     block: int = BLOCK
     first_example: Array | int = 0
 
+    def at(self, query_Q: Array) -> tuple[Array, Array]:
+        """The rows of these numbers, and their log-sum-exps; beyond the last row it again, whose weights are none."""
+        inside_Q = jnp.minimum(query_Q, self.q.shape[1] - 1)
+        log_sum = jnp.take(self.log_sum, inside_Q, axis=2)
+        return inside_Q, jnp.where(query_Q < self.q.shape[1], log_sum, -jnp.inf)
+
 
 def maps_of(products: Products, capture: Capture) -> tuple[Array | None, Array | None, Top | None]:
     """The rows, the pooled map and the largest weights of each row; None for what was not asked for."""
@@ -176,8 +182,7 @@ def _pooled_rows(products: Products, blocks: tuple[int, int], capture: Capture) 
     together = blocks[0] * -(-ROWS_AT_ONCE // blocks[0])
 
     def of_rows(q_block: Array, query: Array) -> tuple[Array, Top | None]:
-        inside = jnp.minimum(query, queries - 1)
-        log_sum = jnp.where(query < queries, jnp.take(products.log_sum, inside, axis=2), -jnp.inf)
+        inside, log_sum = products.at(query)
         weights = of_chosen_heads(_whole_rows(products, q_block, inside, log_sum), capture)
         return pool(weights, *blocks), _largest(weights, capture.top) if capture.top else None
 
@@ -204,8 +209,7 @@ def statistics_of(products: Products, capture: Capture) -> tuple[dict, dict]:
     folded = tuple(statistic for statistic in statistics if not isinstance(statistic, Mass))
 
     def of_rows(q_block: Array, query: Array) -> tuple[dict, dict]:
-        inside = jnp.minimum(query, queries - 1)
-        lse = jnp.where(query < queries, jnp.take(log_sum, inside, axis=2), -jnp.inf)
+        inside, lse = products.at(query)
         position_BxQ = jnp.take(query_positions(terms.mask, queries), inside, axis=1)
         example_B = first_example + jnp.arange(len(q), dtype=jnp.int32)
         rows = Rows(inside, position_BxQ, terms.mask, keys, example_B)
