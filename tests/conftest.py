@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -36,6 +37,9 @@ SHAPED = [
     if "from jaxtyping import" in path.read_text(encoding="utf-8")
 ]
 jaxtyping.install_import_hook(SHAPED, "beartype.beartype")
+
+# A shell ignores interrupts in what it starts in the background, and all that this starts would ignore them too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tracing makes many small objects that live on: looking through them as often as Python would takes a tenth of the
 # time.

@@ -16,6 +16,7 @@ from launch.config_files import load_config
 from launch.reproduce import train_command
 from tests.studies.tiny import BASE, PLAIN
 from tests.training import small_run
+from tests.training.small_run import without_clock
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.trials import Trial, make_trial
 from transformer.training import assembly, mesh
@@ -351,12 +352,4 @@ def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit
     words = words[words.index("launch.train") + 1 :]
     words = [f"--workdir={tmp_path / 'again'}" if word.startswith("--workdir=") else word for word in words]
     assert cli.run(train.COMMAND, train.main, words) == 0
-    assert without_times(tmp_path / "again") == without_times(run / cell["directory"])
-
-
-def without_times(run: Path) -> list[dict[str, Any]]:
-    """Every metric of a run but those that say how fast it was."""
-    return [
-        {name: x for name, x in json.loads(line).items() if not name.endswith("_per_second") and name != "utilisation"}
-        for line in (run / "metrics.jsonl").read_text().splitlines()
-    ]
+    assert without_clock(tmp_path / "again") == without_clock(run / cell["directory"])

@@ -18,6 +18,7 @@ import pytest
 from tests.runs import one_of_several as several
 from tests.runs.test_digest import digest_by_hand
 from tests.training import small_run
+from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs import processes
@@ -40,7 +41,6 @@ CONFIG: dict[str, Any] = {
     # 1000 it is plain descent.
     "optimizer": {**small_run.CONFIG["optimizer"], "learning_rate": 500.0, "epsilon": 1000.0, "warmup": 2},
 }
-TIMED = {"tokens_per_second", "steps_per_second", "utilisation"}
 
 
 class Ended(NamedTuple):
@@ -135,15 +135,9 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Several(folder, ended, [json.loads(file.read_text()) for file in found])
 
 
-def numbers(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The lines without what depends on the clock."""
-    lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMED} for line in lines]
-
-
 def assert_same_run(run: Path, reference: Path) -> None:
     """The same lines in the same order, losses within 1e-6 of each other, and the same maps at the same steps."""
-    lines, expected = numbers(run), numbers(reference)
+    lines, expected = without_clock(run), without_clock(reference)
     assert [(line["step"], line["split"], *line) for line in lines] == [
         (line["step"], line["split"], *line) for line in expected
     ]
@@ -151,7 +145,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-6)
         for name in set(line) - {"split"}:
             assert line[name] == pytest.approx(other[name], rel=1e-5), name
-    heads, others = numbers(run, "heads.jsonl"), numbers(reference, "heads.jsonl")
+    heads, others = read_records(run / "heads.jsonl"), read_records(reference / "heads.jsonl")
     assert [set(line) for line in heads] == [set(line) for line in others]
     for line, other in zip(heads, others, strict=True):
         for statistic in set(line) - {"step", "site"}:

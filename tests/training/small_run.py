@@ -1,10 +1,15 @@
 """The run by which whole runs are tested: one config, so that its programs are compiled once for all these tests.
 
-What a test changes of it, such as seeds and how often is looked, should leave the programs as they are.
+What a test changes of it, such as seeds and how often is looked, should leave the programs as they are. Beside it what
+such tests share: how a run is killed, and what of its records may be compared.
 """
 
+import re
 from pathlib import Path
 from typing import Any
+
+from transformer.runs.records import read_records
+from transformer.training.sinks import Console
 
 CONFIG: dict[str, Any] = {
     "name": "small",
@@ -40,3 +45,26 @@ CONFIG: dict[str, Any] = {
     "optimizer": {"learning_rate": 0.01, "warmup": 4, "clip_norm": 1.0},
     "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
 }
+
+
+class Killed(BaseException):
+    """What ends a run between two steps."""
+
+
+def console_killed_at(step: int) -> type[Console]:
+    """The console of a run that does not live to see the end of that step."""
+
+    class KilledConsole(Console):
+        def progress(self, at: int, total: int) -> None:
+            if at == step:
+                raise Killed
+            super().progress(at, total)
+
+    return KilledConsole
+
+
+def without_clock(run: Path, split: str = "") -> list[dict[str, Any]]:
+    """The records of a run, or of one of its splits, without what depends on how fast it went."""
+    clocked = re.compile(r".*_per_second|utilisation")
+    records = [record for record in read_records(run / "metrics.jsonl") if split in ("", record["split"])]
+    return [{name: value for name, value in record.items() if not clocked.fullmatch(name)} for record in records]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from tests.training.small_run import Killed
 from transformer.config import UserError
 from transformer.models.contract import Variables
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
@@ -62,10 +63,6 @@ CONFIG: dict[str, Any] = {
 }
 LARGER = CONFIG["model"] | {"embedding_rows": 264, "max_length": 14}
 RESIZE = ("resize embedding/table", "resize unembedding/*", "resize output_bias/*", "resize positions/table")
-
-
-class Killed(BaseException):
-    """What ends a run between two steps."""
 
 
 def of_nothing(model: Any, evaluations: Any, *more: Any) -> list[Any]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.training import small_run
+from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
@@ -22,7 +22,6 @@ from transformer.runs.records import read_records
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, mesh, programs
 from transformer.training import train as training
-from transformer.training.sinks import Console
 from transformer.training.state import TrainState, by_path
 
 STEPS, SAVED, STOPPED = 8, 4, 7
@@ -46,19 +45,6 @@ assembly.make_placement = lambda config: one_device()
 training.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
 """
-
-
-class Killed(BaseException):
-    """What ends a run between two steps."""
-
-
-class KilledConsole(Console):
-    """The console of a run that does not live to see the end of step STOPPED."""
-
-    def progress(self, step: int, total: int) -> None:
-        if step == STOPPED:
-            raise Killed
-        super().progress(step, total)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +81,7 @@ def stopped(workdirs: Path) -> Path:
     """A run that was killed behind its checkpoint, and resumed: its metrics went further than its checkpoint."""
     folder = workdirs / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Console", KilledConsole)
+        patch.setattr(training, "Console", console_killed_at(STOPPED))
         with pytest.raises(Killed):
             training.train(experiment.resolve(CONFIG), folder)
     assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
@@ -122,13 +108,6 @@ def final_state(folder: Path) -> TrainState:
 def leaf_bytes(state: Any) -> dict[str, bytes]:
     leaves = by_path(state._replace(key=jax.random.key_data(state.key)))
     return {path: np.asarray(leaf).tobytes() for path, leaf in leaves.items()}
-
-
-def without_clock(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run, without what depends on how fast it went."""
-    clocked = re.compile(r".*_per_second|utilisation")
-    records = read_records(folder / "metrics.jsonl")
-    return [{n: v for n, v in record.items() if not clocked.fullmatch(n)} for record in records]
 
 
 def contents(folder: Path, *names: str) -> dict[str, bytes]:
@@ -180,7 +159,7 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
         training.train(resolved, folder)
-    (mine,) = [r for r in without_clock(folder) if r["split"] == "train"]
+    (mine,) = without_clock(folder, "train")
     theirs = without_clock(stopped)[0]
     assert mine["step"] == theirs["step"] == 2
     assert mine["loss"] != theirs["loss"]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.training import small_run
+from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
@@ -39,21 +40,6 @@ def resolved(**changes: Any) -> experiment.Experiment:
 RUNS = {name: resolved(name=name, **changes) for name, changes in LANES.items()}
 
 
-class Killed(BaseException):
-    """What ends a process between two steps."""
-
-
-class KilledConsole(NullSink):
-    """The console of runs that do not live to see the end of step STOPPED."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def progress(self, step: int, total: int) -> None:
-        if step == STOPPED:
-            raise Killed
-
-
 @pytest.fixture(scope="module", autouse=True)
 def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +63,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All vmapped, killed behind a checkpoint and resumed."""
     folder = tmp_path_factory.mktemp("together")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vmapped, "Console", KilledConsole)
+        patch.setattr(vmapped, "Console", console_killed_at(STOPPED))
         with pytest.raises(Killed):
             train(RUNS, folder)
     for name in RUNS:
@@ -91,19 +77,12 @@ def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapp
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs])
 
 
-def records(folder: Path, split: str = "") -> list[dict[str, Any]]:
-    """The records of a run, without what depends on how fast it went."""
-    clocked = re.compile(r".*_per_second|utilisation")
-    found = [r for r in read_records(folder / "metrics.jsonl") if split in ("", r["split"])]
-    return [{name: value for name, value in r.items() if not clocked.fullmatch(name)} for r in found]
-
-
 def assert_same_run(one: Path, other: Path) -> None:
     """Two run directories hold the same run, but for rounding and the clock."""
     assert [sorted(r) for r in read_records(one / "metrics.jsonl")] == [
         sorted(r) for r in read_records(other / "metrics.jsonl")
     ]
-    for here, there in zip(records(one), records(other), strict=True):
+    for here, there in zip(without_clock(one), without_clock(other), strict=True):
         assert here.pop("split") == there.pop("split")
         assert here == pytest.approx(there, rel=1e-4, abs=1e-6)
     heads = [[json.loads(line) for line in (at / "heads.jsonl").read_text().splitlines()] for at in (one, other)]
@@ -140,7 +119,7 @@ def test_a_vmapped_runs_directory_is_that_of_a_run_alone(alone: Path, together: 
 
 
 def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
-    one, two = (records(together / name, "train")[0] for name in RUNS)
+    one, two = (without_clock(together / name, "train")[0] for name in RUNS)
     assert one["loss"] != pytest.approx(two["loss"], rel=1e-3)
     assert 3 * one["learning_rate"] == pytest.approx(two["learning_rate"])
     assert one["flops_per_step"] == two["flops_per_step"] > 0
@@ -174,7 +153,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     assert train(runs, tmp_path) == ends
     assert_same_run(tmp_path / "one", alone / "one")
     # Its files stop where a run's do that has diverged alone.
-    assert records(tmp_path / "huge") == records(tmp_path / "alone")
+    assert without_clock(tmp_path / "huge") == without_clock(tmp_path / "alone")
     for name in ("checkpoints", "maps"):
         there = {path.relative_to(at).parts[:2] for at in (tmp_path / "alone",) for path in (at / name).iterdir()}
         assert {path.relative_to(tmp_path / "huge").parts[:2] for path in (tmp_path / "huge" / name).iterdir()} == there
