@@ -16,7 +16,7 @@ demo: ## train a small translator and write the page of what every head attends 
 
 test: ## run the tests (about eleven minutes on two cores)
 	@.ci/install dev
-	$(PYTEST) -m "not slow" -n 2 --dist worksteal
+	$(PYTEST) -m "not slow" -n 3 --dist worksteal
 
 install: ## make .venv with all that the tests and linters need, and stop there
 	@.ci/install dev

@@ -66,7 +66,9 @@ def largest_array(compiled: Any) -> int:
     return max(math.prod(map(int, shape.split(","))) for shape in shapes)
 
 
-@pytest.mark.parametrize("checkpoint", [True, False], ids=["checkpoint", "all_kept"])
+@pytest.mark.parametrize(
+    "checkpoint", [pytest.param(True, marks=pytest.mark.slow), False], ids=["checkpoint", "all_kept"]
+)
 def test_layers_in_a_scan_hold_nothing_of_the_size_of_a_map(checkpoint: bool) -> None:
     """What no layer changes, such as the masks of all blocks, JAX takes out of a loop and keeps for the gradient."""
     layers, length, width = 2, 4096, HEADS * DEPTH

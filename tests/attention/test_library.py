@@ -162,17 +162,14 @@ SPLASH_CASES: dict[str, tuple[Shape, dict[str, Any]]] = {
         for pair in PAIRS
     },
 }
-# What is left to `make test` has each fact, both in the two sizes of heads; `window` alone is `window_beyond_the_keys`.
-SLOW = (
-    *("causal", "window", "lengths", "segments", "causal_window"),
-    *("causal_segments", "window_lengths", "window_segments"),
-)
+# In `make test` the cells of test_support.py have the other facts.
+QUICK = ("none_filled_up", "lengths_segments")
 
 
 @pytest.mark.parametrize(
     ("shape", "facts"),
     [
-        pytest.param(*case, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        pytest.param(*case, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
         for name, case in SPLASH_CASES.items()
     ],
 )
@@ -211,6 +208,7 @@ def test_splash_lets_nothing_through_from_a_hidden_key() -> None:
         np.testing.assert_array_equal(ours, before)
 
 
+@pytest.mark.slow
 def test_splash_is_exact_to_a_hundredth_in_bfloat16() -> None:
     shape, facts = LONG._replace(depth=80, values=80), SPLASH_FACTS["causal"] | SPLASH_FACTS["lengths"]
     inputs = [jnp.asarray(x, jnp.bfloat16) for x in arrays(shape)]

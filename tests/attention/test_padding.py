@@ -95,8 +95,20 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize(("kind", "normaliser", "backend"), CASES, ids=lambda choice: choice.value)
+# `make test` takes the two masks in turn.
+@pytest.mark.parametrize(
+    ("kind", "normaliser", "backend", "mask"),
+    [
+        pytest.param(
+            *case,
+            mask,
+            id="-".join((*(choice.value for choice in case), mask)),
+            marks=[pytest.mark.slow] if (number + turn) % 2 else [],
+        )
+        for number, case in enumerate(CASES)
+        for turn, mask in enumerate(MASKS)
+    ],
+)
 def test_attend_does_not_see_what_stands_in_padding(
     kind: Score, normaliser: Normaliser, backend: Backend, mask: str
 ) -> None:

@@ -275,8 +275,8 @@ def expected(case_name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 # XLA's attention gives its log-sum-exp alone; all behind it is what is done in blocks.
 BY_XLA = ("none", "causal_lengths", "alibi")
-# A kind of mask, of position and of shape each; `make slow` takes the others in blocks as well.
-IN_BLOCKS = ("segments", "t5_and_dense", "grouped_offset", "causal_lengths")
+# Positions and a shape of their own; `make slow` takes the others in blocks as well.
+IN_BLOCKS = ("t5_and_dense", "grouped_offset")
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,8 @@ IN_BLOCKS = ("segments", "t5_and_dense", "grouped_offset", "causal_lengths")
         *itertools.product(CASES, ("einsum",)),
         *itertools.product(IN_BLOCKS, ("small_blocks",)),
         *(pytest.param(name, "small_blocks", marks=pytest.mark.slow) for name in CASES if name not in IN_BLOCKS),
-        *itertools.product(BY_XLA, ("xla",)),
+        ("causal_lengths", "xla"),
+        *(pytest.param(name, "xla", marks=pytest.mark.slow) for name in BY_XLA if name != "causal_lengths"),
     ],
 )
 def test_every_statistic_and_a_researchers_own_of_each_kind_is_the_oracles(case_name: str, backend: str) -> None:

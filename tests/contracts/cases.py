@@ -239,7 +239,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         averages={"mean": {"kind": "mean", "start": 16, "every": 4}},
-        meshes=("sequence",),
+        meshes=("data",),
         slow=("vectorised",),
     ),
     Case(
@@ -276,6 +276,7 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "auxiliary/sharpness", lambda first, last: last < 0.5 * first),
         meshes=("sequence",),
+        slow=("vectorised",),
     ),
     Case(
         "patches",
@@ -284,6 +285,7 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         meshes=("fsdp",),
+        slow=("vectorised",),
     ),
     Case(
         "normed_translator",

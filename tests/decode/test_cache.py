@@ -103,7 +103,10 @@ def naive(case: Case, source: np.ndarray) -> oracle.NextToken:
 
 
 @pytest.mark.parametrize(
-    ("case", "beams"), [(POST_LEARNED, 1), (PRE_SINUSOIDAL, 2)], indirect=["case"], ids=["post-1", "pre-2"]
+    ("case", "beams"),
+    [pytest.param(POST_LEARNED, 1, marks=pytest.mark.slow), (PRE_SINUSOIDAL, 2)],
+    indirect=["case"],
+    ids=["post-1", "pre-2"],
 )
 def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, beams: int) -> None:
     rows = len(SOURCE) * beams
@@ -180,7 +183,10 @@ def is_the_search_over_lists(case: Case, chooser: Beam, padding: int = 0) -> Non
 
 
 @pytest.mark.parametrize(
-    ("case", "padding"), [(POST_LEARNED, 2), (PRE_SINUSOIDAL, 0)], indirect=["case"], ids=["post-padded", "pre"]
+    ("case", "padding"),
+    [(POST_LEARNED, 2), pytest.param(PRE_SINUSOIDAL, 0, marks=pytest.mark.slow)],
+    indirect=["case"],
+    ids=["post-padded", "pre"],
 )
 def test_beam_search_is_the_uncached_search_over_lists_and_padding_of_the_source_changes_nothing(
     case: Case, padding: int

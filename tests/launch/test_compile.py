@@ -59,6 +59,7 @@ def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: py
     assert found["fingerprint"] not in page
 
 
+@pytest.mark.slow
 def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     prints = []
     # The numbers of the optimiser are no part of the program; its algorithm is.

@@ -102,6 +102,7 @@ def test_evaluate_measures_what_training_measured(sorting: str, capsys: pytest.C
     assert f"loss                               {recorded['loss']:.4f}" in said
 
 
+@pytest.mark.slow
 def test_generate_answers_by_the_task(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = call(capsys, "generate", sorting, TRUST, "--text=hkdba")
     assert set(said.strip()) <= set(string.ascii_lowercase)

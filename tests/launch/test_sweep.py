@@ -76,6 +76,7 @@ def start(*words):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_worker_trains_real_trials_and_the_command_sums_them_up(tmp_path, capsys, config_file):
     words = [f"--config={config_file()}", f"--workdir={tmp_path / 's'}"]
     done = start(*words, "--worker")

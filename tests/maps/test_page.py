@@ -107,7 +107,7 @@ def cell_centre(page, query: int, key: int) -> tuple[float, float]:
     return box["x"] + box["width"] * (key + 0.5) / keys, box["y"] + box["height"] * (query + 0.5) / queries
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_opens_on_the_last_step_of_cross_attention(report, visit, scheme, tmp_path):
     page = visit(report, scheme=scheme)
     assert page.locator("h1").inner_text() == "demo"
@@ -339,7 +339,7 @@ def test_a_patch_of_the_picture_is_a_query(picture_run, visit):
     wait_for(page, "column", "4")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_frames_have_a_time_axis_and_their_spectrogram(speech_run, visit, scheme):
     page = visit(write_report(speech_run.directory), "#site=encoder/self&example=2&layer=0&head=0", scheme)
     page.locator("canvas.strip").nth(1).wait_for()

@@ -96,7 +96,7 @@ def saved(page, kind, directory, key=None):
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_what_is_seen_can_be_saved(run, report, visit, scheme, tmp_path):  # noqa: F811
     page = visit(report, "#site=decoder/cross&example=3&layer=1&head=2&step=1600", scheme)
     weights = run.maps[1600]["decoder/cross"][1, 2, 2, :5, :8]

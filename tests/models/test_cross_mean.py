@@ -26,7 +26,7 @@ def make(**changes: object) -> Model:
     return build(config, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
 
 
-@pytest.mark.parametrize("score", [Score.SCALED_DOT, Score.COSINE])
+@pytest.mark.parametrize("score", [Score.SCALED_DOT, pytest.param(Score.COSINE, marks=pytest.mark.slow)])
 def test_every_real_place_of_the_source_has_the_same_weight(score: Score) -> None:
     model = make(cross=Cross.MEAN, score=score)
     variables = lively(model)

@@ -140,14 +140,15 @@ def kept_whole() -> Any:
     return variables.params, jax.jit(jax.value_and_grad(losses()))(variables.params, jax.random.key(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"unroll": 2}, marks=pytest.mark.slow),
+        {"unroll": 2},
         {"remat": Remat.FULL},
-        pytest.param({"remat": Remat.FULL, "unroll": 2}, marks=pytest.mark.slow),
-        pytest.param({"remat": Remat.DOTS}, marks=pytest.mark.slow),
-        pytest.param({"remat": Remat.ATTENTION, "unroll": 2}, marks=pytest.mark.slow),
+        {"remat": Remat.FULL, "unroll": 2},
+        {"remat": Remat.DOTS},
+        {"remat": Remat.ATTENTION, "unroll": 2},
     ],
     ids=["unrolled", "full", "full_unrolled", "dots", "attention_unrolled"],
 )

@@ -37,7 +37,7 @@ def steps(model: Model, variables: Variables, inputs: Any, fed_RxT: np.ndarray, 
 
 @pytest.mark.parametrize(
     "positions",
-    [pytest.param(Positions.SINUSOIDAL, marks=pytest.mark.slow), Positions.SHAW, Positions.ALIBI],
+    [Positions.SHAW, *(pytest.param(one, marks=pytest.mark.slow) for one in (Positions.SINUSOIDAL, Positions.ALIBI))],
     ids=lambda p: p.value,
 )
 def test_the_maps_of_cached_steps_are_the_rows_of_the_whole_pass(positions: Positions) -> None:

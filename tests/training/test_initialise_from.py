@@ -281,6 +281,7 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
     assert report.lines()[-1].startswith(f"  note: {source} has another tokenizer: row n of a table of tokens")
 
 
+@pytest.mark.slow
 def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [
         resolved(

@@ -39,7 +39,7 @@ def moved(before: TrainState, after: TrainState) -> dict[str, np.ndarray]:
     return {path: np.asarray(new[path]) - np.asarray(old[path]) for path in old}
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_models_own_loss_is_a_mean_over_the_whole_update(accumulate: int, tmp_path: Path) -> None:
     """Micro-batches hold unlike numbers of real tokens: means of their own means would be another number."""
     experiment = experiment_of(toy("memory"))

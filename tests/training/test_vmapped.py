@@ -144,6 +144,7 @@ def test_single_runs_go_on_vmapped_and_vmapped_runs_alone(alone: Path, together:
     assert_same_run(tmp_path / "two", alone / "two")
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path) -> None:
     huge = resolved(name="huge", optimizer={**CONFIG["optimizer"], "learning_rate": HUGE})
     with pytest.raises(Diverged) as diverged:
