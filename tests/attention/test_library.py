@@ -162,7 +162,7 @@ SPLASH_CASES: dict[str, tuple[Shape, dict[str, Any]]] = {
         for pair in PAIRS
     },
 }
-# In `make test` the cells of test_support.py have the other facts.
+# Between them two sizes of heads and two kinds of masks; some cells of test_support.py have the others.
 QUICK = ("none_filled_up", "lengths_segments")
 
 

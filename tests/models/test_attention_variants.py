@@ -88,6 +88,7 @@ def whole() -> Any:
     return found_by(WHOLE, backend=Backend.EINSUM)
 
 
+@pytest.mark.slow
 def test_backends_agree_on_logits_maps_and_statistics(whole: Any) -> None:
     logits, aux = whole
     for other_logits, other in (found_by(WHOLE, backend=backend) for backend in (Backend.BLOCKWISE, Backend.XLA)):

@@ -170,6 +170,7 @@ def held_and_products(remat: Remat) -> tuple[int, int]:
     return sum(leaf.size for leaf in jax.tree.leaves(pullback)), program.count("dot_general[")
 
 
+@pytest.mark.slow
 def test_each_policy_keeps_less_and_computes_more() -> None:
     held, products = zip(*(held_and_products(remat) for remat in (Remat.NONE, Remat.DOTS, Remat.FULL)), strict=True)
     assert held[0] > held[1] > held[2]
