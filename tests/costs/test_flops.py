@@ -165,8 +165,8 @@ def test_transformer_base_is_about_six_operations_a_parameter_and_token() -> Non
     "changed",
     [
         {},
-        {"norm_placement": NormPlacement.PRE},
-        {"norm_placement": NormPlacement.PARALLEL},
+        pytest.param({"norm_placement": NormPlacement.PRE}, marks=pytest.mark.slow),
+        pytest.param({"norm_placement": NormPlacement.PARALLEL}, marks=pytest.mark.slow),
         {**MODERN, "norm_placement": NormPlacement.PRE},
     ],
 )

@@ -52,7 +52,21 @@ def compare(recorded: Recording, what: str, found: Any, tolerance: float) -> Non
     np.testing.assert_allclose(np.where(real[..., None], found, 0), expected, rtol=0, atol=tolerance, err_msg=message)
 
 
-@pytest.mark.parametrize("name", CASES)
+# One option of a family that stands beside it: `make slow` takes these.
+OPTIONS = (
+    "bert_gelu_new",
+    "bert_pretraining",
+    "gpt2_gelu",
+    "llama_tied",
+    "marian_relu",
+    "t5_gated",
+    "torch_encoder_pre",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in OPTIONS else []) for name in CASES]
+)
 def test_logits_states_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
     recorded = recording(name)
     model, params = model_of(name, recorded, tmp_path)
