@@ -71,6 +71,8 @@ CASES = {
         SMALL._replace(heads=6, groups=3),
         choices=(("position", Position.ALIBI),),
     ),
+    # Of four: in a ring of two both directions are one.
+    "sequence=4 in a ring": Case((1, 1, 1, 4), RULES["sp"], BLOCKWISE, ("causal", "window")),
     "all in a ring": Case(
         (2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("bias",), SMALL._replace(groups=1), choices=(("position", Position.T5),)
     ),
@@ -86,7 +88,6 @@ CASES = {
 # What the others hold as well, or what takes longer to compile; of the backends only those that run on a CPU.
 OTHERS = (
     {
-        "sequence=4 in a ring": Case((1, 1, 1, 4), RULES["sp"], BLOCKWISE, ("causal", "window")),
         "data=8": Case((8, 1, 1, 1), RULES["dp"], BLOCKWISE, ("causal",), SMALL._replace(batch=8)),
         "sequence=2 gathered": Case((1, 1, 1, 2), RULES["sp"], BLOCKWISE, ("causal", "segments"), how=GATHER),
     }
