@@ -34,7 +34,7 @@ format: ## rewrite the sources in the project's style
 
 slow: ## run the tests that `make test` leaves out
 	@.ci/install dev
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow -n 2 --dist loadfile
 
 mutants: ## plant small faults, one at a time, and see that the tests notice at least 95 % (half an hour on two cores)
 	@.ci/install dev

@@ -233,7 +233,7 @@ def in_small_blocks(q: Any, k: Any, v: Any, bias: Any) -> Any:
     return output, jnp.where(jnp.isfinite(log_sum), log_sum, 0)
 
 
-@pytest.mark.parametrize("attention", [with_einsum, in_small_blocks])
+@pytest.mark.parametrize("attention", [pytest.param(with_einsum, marks=pytest.mark.slow), in_small_blocks])
 # The second order looks at the first as well.
 @pytest.mark.parametrize(("order", "within"), [pytest.param(1, 1e-7, marks=pytest.mark.slow), (2, 1e-5)])
 def test_float64_gradients_are_those_of_finite_differences(attention: Any, order: int, within: float) -> None:

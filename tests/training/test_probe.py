@@ -74,7 +74,8 @@ def alone(resolved: experiment.Experiment, tmp_path_factory: pytest.TempPathFact
     return look_on(resolved, ON_ONE, tmp_path_factory.mktemp("alone") / "run")
 
 
-@pytest.mark.parametrize("mesh", [pytest.param(m, marks=[pytest.mark.slow] * (m != "sequence")) for m in MESHES])
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
 def test_maps_lie_where_they_were_found_and_nothing_of_them_is_gathered(
     resolved: experiment.Experiment, alone: Looked, mesh: str, tmp_path: Path
 ) -> None:
