@@ -138,14 +138,15 @@ def attend_sharded(
             return attend_in_ring(q, k, v, terms, program.form, Ring(shards.length, shards.parts("length")))
         k, v = (_gathered(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
-        results = attend_products(
-            q, k, v, _own_terms(terms, q, program), program.form, backend, interpret=program.interpret, kernel=kernel
-        )
+        # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.
+        known = kernel is not None and terms.mask.facts() <= {"causal"}
+        own = terms if known else _own_terms(terms, q, shards)
+        results = attend_products(q, k, v, own, program.form, backend, interpret=program.interpret, kernel=kernel)
         return tuple(x for x in results if x is not None)
 
     def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array]) -> Array:
         k, v = (_gathered(shards.own_groups(x, program.heads), shards) for x in (k, v))
-        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, program)
+        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, shards)
         again = Backend.BLOCKWISE if shards.length else backend
         return log_sum_products(q, k, v, terms, program.form, again, interpret=program.interpret)
 
@@ -172,7 +173,7 @@ def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Pr
 
     def products(used: Shards, q: Array, k: Array, leaves: list[Array], log_sum: Array) -> Products:
         k = _gathered(used.own_groups(k, program.heads), used)
-        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, program._replace(shards=used))
+        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, used)
         return Products(q, k, terms, program.form, log_sum, first_example=used.place_in("batch") * len(q))
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
@@ -209,24 +210,24 @@ def _gathered(x_BxKxGxD: Array, shards: Shards) -> Array:
     return jax.lax.all_gather(x_BxKxGxD, shards.length, axis=1, tiled=True) if shards.length else x_BxKxGxD
 
 
-def _own_terms(terms: LogitTerms, q: Array, program: Program) -> LogitTerms:
+def _own_terms(terms: LogitTerms, q: Array, shards: Shards) -> LogitTerms:
     """The terms as a device's own queries, `q`, have them beside all keys."""
-    shards = program.shards
     if not shards.length:
         return terms
-    if program.backend is Backend.SPLASH and terms.mask.facts() <= {"causal"}:
-        return terms  # the kernel knows, and every query sees a key
     start = shards.place_in("length") * q.shape[1]
     return dataclasses.replace(terms, mask=of_part(terms.mask, len(q), start, 0))
 
 
 def _kernel_in_parts(q: Array, k: Array, terms: LogitTerms, program: Program) -> tuple[tuple, tuple]:
-    """Splash's kernel where positions are divided, and where its tables of blocks lie; else none."""
-    shards = program.shards
-    if program.backend is not Backend.SPLASH or not shards.length:
+    """Splash's kernel where positions are divided, and where its tables of blocks lie; else none.
+
+    None either where no key is hidden by where it stands: then every device makes the same kernel for itself.
+    """
+    shards, mask = program.shards, terms.mask
+    if program.backend is not Backend.SPLASH or not shards.length or not (mask.causal or mask.window is not None):
         return (), ()
     heads = program.heads // shards.parts("heads")
     kernel = splash_kernel(
-        terms.mask, q.shape[1], k.shape[1], heads, interpret=program.interpret, parts=shards.parts("length")
+        mask, q.shape[1], k.shape[1], heads, interpret=program.interpret, parts=shards.parts("length")
     )
     return (kernel,), (kernel.manual_sharding_spec(NamedSharding(shards.mesh, shards.spec(None, "length"))),)
