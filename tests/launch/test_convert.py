@@ -100,7 +100,7 @@ def test_a_run_that_was_converted_trains_further(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, run = publish("gpt2", tmp_path / "in"), tmp_path / "run"
-    words = (f"--dataset={data}", "--steps=1", "--context=12", "--rows=2")
+    words = (f"--dataset={data}", "--steps=1", "--context=12", "--rows=8")
     assert call(convert, f"--from={source}", f"--workdir={run}", *words) == 0
     assert call(train, f"--workdir={run}", "--config.maps_every=0") == 0
     assert "resuming from step 0 to step 1" in capsys.readouterr().out

@@ -119,9 +119,11 @@ def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None =
     rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)
     total = jnp.cumsum(jnp.where(jnp.isfinite(ordered), ordered, 0), axis=-1)
     inside = jnp.isfinite(ordered) & (1 + rank * ordered > total)
-    smallest = jnp.min(ordered, axis=-1, keepdims=True, where=inside, initial=jnp.inf)
+    # The tau of the whole support is the largest. A logit is held against it and not against the smallest of the
+    # support, since a compiler may round the same logit twice: what falls on the wrong side here weighs nothing.
+    edge = jnp.max((total - 1) / rank, axis=-1, keepdims=True, where=inside, initial=-jnp.inf)
     # Given the support, tau is a smooth function of its logits: derivatives of every order follow by themselves.
-    support = allowed & (shifted >= smallest)
+    support = allowed & (shifted > edge)
     count = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
     tau = (jnp.sum(shifted, axis=-1, keepdims=True, where=support) - 1) / count
     # A key at the support's very edge may come out below zero by a rounding.
@@ -143,9 +145,9 @@ def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = 
     spread = jnp.cumsum(jnp.square(finite), axis=-1) - rank * jnp.square(mean)
     tau_of_rank = mean - jnp.sqrt(jnp.maximum((1 - spread) / rank, 0))
     inside = jnp.isfinite(ordered) & (tau_of_rank <= ordered)
-    smallest = jnp.min(ordered, axis=-1, keepdims=True, where=inside, initial=jnp.inf)
-    # As in sparsemax: tau as a smooth function of the support's logits.
-    support = allowed & (shifted >= smallest)
+    # As in sparsemax: a logit is held against tau, and tau is a smooth function of the support's logits.
+    edge = jnp.max(tau_of_rank, axis=-1, keepdims=True, where=inside, initial=-jnp.inf)
+    support = allowed & jnp.isfinite(shifted) & (shifted >= edge)
     count = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
     # The select keeps logits of minus infinity out of the squares, whose gradient they would turn into NaN.
     inner = jnp.where(support, shifted, 0)
