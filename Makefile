@@ -36,7 +36,7 @@ slow: ## run the tests that `make test` leaves out
 	@.ci/install dev
 	$(PYTEST) -m slow -n 2 --dist loadfile
 
-mutants: ## plant small faults, one at a time, and see that the tests notice at least 95 % (half an hour on two cores)
+mutants: ## plant small faults, one at a time, and see that the tests notice at least 95 % (a quarter of an hour on two cores)
 	@.ci/install dev
 	$(PYTHON) -m tests.mutants.run
 
