@@ -14,7 +14,7 @@ demo: ## train a small translator and write the page of what every head attends 
 	$(PYTHON) -m launch.train --config=experiments/demo.py --workdir=$(DEMO)
 	$(PYTHON) -m launch.maps --workdir=$(DEMO)
 
-test: ## run the tests (about eight minutes on two cores)
+test: ## run the tests (about nine minutes on two cores)
 	@.ci/install dev
 	$(PYTEST) -m "not slow" -n 3 --dist loadfile
 
