@@ -1,4 +1,4 @@
-"""What the tests of the contracts share: one program a case on one device, whichever of them asks first."""
+"""What the tests of a file of the contracts share: one program a case on one device, whichever of them asks first."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
     """A case by its name, on one device, assembled once."""
 

@@ -14,7 +14,7 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.initialisation import Initialisation, Initialise
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
-from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
 from transformer.models.contract import Aux, Model
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, Modality, signature
@@ -28,7 +28,8 @@ SERVES = signature("picture", output="class")
 
 class Patches(Stateless):
     def __init__(self, builder):
-        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
+        # A bias of the keys has no gradient but rounding, which on a mesh is another.
+        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE, biases=Biases.NONE)
         self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), bias=True, builder=builder)
         self.places = Embedding(2 * SIDE**2, WIDTH, builder=builder.with_rule(Initialise(Initialisation.T5)))
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
