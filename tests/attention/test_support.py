@@ -201,8 +201,8 @@ def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> 
 @pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda choice: choice.value)
 def test_cells_of_a_pairwise_cover_are_the_oracles(backend: Backend) -> None:
     everywhere = [cell for cell in cells.supported() if cell.backend not in (Backend.SPLASH, Backend.CUDNN)]
-    # Every thirteenth cell of the cover; `make slow` takes every cell there is.
-    chosen = [cell for cell in pairwise(everywhere) if cell.backend is backend][::13]
+    # Some cells of the cover; `make slow` takes every cell there is.
+    chosen = [cell for cell in pairwise(everywhere) if cell.backend is backend][::23]
     assert faults_of_all(chosen) == []
 
 

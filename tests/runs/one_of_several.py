@@ -1,6 +1,7 @@
 """What each of several processes does for test_processes.py: argument 1 is the folder that holds all of it.
 
-With the argument "killed" behind it they begin another run in the end, which one of them does not survive.
+With the argument "killed" behind it they begin two more runs: with the parameters of the first, and one that a process
+does not survive.
 
 It is called with the environment that transformer.runs.processes reads, and leaves what it found in files.
 """
@@ -190,7 +191,8 @@ def main(folder: Path, *more: str) -> None:
     check_maps(folder)
     config = json.loads((folder / "config.json").read_text())
     training.train(experiment.resolve(config), folder / "several")
-    found["begun"] = check_beginning(config, folder)
+    if "killed" in more:
+        found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
     if "killed" in more:
         files.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]

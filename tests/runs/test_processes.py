@@ -58,7 +58,7 @@ def free_port() -> int:
 
 
 class Scenario(NamedTuple):
-    """So many processes of so many devices each; `killed`: in the end they begin a run that one does not survive."""
+    """So many processes of so many devices each; `killed`: they train two more runs, of which one ends one of them."""
 
     count: int
     devices: int
@@ -211,6 +211,7 @@ def test_their_checkpoints_are_anybodys(group: Several, alone: Path) -> None:
         np.testing.assert_allclose(leaf, other[path], rtol=1e-5, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.parametrize("group", [SURVIVED_BY_NONE, FOUR], indirect=True, scope="module")
 def test_they_begin_a_run_together_with_the_parameters_of_another(group: Several) -> None:
     assert all(found["begun"] for found in group.found)
 
