@@ -206,7 +206,8 @@ def inputs_of_layers() -> tuple[jax.Array, jax.Array]:
     return weights / np.sqrt(HIDDEN), x
 
 
-@pytest.mark.parametrize("backend", [pytest.param(Backend.EINSUM, marks=pytest.mark.slow), Backend.BLOCKWISE])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE])
 def test_one_compilation_serves_the_switch_on_and_off(backend: Backend) -> None:
     switched, always = Layers(backend), Layers(backend)
     capture = Capture(("here",), rows=(2, 18), statistics=tuple(STATISTICS.values()))

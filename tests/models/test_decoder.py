@@ -56,14 +56,11 @@ PLACES = np.int32([[0, 1, 2, 0, 1, 0, 1, 0]])
 PARTS = ((0, 3), (3, 5), (5, 7))
 
 
+# tests/attention/test_properties.py says the same of attention alone.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("positions", "windows"),
-    [
-        pytest.param(Positions.LEARNED, (), marks=pytest.mark.slow),
-        (Positions.ROTARY, (0, 1)),
-        pytest.param(Positions.T5, (1,), marks=pytest.mark.slow),
-        pytest.param(Positions.TRANSFORMER_XL, (), marks=pytest.mark.slow),
-    ],
+    [(Positions.LEARNED, ()), (Positions.ROTARY, (0, 1)), (Positions.T5, (1,)), (Positions.TRANSFORMER_XL, ())],
     ids=lambda value: str(getattr(value, "value", value)),
 )
 def test_a_packed_row_is_its_segments_one_by_one_in_values_and_gradients(positions: Positions, windows: Any) -> None:
