@@ -256,6 +256,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("data",),
         slow=("vectorised",),
     ),
     Case(
