@@ -1,62 +1,52 @@
-"""Measure the cost of the training loop, of head statistics and of maps."""
+"""Measure a named benchmark: our programs and their peers, in turn, in fresh processes."""
 
 import sys
-import tempfile
 from pathlib import Path
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
+from launch.config_files import CHECKOUT, load_config
 
 COMMAND = Command(
     name="bench",
     description=(
-        "Time the training loop of a config, its batches and logging included, against its bare compiled step, in turn "
-        "on the same batches, and print the ratio; then the step with captured rows and statistics of every head "
-        "against the step without; then the loop with the maps of the probe batch against the loop without."
+        "Run the programs of a named benchmark in turn, round after round, each time in a fresh process, and print "
+        "their median times and the ratios of the times of one round. decoder_* are training steps beside those of "
+        "plain Flax Linen and PyTorch; loop, capture and maps are what a run adds to its bare step."
     ),
-    example="python -m launch.bench --config=experiments/demo.py",
+    example="python -m launch.bench --name=decoder_10m --peers=../peers/bin/python",
     flags=(
-        Flag("steps", "steps a measurement", default=30, kind=int),
-        Flag("repeats", "measurements of each", default=5, kind=int),
-        Flag("data_dir", "folder of the data, for data sets that are not generated"),
+        Flag("name", "the benchmark", required=True),
+        Flag("rounds", "how often each program is run", default=5, kind=int),
+        Flag("peers", "the Python of an environment that has PyTorch; without it PyTorch is left out"),
+        Flag("experiment", "the config file of loop, capture and maps", default="experiments/demo.py"),
+        Flag("record", "write the result to experiments/results/bench/NAME.json as well", default=False, kind=bool),
     ),
-    takes_config=True,
 )
-
-# The capture of a run that records its heads.
-ROWS, EVERY = 8, 100
 
 
 def main(arguments: Arguments) -> None:
-    """Measure in a temporary directory and print."""
-    from transformer.benchmarks.overhead import measure_capture, measure_maps, measure_overhead
-    from transformer.training.experiment import resolve
+    """Measure, telling what is run, and print the table."""
+    from transformer.benchmarks.catalogue import BENCHMARKS, OF_A_CONFIG
+    from transformer.benchmarks.in_turn import run_in_turn
+    from transformer.benchmarks.report import record, table
+    from transformer.config import UserError, nearest
 
-    experiment = resolve(arguments.with_data())
-    counts = {"steps": arguments.steps, "repeats": arguments.repeats}
-    with tempfile.TemporaryDirectory() as folder:
-        overhead = measure_overhead(experiment, Path(folder), **counts)
-    print(
-        f"{overhead.steps} steps: bare step {overhead.bare:.2f} s, loop {overhead.loop:.2f} s (medians of "
-        f"{arguments.repeats}); loop over bare step {overhead.ratio:.3f}",
-        flush=True,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        cost = measure_capture(experiment, Path(folder), rows=ROWS, every=EVERY, **counts)
-    print(
-        f"one step: {cost.plain * 1e3:.1f} ms plain, {cost.off * 1e3:.1f} ms with the capture of {ROWS} rows and all "
-        f"statistics of every head switched off, {cost.on * 1e3:.1f} ms switched on; once in {EVERY} steps it adds "
-        f"{100 * cost.overhead:.2f} %",
-        flush=True,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        maps = measure_maps(experiment, Path(folder), **counts)
-    print(
-        f"maps: {maps.look * 1e3:.0f} ms for the probe batch, beside {maps.step * 1e3:.0f} ms a step; "
-        f"{maps.probe_count} times are {100 * maps.share:.2f} % of a whole run, without the {maps.compiling:.1f} s of "
-        "compiling once"
-    )
+    if arguments.rounds < 1:
+        raise UserError(f"--rounds={arguments.rounds} must be at least 1")
+    if arguments.name in BENCHMARKS:
+        benchmark = BENCHMARKS[arguments.name]
+    elif arguments.name in OF_A_CONFIG:
+        benchmark = OF_A_CONFIG[arguments.name](load_config(arguments.experiment).to_dict())
+    else:
+        raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")
+    result = run_in_turn(benchmark, arguments.rounds, arguments.peers, lambda line: print(line, flush=True))
+    print(table(benchmark, result))
+    if arguments.record:
+        print(f"written to {record(arguments.name, benchmark, result, RESULTS).relative_to(CHECKOUT)}")
 
+
+RESULTS = Path(CHECKOUT) / "experiments" / "results" / "bench"
 
 if __name__ == "__main__":
     sys.exit(run(COMMAND, main))

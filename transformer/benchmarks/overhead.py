@@ -1,11 +1,14 @@
-"""The cost of the loop over the compiled step: both timed in turn, in one process, on the same batches."""
+"""What a run adds to its bare compiled step: its loop, the capture of its heads, its maps, and what its data needs.
+
+Each function measures in turn within one process, on the same batches, so that changes of the machine's speed affect
+all alike; it returns the seconds of each measurement by what was measured.
+"""
 
 import dataclasses
 import io
-import statistics
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 
@@ -27,22 +30,20 @@ from transformer.training.sinks.maps import Maps
 from transformer.training.state import TrainState
 from transformer.training.step import Step
 
+# The capture of a run that records its heads.
+ROWS, EVERY = 8, 100
 
-class Overhead(NamedTuple):
-    """Median seconds of `steps` steps, bare and in the loop, and the median of their ratios, one a repeat."""
-
-    steps: int
-    bare: float
-    loop: float
-    ratio: float
+Seconds = Mapping[str, list[float]]
 
 
-def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Overhead:
-    """Time the loop with its logging and its making of batches against the step alone on ready batches."""
+def of_loop(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+    """`steps` steps, alone on ready batches, and in the loop with its logging and its making of batches.
+
+    Beside them the making of the batches alone.
+    """
     assembly = assemble(experiment, directory)
     step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
-    source = assembly.task.source(experiment.run.seed)
-    batches = [source[number] for number in range(steps)]
+    batches = [assembly.task.source(experiment.run.seed)[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
     def bare() -> float:
@@ -53,77 +54,49 @@ def measure_overhead(experiment: Experiment, directory: Path, *, steps: int, rep
         jax.block_until_ready(state)
         return time.perf_counter() - began
 
+    def data() -> float:
+        source = assembly.task.source(experiment.run.seed)
+        began = time.perf_counter()
+        for number in range(steps):
+            source[number]
+        return time.perf_counter() - began
+
     bare()  # compiles every shape
-    pairs = [
-        (bare(), _seconds_of_loop(experiment, assembly, step, directory / f"loop-{number}", steps))
-        for number in range(repeats)
-    ]
-    return Overhead(
-        steps,
-        statistics.median(first for first, _ in pairs),
-        statistics.median(second for _, second in pairs),
-        statistics.median(second / first for first, second in pairs),
-    )
+    seconds: dict[str, list[float]] = {"bare step": [], "loop": [], "data alone": []}
+    for number in range(repeats):
+        seconds["bare step"].append(bare())
+        folder = directory / f"loop-{number}"
+        seconds["loop"].append(_seconds_of_loop(experiment, assembly, step, folder, steps))
+        seconds["data alone"].append(data())
+    return seconds
 
 
-class CaptureCost(NamedTuple):
-    """Median seconds of one step: without capture, with it compiled in but switched off, and switched on.
+def of_capture(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+    """A step without capture; with rows and statistics of every head captured beside it, switched off and on.
 
-    `overhead` is what observing one step in `every` adds to the plain step, as a share.
-    """
-
-    plain: float
-    off: float
-    on: float
-    every: int
-    overhead: float
-
-
-def measure_capture(
-    experiment: Experiment, directory: Path, *, rows: int, every: int, steps: int, repeats: int
-) -> CaptureCost:
-    """Time the training step with `rows` query rows of every head and all statistics captured beside it.
-
-    The three kinds of step are taken in turn on the same batch, so that changes of the machine's speed affect all.
+    Beside them the mean step of a run that observes one in a hundred.
     """
     assembly = assemble(experiment, directory)
     batch = shard_batch(assembly.task.source(experiment.run.seed)[0], assembly.placement)
     sites = tuple(site.name for site in assembly.model.sites)
-    capture = Capture(sites, rows=rows, statistics=tuple(STATISTICS.values()))
+    capture = Capture(sites, rows=ROWS, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=0))
     plain, capturing = compile_step(unobserved, assembly), compile_step(unobserved, assembly, capture)
-    kinds = ((plain, False), (capturing, False), (capturing, True))
+    kinds = {"plain step": (plain, False), "switched off": (capturing, False), "switched on": (capturing, True)}
     key = jax.random.key(experiment.run.seed)
-    times: list[list[float]] = [[] for _ in kinds]
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
     for repeat in range(repeats + 1):
-        for (step, observe), measured in zip(kinds, times, strict=True):
+        for name, (step, observe) in kinds.items():
             state = jax.block_until_ready(assembly.initialise(key))
-            seconds = _seconds_a_step(step, state, batch, observe, steps)
+            measured = _seconds_a_step(step, state, batch, observe, steps)
             if repeat:  # the first compiles
-                measured.append(seconds)
-    without, off, on = (statistics.median(measured) for measured in times)
-    overhead = statistics.median(
-        ((every - 1) * quiet + loud) / (every * bare) - 1 for bare, quiet, loud in zip(*times, strict=True)
-    )
-    return CaptureCost(without, off, on, every, overhead)
+                seconds[name].append(measured)
+    pairs = zip(seconds["switched off"], seconds["switched on"], strict=True)
+    return {**seconds, f"one in {EVERY} on": [((EVERY - 1) * off + on) / EVERY for off, on in pairs]}
 
 
-class MapsCost(NamedTuple):
-    """The cost of maps: median seconds of a step and of one map of the probe batch, and the share of all maps.
-
-    `compiling` is the time of the first map, once a run; a whole run takes `probe_count` maps, which are `share` of
-    its time without compiling.
-    """
-
-    step: float
-    look: float
-    compiling: float
-    probe_count: int
-    share: float
-
-
-def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> MapsCost:
-    """Time the loop with maps taken, written and drawn at its start and end, in turn with the loop without."""
+def of_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+    """A step's share of a whole run without maps, and with the maps of its probe batch taken, written and drawn."""
     assembly = assemble(experiment, directory)
     step, config = on_host_batches(compile_step(experiment, assembly), assembly.placement), experiment.run
     probe = compile_probe(
@@ -134,21 +107,21 @@ def measure_maps(experiment: Experiment, directory: Path, *, steps: int, repeats
         config=experiment.maps,
         times=config.probe_count,
     )
-    state = assembly.initialise(jax.random.key(config.seed))
-    began = time.perf_counter()
-    jax.block_until_ready(probe.run(state))
-    compiling = time.perf_counter() - began
+    jax.block_until_ready(probe.run(assembly.initialise(jax.random.key(config.seed))))
 
     def loop(number: int, probe: Probe | None) -> float:
         kind = "plain" if probe is None else "mapped"
         return _seconds_of_loop(experiment, assembly, step, directory / f"{kind}-{number}", steps, probe)
 
     loop(-1, probe)  # compiles every shape
-    pairs = [(loop(number, None), loop(number, probe)) for number in range(repeats)]
-    one_step = statistics.median(without for without, _ in pairs) / steps
-    look = max(0.0, statistics.median(mapped - without for without, mapped in pairs) / 2)
-    looking = config.probe_count * look
-    return MapsCost(one_step, look, compiling, config.probe_count, looking / (looking + config.steps * one_step))
+    seconds: dict[str, list[float]] = {"step of a run without maps": [], "step of a run with maps": []}
+    for number in range(repeats):
+        without, mapped = loop(number, None), loop(number, probe)
+        seconds["step of a run without maps"].append(without / steps)
+        # The loop looked twice; the run looks `probe_count` times.
+        looking = (mapped - without) / 2 * config.probe_count / config.steps
+        seconds["step of a run with maps"].append(without / steps + looking)
+    return seconds
 
 
 def _seconds_of_loop(

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-import grain
 import numpy as np
 
 from transformer.config import UserError
@@ -167,5 +166,7 @@ class _Steps:
 
 def stream(batches: Source, start: int, stop: int) -> Iterator[Batch]:
     """The batches of steps start to stop - 1, made ahead in one background thread (so that order is kept)."""
+    import grain  # a bare machine computes steps without it
+
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     return iter(grain.MapDataset.source(_Steps(batches, stop))[start:].to_iter_dataset(options))

@@ -1,0 +1,66 @@
+"""The named benchmarks."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformer.benchmarks.contract import Benchmark, Interpreter, Program
+
+OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead")
+DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
+LINEN, TORCH = ("experiments/peers/linen_decoder.py",), ("experiments/peers/torch_decoder.py",)
+
+
+def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: Any) -> Benchmark:
+    """A training step of one decoder, in float32 and on a CPU unless `sizes` say otherwise."""
+    settings = {"dtype": "float32", "device": "cpu", "warmup": 3, "steps": steps, "seed": 0, **sizes}
+    of_torch = {**settings, "threads": threads, "compile": False}
+    return Benchmark(
+        description,
+        {
+            "headwise": Program(DECODER_STEP, settings),
+            "plain Linen": Program(LINEN, settings),
+            "PyTorch eager": Program(TORCH, of_torch, Interpreter.PEERS),
+            "PyTorch compiled": Program(TORCH, {**of_torch, "compile": True}, Interpreter.PEERS),
+        },
+        units=settings["rows"] * settings["context"],
+        unit="tokens",
+    )
+
+
+def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Callable[[Mapping[str, Any]], Benchmark]:
+    """What a part of a run adds to its bare step, for the values of an experiment."""
+
+    def of_config(config: Mapping[str, Any]) -> Benchmark:
+        settings = {"part": part, "config": config, "steps": steps, "repeats": 3}
+        return Benchmark(f"{description}, {config['name']}", {part: Program(OVERHEAD, settings)}, units, "steps")
+
+    return of_config
+
+
+# Those of sizes of their own.
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "decoder_1m": _decoder(
+        "training step of a decoder of 4 layers, width 128, context 64, batch 12, vocabulary 65",
+        steps=100,
+        **{"layers": 4, "width": 128, "heads": 4, "feed_forward": 512, "context": 64, "rows": 12, "vocabulary": 65},
+    ),
+    "decoder_10m": _decoder(
+        "training step of a decoder of 6 layers, width 384, context 256, batch 8, vocabulary 8,192",
+        **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
+    ),
+    "decoder_124m": _decoder(
+        "training step of GPT-2 small at context 1,024, batch 16, in bfloat16 on one NVIDIA GPU",
+        dtype="bfloat16",
+        device="cuda",
+        threads=0,
+        **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 16},
+        vocabulary=50304,
+    ),
+}
+
+# Those of an experiment.
+OF_A_CONFIG: Mapping[str, Callable[[Mapping[str, Any]], Benchmark]] = {
+    "loop": _overhead("loop", "the loop, and the making of its batches, beside bare steps", steps=30, units=30),
+    "capture": _overhead("capture", "a step with 8 rows and all statistics of every head captured", steps=30),
+    "maps": _overhead("maps", "a step's share of a whole run, with and without maps", steps=30),
+}

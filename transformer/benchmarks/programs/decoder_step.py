@@ -1,0 +1,57 @@
+"""Training steps of a decoder-only Transformer on random tokens, timed one by one.
+
+`python -m transformer.benchmarks.programs.decoder_step SETTINGS`; beside jax, flax, optax, numpy and jaxtyping it needs
+nothing but this package.
+"""
+
+import time
+from typing import Any
+
+import jax
+
+from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.random_tokens import RandomTokens
+from transformer.layers.module import Precision
+from transformer.models import registry
+from transformer.models.contract import count_parameters
+from transformer.training.initial_state import init_state
+from transformer.training.mesh import one_device
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.sharding import traced_on
+from transformer.training.step import make_step
+
+OPTIMIZER = OptimizerConfig(
+    Algorithm.ADAMW, 1e-3, Schedule.CONSTANT, warmup=0, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip_norm=1.0
+)
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """The seconds of each step, compiled before and after `warmup` of them."""
+    sizes = {name: settings[name] for name in ("layers", "width", "heads", "feed_forward")}
+    config = registry.model_config(
+        {"family": "decoder", "activation": "gelu_tanh", "norm_placement": "pre", "positions": "learned", **sizes}
+        | {"max_length": settings["context"], "dropout": 0.0}
+        | settings.get("model", {})
+    )
+    task = RandomTokens(settings["rows"], settings["context"], settings["vocabulary"])
+    model = registry.build(config, task.interface, Precision(compute=settings["dtype"]))
+    optimisers, placement = {"language_modelling": make_optimizer(OPTIMIZER, steps=1000)}, one_device()
+    hyper, key = {"language_modelling": hyper_of(OPTIMIZER)}, jax.random.key(settings["seed"])
+    state = jax.jit(lambda key: init_state(model, task, optimisers, {}, hyper, key))(key)
+    step = jax.jit(traced_on(placement, make_step(model, task, optimisers, {})), donate_argnums=0)
+    source, seconds = task.source(settings["seed"]), []
+    for number in range(settings["warmup"] + settings["steps"]):
+        batch = jax.device_put(source[number])
+        began = time.perf_counter()
+        state, metrics = jax.block_until_ready(step(state, batch))
+        seconds.append(time.perf_counter() - began)
+    return {
+        "seconds": seconds[settings["warmup"] :],
+        "first": seconds[0],
+        "loss": float(metrics.values["loss"]),
+        "parameters": count_parameters(state.variables.params),
+    }
+
+
+if __name__ == "__main__":
+    measured(measure)

@@ -1,0 +1,66 @@
+"""What a benchmark found, as a table to read and as a JSON file to keep."""
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from transformer.benchmarks.contract import Benchmark
+from transformer.benchmarks.in_turn import Result
+
+
+def table(benchmark: Benchmark, result: Result) -> str:
+    """A row a program: its median time, how much it makes a second, and its time in ratio to the first row's."""
+    first = result.rows[0].name
+    width = max(len(row.name) for row in result.rows)
+    lines = [
+        f"{benchmark.description} ({processor()})",
+        f"{'':<{width}}  {'ms':>9}  {benchmark.unit + ' a second':>18}  time over {first} (least to most, by round)",
+    ]
+    for row in result.rows:
+        lines.append(
+            f"{row.name:<{width}}  {1e3 * row.seconds:>9.2f}  {benchmark.units / row.seconds:>18,.0f}  "
+            f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f})"
+        )
+    lines += [f"{name}: not measured, it needs --peers=PYTHON" for name in result.left_out]
+    return "\n".join(lines)
+
+
+def record(name: str, benchmark: Benchmark, result: Result, folder: Path) -> Path:
+    """Write the result, with the machine, the settings and the versions, to `folder`/NAME.json."""
+    file = folder / f"{name}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {
+        "benchmark": name,
+        "description": benchmark.description,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "system": platform.machine()},
+        "unit": benchmark.unit,
+        "units": benchmark.units,
+        "rows": [row._asdict() for row in result.rows],
+        "left_out": result.left_out,
+        "programs": {
+            each: {
+                "command": program.command,
+                "settings": program.settings,
+                "variables": program.variables,
+                **result.facts[each],
+            }
+            for each, program in benchmark.programs.items()
+            if each in result.facts
+        },
+    }
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return file
+
+
+def processor() -> str:
+    """The processor's name, which every ratio of times belongs to."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} cores of {names[0]}" if names else platform.machine()
