@@ -1,12 +1,10 @@
 """Dropout by an explicit key, of attention weights and of whatever a layer gives."""
 
-import math
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, UInt16
+from jaxtyping import Array, Float, Key
 
-from transformer.axes import placement
+from transformer.attention.draws import drawn
 
 # The rate is realised to 1 part in this many: half the random bits that a float32 draw would take.
 _PARTS = 2**16
@@ -21,20 +19,8 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> 
     if key is None or rate == 0:
         return x
     dropped = min(round(rate * _PARTS), _PARTS - 1)
-    keep = _bits(key, x.shape) >= dropped
+    keep = drawn(jax.random.bits, key, x.shape, jnp.uint16) >= dropped
     return jnp.where(keep, x * (_PARTS / (_PARTS - dropped)), 0).astype(x.dtype)
-
-
-def _bits(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-    """`jax.random.bits` of 16 bits an entry, which depend on an entry's number in the whole array alone.
-
-    On one device they are drawn as a vector: XLA compiles the draw of several axes for a CPU in a second, that of one
-    in a thirtieth of it. Where devices divide the axes, each draws its own.
-    """
-    placed = placement()
-    if placed is not None and placed.mesh.size > 1:
-        return jax.random.bits(key, shape, jnp.uint16)
-    return jax.random.bits(key, (math.prod(shape),), jnp.uint16).reshape(shape)
 
 
 def check_rate(name: str, rate: float) -> None:

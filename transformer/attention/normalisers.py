@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.arguments import MAP, check_array, check_member
+from transformer.attention.draws import drawn
 from transformer.attention.masks import check_allowed
 
 Allowed = Bool[Array, "#B #H #Q #K"]
@@ -180,7 +181,7 @@ def _drawn(
     probabilities = softmax(logits, allowed)
     everywhere = _everywhere(logits, allowed)
     # The largest of logits with Gumbel noise is a draw from their softmax.
-    noisy = logits if key is None else logits + jax.random.gumbel(key, logits.shape, logits.dtype)
+    noisy = logits if key is None else logits + drawn(jax.random.gumbel, key, logits.shape, logits.dtype)
     chosen = jnp.argmax(jnp.where(everywhere, noisy, -jnp.inf), axis=-1)
     sample = jnp.where(everywhere, jax.nn.one_hot(chosen, logits.shape[-1], dtype=logits.dtype), 0)
     log_sum = log_sum_exp(logits, allowed)

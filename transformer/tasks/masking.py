@@ -1,10 +1,13 @@
 """Which tokens of a text a masked language model must predict, and what it is shown in their place."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer.attention.draws import drawn
 
 # Of the tokens to predict: shown as the mask token, shown as a random token; the rest is shown as it is.
 SHOWN_AS_MASK, SHOWN_AS_RANDOM = 0.8, 0.1
@@ -35,10 +38,11 @@ def mask_tokens(
     """
     choosing, showing, drawing = jax.random.split(key, 3)
     predicted_BxT = jax.vmap(_choose, (0, 0, 0, None))(
-        eligible_BxT, word_BxT, jax.random.uniform(choosing, tokens_BxT.shape), share
+        eligible_BxT, word_BxT, drawn(jax.random.uniform, choosing, tokens_BxT.shape), share
     )
-    fate_BxT = jax.random.uniform(showing, tokens_BxT.shape)
-    random_BxT = jnp.take(ordinary_N, jax.random.randint(drawing, tokens_BxT.shape, 0, ordinary_N.shape[0]))
+    fate_BxT = drawn(jax.random.uniform, showing, tokens_BxT.shape)
+    number = partial(jax.random.randint, minval=0, maxval=ordinary_N.shape[0])
+    random_BxT = jnp.take(ordinary_N, drawn(number, drawing, tokens_BxT.shape))
     shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK + SHOWN_AS_RANDOM, random_BxT, tokens_BxT)
     shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK, mask, shown_BxT)
     return Masked(jnp.where(predicted_BxT, shown_BxT, tokens_BxT).astype(tokens_BxT.dtype), predicted_BxT)
