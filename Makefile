@@ -40,9 +40,11 @@ mutants: ## plant small faults, one at a time, and see that the tests notice at 
 	@.ci/install dev
 	$(PYTHON) -m tests.mutants.run
 
-bench: ## measure the loop against the bare compiled step, and what maps cost
+bench: ## measure what the loop, head statistics and maps add to the demo's bare step
 	@.ci/install run
-	$(PYTHON) -m launch.bench --config=experiments/demo.py
+	$(PYTHON) -m launch.bench --name=loop
+	$(PYTHON) -m launch.bench --name=capture
+	$(PYTHON) -m launch.bench --name=maps
 
 pods: ## compile every experiment for the pod that it names, and record what it needs there (hours on two cores)
 	@.ci/install dev

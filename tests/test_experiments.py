@@ -22,7 +22,11 @@ from transformer.training.experiment import resolve
 from transformer.training.schema import schema_of, show, with_words
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-FILES = sorted(path for path in (CHECKOUT / "experiments").rglob("*.py") if path.name != "__init__.py")
+FILES = sorted(
+    path
+    for path in (CHECKOUT / "experiments").rglob("*.py")
+    if path.name != "__init__.py" and path.parent.name != "peers"
+)
 ARGUMENTS = {"wmt14.py": (":base", ":big"), "weak_scaling.py": ("", ":v5p:8x8x4")}
 NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in ARGUMENTS.get(file.name, ("",))]
 
