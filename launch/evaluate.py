@@ -5,6 +5,7 @@ from pathlib import Path
 
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
+from launch.compiled import keep_compiled
 from transformer.config import UserError
 
 COMMAND = Command(
@@ -24,6 +25,7 @@ COMMAND = Command(
         Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
         Flag("length_penalty", "exponent of the length penalty; as in the config by default", kind=float),
     ),
+    before_jax=keep_compiled,
 )
 
 

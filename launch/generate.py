@@ -5,6 +5,7 @@ from pathlib import Path
 
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
+from launch.compiled import keep_compiled
 
 # The flags of decoding: fields of transformer.tasks.decoding.Decoding.
 DECODING = (
@@ -37,6 +38,7 @@ COMMAND = Command(
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
     ),
+    before_jax=keep_compiled,
 )
 
 

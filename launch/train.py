@@ -4,6 +4,7 @@ from pathlib import Path
 
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
+from launch.compiled import keep_compiled
 from launch.platform import leave
 
 COMMAND = Command(
@@ -34,6 +35,7 @@ COMMAND = Command(
     ),
     takes_config=True,
     resumes=True,
+    before_jax=keep_compiled,
 )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launch.compiled import share_compiled
 from transformer.config import UserError
 
 if TYPE_CHECKING:
@@ -121,7 +122,6 @@ def become_worker(path: Path) -> None:
     It shares compiled programs, shuts down on SIGTERM, and ends with the process that started it.
     """
     from transformer.storage import storage_of
-    from transformer.studies.compiled import share_compiled
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parent = os.environ.pop(_PARENT, "")

@@ -175,7 +175,7 @@ def test_compiled_programs_are_packed_with_zlib_in_a_folder_of_ones_own(tmp_path
         (tmp_path / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lib" / name).write_text("")
     program = (
-        "import os, sys, zlib\nfrom pathlib import Path\nfrom transformer.studies.compiled import share_compiled\n"
+        "import os, sys, zlib\nfrom pathlib import Path\nfrom launch.compiled import share_compiled\n"
         "folder = Path(sys.argv[1])\nshare_compiled(folder)\n"
         "assert 'jax' in sys.modules and 'zstandard' not in sys.modules\n"
         "import jax, zstandard\njax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"

@@ -1,0 +1,84 @@
+"""Compiled programs that one process leaves for others: for a sweep's workers, and for a user's next command."""
+
+import importlib
+import os
+import platform
+import sys
+import zlib
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from launch.command import Arguments
+
+_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+# All that a user keeps: a training step takes a few megabytes.
+KEPT_BYTES = 4 * 2**30
+
+
+def keep_compiled(arguments: Arguments) -> None:
+    """Keep what jax compiles for the user's next command: the `before_jax` of those that train or read a run."""
+    keep()
+
+
+def keep(environment: MutableMapping[str, str] = os.environ, files: Path = Path("/")) -> None:
+    """Keep what jax compiles in a folder of the user's home that nobody else may read or write.
+
+    Each kind of processor has its own: a home may be shared by machines that do not run each other's programs. What is
+    used least goes when all take more than `KEPT_BYTES`. Where jax is imported already, and where there is no such
+    folder, nothing is kept.
+    """
+    if "jax" in sys.modules:
+        return
+    caches = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
+    folder = Path(caches) / "headwise" / f"compiled-{_processor(files):08x}"
+    if not environment.get(_VARIABLE):
+        if not _private(folder):
+            return
+        environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(KEPT_BYTES))
+        environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+    share_compiled(folder, environment)
+
+
+def _private(folder: Path) -> bool:
+    """Whether the folder, which is made where it is missing, is the user's own and closed to all others."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.stat()
+    except OSError:
+        return False
+    return folder.is_absolute() and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
+
+
+def _processor(files: Path) -> int:
+    """A number of this kind of processor: its name and what it can do."""
+    try:
+        lines = (files / "proc" / "cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return zlib.crc32(platform.processor().encode())
+    telling = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return zlib.crc32("\n".join(sorted(telling)).encode())
+
+
+def share_compiled(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Keep what jax compiles in `folder` for the next process that needs it; call it before jax is imported.
+
+    A folder that the user named is kept. Only the user can write to it, for its entries are run as programs. Entries
+    are packed with zlib: with zstandard, a damaged one, as a kill leaves it, can crash the process that reads it.
+    """
+    if not environment.get(_VARIABLE):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        environment[_VARIABLE] = os.fspath(folder)
+    if "jax" in sys.modules:
+        raise RuntimeError("jax was imported before it was told where its programs are kept")
+    # jax takes the best packer that can be imported while it is, and zlib where none can.
+    better = ("zstandard", "compression.zstd")
+    imported = {name: sys.modules[name] for name in better if name in sys.modules}
+    for name in better:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("jax")
+    finally:
+        for name in better:
+            del sys.modules[name]
+        sys.modules.update(imported)
