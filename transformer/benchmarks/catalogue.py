@@ -42,11 +42,25 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "decoder_1m": _decoder(
         "training step of a decoder of 4 layers, width 128, context 64, batch 12, vocabulary 65",
         steps=100,
+        model={"unroll": 4},  # as every experiment for a CPU says
         **{"layers": 4, "width": 128, "heads": 4, "feed_forward": 512, "context": 64, "rows": 12, "vocabulary": 65},
     ),
     "decoder_10m": _decoder(
         "training step of a decoder of 6 layers, width 384, context 256, batch 8, vocabulary 8,192",
+        model={"unroll": 6},
         **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
+    ),
+    "compile": Benchmark(
+        "compiling the training step of a decoder of 24 layers, width 256",
+        {
+            "compile": Program(
+                ("-m", "transformer.benchmarks.programs.compile_step"),
+                {"layers": 24, "width": 256, "heads": 4, "feed_forward": 1024, "context": 128, "rows": 4}
+                | {"vocabulary": 1000, "dtype": "float32", "seed": 0},
+            )
+        },
+        units=1,
+        unit="steps",
     ),
     "decoder_124m": _decoder(
         "training step of GPT-2 small at context 1,024, batch 16, in bfloat16 on one NVIDIA GPU",

@@ -5,12 +5,14 @@ nothing but this package.
 """
 
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 
 from transformer.benchmarks.programs.process import measured
 from transformer.benchmarks.random_tokens import RandomTokens
+from transformer.data.batches import Source
 from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import count_parameters
@@ -18,6 +20,7 @@ from transformer.training.initial_state import init_state
 from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.sharding import traced_on
+from transformer.training.state import TrainState
 from transformer.training.step import make_step
 
 OPTIMIZER = OptimizerConfig(
@@ -25,8 +28,16 @@ OPTIMIZER = OptimizerConfig(
 )
 
 
-def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """The seconds of each step, compiled before and after `warmup` of them."""
+class Stepping(NamedTuple):
+    """A compiled step of random batches: `begin(key)` is its first state."""
+
+    begin: Callable[[jax.Array], TrainState]
+    step: Any
+    source: Source
+
+
+def stepping(settings: Mapping[str, Any]) -> Stepping:
+    """The training step of a decoder of these sizes, on one device."""
     sizes = {name: settings[name] for name in ("layers", "width", "heads", "feed_forward")}
     config = registry.model_config(
         {"family": "decoder", "activation": "gelu_tanh", "norm_placement": "pre", "positions": "learned", **sizes}
@@ -35,11 +46,17 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     )
     task = RandomTokens(settings["rows"], settings["context"], settings["vocabulary"])
     model = registry.build(config, task.interface, Precision(compute=settings["dtype"]))
-    optimisers, placement = {"language_modelling": make_optimizer(OPTIMIZER, steps=1000)}, one_device()
-    hyper, key = {"language_modelling": hyper_of(OPTIMIZER)}, jax.random.key(settings["seed"])
-    state = jax.jit(lambda key: init_state(model, task, optimisers, {}, hyper, key))(key)
-    step = jax.jit(traced_on(placement, make_step(model, task, optimisers, {})), donate_argnums=0)
-    source, seconds = task.source(settings["seed"]), []
+    optimisers = {"language_modelling": make_optimizer(OPTIMIZER, steps=1000)}
+    hyper = {"language_modelling": hyper_of(OPTIMIZER)}
+    begin = jax.jit(lambda key: init_state(model, task, optimisers, {}, hyper, key))
+    step = jax.jit(traced_on(one_device(), make_step(model, task, optimisers, {})), donate_argnums=0)
+    return Stepping(begin, step, task.source(settings["seed"]))
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """The seconds of each step behind `warmup` of them, and of the first, which compiles."""
+    begin, step, source = stepping(settings)
+    state, seconds = begin(jax.random.key(settings["seed"])), []
     for number in range(settings["warmup"] + settings["steps"]):
         batch = jax.device_put(source[number])
         began = time.perf_counter()
