@@ -1,11 +1,12 @@
 """Measure a named benchmark: our programs and their peers, in turn, in fresh processes."""
 
 import sys
-from pathlib import Path
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.config_files import CHECKOUT, load_config
+
+RESULTS = CHECKOUT / "experiments" / "results" / "bench"
 
 COMMAND = Command(
     name="bench",
@@ -45,8 +46,6 @@ def main(arguments: Arguments) -> None:
     if arguments.record:
         print(f"written to {record(arguments.name, benchmark, result, RESULTS).relative_to(CHECKOUT)}")
 
-
-RESULTS = Path(CHECKOUT) / "experiments" / "results" / "bench"
 
 if __name__ == "__main__":
     sys.exit(run(COMMAND, main))

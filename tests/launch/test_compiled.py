@@ -13,7 +13,7 @@ from launch import compiled
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The environment that a command leaves, begun with these variables; jax is not imported yet."""
-    monkeypatch.delitem(sys.modules, "jax")
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
     monkeypatch.setattr(
         compiled,
         "share_compiled",

@@ -17,14 +17,12 @@ class Interpreter(enum.Enum):
 class Program:
     """What one process runs: `command` behind the interpreter, with `settings` as JSON behind it.
 
-    It prints one line of JSON, of which `seconds` are the times of its repetitions. `variables` are set in its
-    environment.
+    It prints one line of JSON, of which `seconds` are the times of its repetitions.
     """
 
     command: tuple[str, ...]
     settings: Mapping[str, Any]
     interpreter: Interpreter = Interpreter.OWN
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _run(name: str, program: Program, peers: str | None) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # No program finds what another one compiled: the first step is a first step.
     kept = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    environment = {**kept, "PYTHONPATH": path, **program.variables}
+    environment = {**kept, "PYTHONPATH": path}
     words = [python, *program.command, json.dumps(dict(program.settings))]
     try:
         ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -43,7 +43,8 @@ def of_loop(experiment: Experiment, directory: Path, *, steps: int, repeats: int
     """
     assembly = assemble(experiment, directory)
     step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
-    batches = [assembly.task.source(experiment.run.seed)[number] for number in range(steps)]
+    source = assembly.task.source(experiment.run.seed)
+    batches = [source[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
     def bare() -> float:

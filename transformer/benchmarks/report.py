@@ -45,7 +45,6 @@ def record(name: str, benchmark: Benchmark, result: Result, folder: Path) -> Pat
             each: {
                 "command": program.command,
                 "settings": program.settings,
-                "variables": program.variables,
                 **result.facts[each],
             }
             for each, program in benchmark.programs.items()
