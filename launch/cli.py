@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from launch.command import Arguments, Command
 from launch.parsing import help_text, parse
-from launch.platform import choose_platform, quiet_libraries
+from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
 
 
@@ -28,6 +28,7 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
             return 0
         arguments = parse(command, words)
         choose_platform()
+        keep_memory()
         quiet_libraries()
         if command.before_jax is not None:
             command.before_jax(arguments)

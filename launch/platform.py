@@ -24,6 +24,13 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
         environment["JAX_PLATFORMS"] = "cpu"
 
 
+def keep_memory(environment: MutableMapping[str, str] = os.environ) -> bool:
+    """Keep the memory of one step for the next where the steps run on a CPU, and say whether that was done."""
+    from transformer.training.host_memory import keep_freed_memory
+
+    return environment.get("JAX_PLATFORMS") == "cpu" and keep_freed_memory(environment)
+
+
 def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
     """Keep the libraries' messages off the console, except errors."""
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

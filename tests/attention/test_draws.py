@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.draws import drawn
+from transformer.attention.draws import drawn, half_words
 from transformer.axes import place, placed
 from transformer.training.mesh import ShardingConfig, make_placement
 
@@ -42,3 +42,28 @@ def test_devices_that_divide_an_array_draw_what_one_does() -> None:
     found = divided(key)
     assert not found.sharding.is_fully_replicated
     np.testing.assert_array_equal(found, drawn(jax.random.bits, key, shape, jnp.uint16))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (0, 3), (3, 7), (8, 5, 4)])
+def test_half_words_are_the_two_halves_of_each_word(shape: tuple[int, ...]) -> None:
+    found = half_words(jax.random.key(3), shape)
+    assert (found.shape, found.dtype) == (shape, jnp.uint16)
+    size = int(np.prod(shape))
+    words = np.asarray(jax.random.bits(jax.random.key(3), (-(-size // 2),), jnp.uint32))
+    halves = np.stack([words % 2**16, words // 2**16], axis=-1).reshape(-1)[:size]
+    np.testing.assert_array_equal(np.asarray(found).reshape(-1), halves)
+
+
+@pytest.mark.parametrize("last", [6, 5])
+def test_devices_that_divide_an_array_draw_the_half_words_of_one(last: int) -> None:
+    key, shape = jax.random.key(3), (8, 4, last)
+    placement = make_placement(ShardingConfig(data=4, tensor=2, rules="fsdp+tp"))
+
+    @jax.jit
+    def divided(key: jax.Array) -> jax.Array:
+        with placed(placement):
+            return place(half_words(key, shape), "batch", "heads", None)
+
+    found = divided(key)
+    assert not found.sharding.is_fully_replicated
+    np.testing.assert_array_equal(found, half_words(key, shape))

@@ -12,14 +12,16 @@ from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.attention.drop import dropout
 from transformer.attention.masks import Mask
+from transformer.axes import placed
 from transformer.layers.attention import MultiHeadAttention, fill_ring, slot_positions, write_slot
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.linear import Linear
+from transformer.layers.linear import Linear, product
 from transformer.layers.module import Functional
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers, drop
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
+from transformer.training.mesh import ShardingConfig, make_placement
 
 
 def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:
@@ -99,6 +101,23 @@ def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
     assert 0.97 * bound < np.abs(kernels).max() <= bound
     assert np.std(kernels) == pytest.approx(bound / np.sqrt(3), rel=0.05)
     assert not np.asarray(functional.init(jax.random.key(0))["bias"]).any()
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("contracted", [1, 2])
+def test_a_product_is_the_sum_over_the_contracted_axes(devices: int, contracted: int) -> None:
+    normal = np.random.default_rng(4).normal
+    x, weights = normal(size=(4, 3, 2, 6)), normal(size=(*(2, 6)[2 - contracted :], 5, 2))
+
+    @jax.jit
+    def multiplied(x: jax.Array, weights: jax.Array) -> jax.Array:
+        with placed(make_placement(ShardingConfig(), jax.devices()[:devices])):
+            return product(x, weights, contracted, jnp.float32)
+
+    found = multiplied(jnp.asarray(x, jnp.float32), jnp.asarray(weights, jnp.float32))
+    np.testing.assert_allclose(found, np.tensordot(x, weights, contracted), atol=1e-5)
+    rounded = product(jnp.asarray(x, jnp.bfloat16), jnp.asarray(weights, jnp.bfloat16), contracted, jnp.float32)
+    assert rounded.dtype == jnp.float32
 
 
 def test_linear_computes_in_the_type_of_its_input() -> None:

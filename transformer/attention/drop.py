@@ -1,10 +1,9 @@
 """Dropout by an explicit key, of attention weights and of whatever a layer gives."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.draws import drawn
+from transformer.attention.draws import half_words
 
 # The rate is realised to 1 part in this many: half the random bits that a float32 draw would take.
 _PARTS = 2**16
@@ -19,7 +18,7 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> 
     if key is None or rate == 0:
         return x
     dropped = min(round(rate * _PARTS), _PARTS - 1)
-    keep = drawn(jax.random.bits, key, x.shape, jnp.uint16) >= dropped
+    keep = half_words(key, x.shape) >= dropped
     return jnp.where(keep, x * (_PARTS / (_PARTS - dropped)), 0).astype(x.dtype)
 
 

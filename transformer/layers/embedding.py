@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.layers.initialisation import Role
+from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
 
 
@@ -23,8 +24,8 @@ class Embedding(Module):
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token with the same table, in at least float32."""
         at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
-        table = self.table[...].astype(x.dtype)
-        return jnp.einsum("...e,ve->...v", x, table, preferred_element_type=at_least_float32)
+        table = jnp.asarray(self.table[...], x.dtype)
+        return product(x, table.T, dtype=at_least_float32)
 
 
 class LearnedPositions(Module):

@@ -9,7 +9,7 @@ from transformer.attention.waves import sinusoidal
 from transformer.axes import place
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.initialisation import Role
-from transformer.layers.linear import Linear
+from transformer.layers.linear import Linear, product
 from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import Positions, TransformerConfig
 
@@ -88,7 +88,7 @@ class TokenEnds(Module):
             logits = self.embedding.logits(x)
         else:
             at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
-            kernel = self.unembedding.kernel[...].astype(x.dtype)
-            logits = jnp.einsum("...e,ev->...v", x, kernel, preferred_element_type=at_least_float32)
+            kernel = jnp.asarray(self.unembedding.kernel[...], x.dtype)
+            logits = product(x, kernel, dtype=at_least_float32)
         logits = logits if self.output_bias is None else self.output_bias(logits)
         return place(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits

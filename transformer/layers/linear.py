@@ -6,10 +6,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer.axes import placement
 from transformer.layers.initialisation import Role
 from transformer.layers.module import Builder, Module
 
 Axes = tuple[tuple[str, int], ...]
+
+
+def product(
+    x: Float[Array, "..."], weights: Float[Array, "..."], contracted: int = 1, dtype: jax.typing.DTypeLike | None = None
+) -> Float[Array, "..."]:
+    """The product x W over the last `contracted` axes of x and the first of W, as `dtype` or the type of x.
+
+    On one device it is the product of two matrices: a compiler for CPUs copies arrays of more axes into other layouts,
+    in the backward pass most of all. Where devices divide the axes, they are kept as they are.
+    """
+    placed = placement()
+    if placed is not None and placed.mesh.size > 1:
+        return jnp.tensordot(x, weights, axes=contracted, preferred_element_type=dtype)
+    kept, new = x.shape[: x.ndim - contracted], weights.shape[contracted:]
+    size = math.prod(weights.shape[:contracted])
+    y = jnp.matmul(x.reshape(-1, size), weights.reshape(size, -1), preferred_element_type=dtype)
+    return y.reshape(*kept, *new)
 
 
 class Linear(Module):
@@ -40,5 +58,5 @@ class Linear(Module):
     def __call__(self, x: Float[Array, "..."], kernel: Float[Array, "..."] | None = None) -> Float[Array, "..."]:
         """Contract the last axes of x with the kernel's first ones; `kernel` stands in for its own (a normed one)."""
         weights = self.kernel[...] if kernel is None else kernel
-        y = jnp.tensordot(x, weights.astype(x.dtype), axes=self.contracted)
+        y = product(x, jnp.asarray(weights, x.dtype), self.contracted)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
