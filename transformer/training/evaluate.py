@@ -1,6 +1,7 @@
 """Evaluations, compiled once and run over all their batches."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,15 +11,49 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.axes import Placement
 from transformer.models.contract import Model
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
+from transformer.training.ahead import Program, shapes_of
 from transformer.training.averages import with_average
 from transformer.training.sharding import shard_batch, traced_on
 from transformer.training.state import TrainState, key_for
 
-Evaluate = Callable[[TrainState], Report]
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
 
 
-def compile_evaluations(model: Model, evaluations: Sequence[Evaluation], placement: Placement) -> list[Evaluate]:
+@dataclasses.dataclass(frozen=True)
+class CompiledEvaluation:
+    """An evaluation with its compiled step: a function from the training state to its report."""
+
+    evaluation: Evaluation
+    step: CompiledStep
+    placement: Placement
+
+    def __call__(self, state: TrainState) -> Report:
+        """Run the step over all batches."""
+        # Optimisers stay out of the compiled program's arguments.
+        state, batches = state.for_looking(), self.evaluation.batches
+        key = key_for(state.key, state.step, self.evaluation.name)
+        results = [
+            jax.device_get(
+                self.step(state, shard_batch(batches[number], self.placement), jax.random.fold_in(key, number))
+            )
+            for number in range(len(batches))
+        ]
+        sums = jax.tree.map(
+            lambda *leaves: np.sum(np.asarray(leaves, np.float64), axis=0), *[sums for sums, _ in results]
+        )
+        rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[rows for _, rows in results])
+        return self.evaluation.finish(sums, rows)
+
+    def programs(self, abstract: TrainState) -> Iterator[Program]:
+        """The step for each batch shape, to be compiled ahead."""
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        for batch in shapes_of(self.evaluation.batches, 0, len(self.evaluation.batches), self.placement):
+            yield Program(self.step, (abstract.for_looking(), batch, key))
+
+
+def compile_evaluations(
+    model: Model, evaluations: Sequence[Evaluation], placement: Placement
+) -> list[CompiledEvaluation]:
     """For each evaluation a function from the training state to its report.
 
     Each batch shape is compiled once, for all evaluations that share a step. Give only those that apply to the model's
@@ -30,9 +65,7 @@ def compile_evaluations(model: Model, evaluations: Sequence[Evaluation], placeme
     for evaluation in evaluations:
         key = (evaluation.step, evaluation.parameters)
         compiled[key] = compiled.get(key) or _compile(model, placement, *key)
-    return [
-        _evaluate(evaluation, compiled[evaluation.step, evaluation.parameters], placement) for evaluation in evaluations
-    ]
+    return [CompiledEvaluation(each, compiled[each.step, each.parameters], placement) for each in evaluations]
 
 
 def view_of(model: Model, state: TrainState, parameters: str = "raw") -> View:
@@ -56,23 +89,3 @@ def _compile(model: Model, placement: Placement, step: EvaluationStep, parameter
 
     # Every process reads the whole results.
     return jax.jit(traced_on(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
-
-
-def _evaluate(evaluation: Evaluation, step: CompiledStep, placement: Placement) -> Evaluate:
-    def evaluate(state: TrainState) -> Report:
-        # Optimisers stay out of the compiled program's arguments.
-        state = state.for_looking()
-        key = key_for(state.key, state.step, evaluation.name)
-        results = [
-            jax.device_get(
-                step(state, shard_batch(evaluation.batches[number], placement), jax.random.fold_in(key, number))
-            )
-            for number in range(len(evaluation.batches))
-        ]
-        sums = jax.tree.map(
-            lambda *leaves: np.sum(np.asarray(leaves, np.float64), axis=0), *[sums for sums, _ in results]
-        )
-        rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[rows for _, rows in results])
-        return evaluation.finish(sums, rows)
-
-    return evaluate

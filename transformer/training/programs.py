@@ -1,13 +1,18 @@
 """The programs of a run beside its training step, and how often each is called."""
 
+from collections.abc import Iterator, Sequence
+
 from transformer.config import RunConfig
 from transformer.costs.chips import peak_flops
 from transformer.maps.store import MapStore
+from transformer.training.ahead import Program, shapes_of
 from transformer.training.assembly import Assembly
-from transformer.training.evaluate import compile_evaluations
+from transformer.training.evaluate import CompiledEvaluation, compile_evaluations
+from transformer.training.experiment import Experiment
 from transformer.training.loop import Cadence, Measured
 from transformer.training.opened import OpenRun
 from transformer.training.probe import Probe, compile_probe
+from transformer.training.step import Step
 
 
 def cadence_of(config: RunConfig) -> Cadence:
@@ -26,6 +31,18 @@ def measured(assembly: Assembly) -> list[Measured]:
     chosen = assembly.evaluations
     compiled = compile_evaluations(assembly.model, chosen, assembly.placement)
     return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(chosen, compiled, strict=True)]
+
+
+def programs_to_compile(
+    experiment: Experiment, assembly: Assembly, step: Step, evaluations: Sequence[Measured], start: int
+) -> Iterator[Program]:
+    """The jitted `step` for each batch shape of the steps behind `start`, and that of each evaluation."""
+    # A source of its own: one keeps its epoch's plan, which two threads must not share.
+    batches = shapes_of(assembly.task.source(experiment.run.seed), start, experiment.run.steps, assembly.placement)
+    yield from (Program(step, (assembly.abstract, batch, False)) for batch in batches)
+    for each in evaluations:
+        if isinstance(each.run, CompiledEvaluation):
+            yield from each.run.programs(assembly.abstract)
 
 
 def probe_of(assembly: Assembly, opened_run: OpenRun) -> Probe:

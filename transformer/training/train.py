@@ -10,6 +10,7 @@ from transformer.models.contract import count_parameters
 from transformer.runs.directory import RunDirectory
 from transformer.runs.processes import primary
 from transformer.storage import storage_of
+from transformer.training.ahead import compiled_ahead
 from transformer.training.assembly import Assembly, compile_step, count_flops
 from transformer.training.experiment import Experiment, config_hash
 from transformer.training.initialise_from import begin
@@ -18,7 +19,7 @@ from transformer.training.meter import Meter
 from transformer.training.opened import OpenRun, opened
 from transformer.training.preflight import left_out
 from transformer.training.profile import Profiled
-from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
+from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of, programs_to_compile
 from transformer.training.sharding import on_host_batches
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
@@ -50,24 +51,26 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink:
 def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: bool, also: Sink | None) -> None:
     experiment, directory, checkpoints = opened_run
     config = experiment.run
-    plan, probe = probe_of(assembly, opened_run)
-    sink = open_sinks(directory, plan, config_hash(experiment), steps=config.steps, start=int(state.step))
+    start, (plan, probe) = int(state.step), probe_of(assembly, opened_run)
+    sink = open_sinks(directory, plan, config_hash(experiment), steps=config.steps, start=start)
     if primary():
         sink = Sinks(sink, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
-    step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
+    compiled, evaluations = compile_step(experiment, assembly), measured(assembly)
+    step = on_host_batches(compiled, assembly.placement)
     traces = contextlib.ExitStack()
     if profile:
         # Traces are written to a disk alone.
         folder = directory.path / "profile"
         step = Profiled(step, traces.enter_context(storage_of(folder).stage(folder)))
-    with closed_with_the_run(traces), closed_with_the_run(sink):
+    programs = programs_to_compile(experiment, assembly, compiled, evaluations, start)
+    with closed_with_the_run(traces), closed_with_the_run(sink), compiled_ahead(programs):
         run(
             state,
             step,
             assembly.task.source(config.seed),
             steps=config.steps,
             cadence=cadence_of(config),
-            evaluations=measured(assembly),
+            evaluations=evaluations,
             probe=probe,
             save=lambda state: checkpoints.save(int(state.step), state, {}),
             sink=sink,
