@@ -27,6 +27,22 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
     )
 
 
+def _lstm(width: int, rows: int, length: int) -> Benchmark:
+    """The gradient of an LSTM layer, in float32 on a CPU."""
+    settings = {"width": width, "rows": rows, "length": length, "warmup": 3, "steps": 50, "seed": 0}
+    return Benchmark(
+        f"forward and backward pass of an LSTM of {width} over {rows} rows of {length} steps",
+        {
+            "headwise": Program(("-m", "transformer.benchmarks.programs.lstm_step"), settings),
+            "PyTorch eager": Program(
+                ("experiments/peers/torch_lstm.py",), {**settings, "threads": 2}, Interpreter.PEERS
+            ),
+        },
+        units=rows * length,
+        unit="steps of a row",
+    )
+
+
 def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Callable[[Mapping[str, Any]], Benchmark]:
     """What a part of a run adds to its bare step, for the values of an experiment."""
 
@@ -50,6 +66,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         model={"unroll": 6},
         **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
     ),
+    "lstm": _lstm(width=256, rows=32, length=64),
     "compile": Benchmark(
         "compiling the training step of a decoder of 24 layers, width 256",
         {
@@ -72,8 +89,16 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
 }
 
+
+def _first_step(config: Mapping[str, Any]) -> Benchmark:
+    program = Program(("-m", "transformer.benchmarks.programs.first_step"), {"config": config})
+    description = f"from the start of a process to the end of the first step, {config['name']}"
+    return Benchmark(description, {"first_step": program}, 1, "steps")
+
+
 # Those of an experiment.
 OF_A_CONFIG: Mapping[str, Callable[[Mapping[str, Any]], Benchmark]] = {
+    "first_step": _first_step,
     "loop": _overhead("loop", "the loop, and the making of its batches, beside bare steps", steps=30, units=30),
     "capture": _overhead("capture", "a step with 8 rows and all statistics of every head captured", steps=30),
     "maps": _overhead("maps", "a step's share of a whole run, with and without maps", steps=30),

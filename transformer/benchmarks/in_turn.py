@@ -52,7 +52,8 @@ def run_in_turn(
         for name, program in benchmark.programs.items()
         if peers is not None or program.interpreter is Interpreter.OWN
     }
-    times: dict[str, list[float]] = {}
+    # By program and row, in the order of the table, whichever round begins with whom.
+    times: dict[str, dict[str, list[float]]] = {name: {} for name in programs}
     facts: dict[str, Mapping[str, Any]] = {}
     names = list(programs)
     for number in range(rounds):
@@ -62,11 +63,11 @@ def run_in_turn(
             found = _run(name, programs[name], peers)
             seconds = found.pop("seconds")
             for row, measured in (seconds if isinstance(seconds, dict) else {name: seconds}).items():
-                times.setdefault(row, []).append(statistics.median(measured))
+                times[name].setdefault(row, []).append(statistics.median(measured))
             facts[name] = found
-    # In the order of the table, whichever round began with whom.
-    ordered = [row for row in dict.fromkeys([*names, *times]) if row in times]
-    rows = tuple(_row(name, times[name], times[ordered[0]]) for name in ordered)
+    rounds_of = {row: seconds for of_program in times.values() for row, seconds in of_program.items()}
+    first = next(iter(rounds_of.values()))
+    rows = tuple(_row(name, seconds, first) for name, seconds in rounds_of.items())
     return Result(rows, facts, tuple(name for name in benchmark.programs if name not in programs))
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from transformer.attention.blocks import Initializer
 from transformer.layers.initialisation import RecurrentInitialisation, Role
+from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
 
 
@@ -85,13 +86,13 @@ class RecurrentCell(Module):
 
     def project(self, x: Float[Array, "*B I"]) -> Float[Array, "*B G F"]:
         """W x + b of every gate, for as many steps at once as x has: nothing in it waits for a state."""
-        return jnp.tensordot(x, self.kernel[...].astype(x.dtype), axes=1) + self.bias[...].astype(x.dtype)
+        return product(x, jnp.asarray(self.kernel[...], x.dtype)) + self.bias[...].astype(x.dtype)
 
     def weights(self, dtype: jnp.dtype) -> RecurrentWeights:
         """What `advance` reads, in the type that it computes in."""
         bias = self.candidate_bias
         return RecurrentWeights(
-            self.recurrent_kernel[...].astype(dtype), None if bias is None else bias[...].astype(dtype)
+            jnp.asarray(self.recurrent_kernel[...], dtype), None if bias is None else bias[...].astype(dtype)
         )
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
@@ -113,12 +114,12 @@ def advance(
         case Cell.VANILLA:
             return CellState(jnp.tanh(projected_RxGxF[:, 0] + hidden_RxF @ kernel_FxGxF[:, 0]))
         case Cell.GRU_RESET_BEFORE:
-            both_Rx2xF = projected_RxGxF[:, :2] + jnp.tensordot(hidden_RxF, kernel_FxGxF[:, :2], axes=1)
+            both_Rx2xF = projected_RxGxF[:, :2] + product(hidden_RxF, kernel_FxGxF[:, :2])
             reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(both_Rx2xF), axis=1)
             candidate_RxF = jnp.tanh(projected_RxGxF[:, 2] + (reset_RxF * hidden_RxF) @ kernel_FxGxF[:, 2])
             return CellState((1 - update_RxF) * candidate_RxF + update_RxF * hidden_RxF)
         case Cell.GRU_RESET_AFTER:
-            of_state_RxGxF = jnp.tensordot(hidden_RxF, kernel_FxGxF, axes=1)
+            of_state_RxGxF = product(hidden_RxF, kernel_FxGxF)
             both_Rx2xF = projected_RxGxF[:, :2] + of_state_RxGxF[:, :2]
             reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(both_Rx2xF), axis=1)
             assert weights.candidate_bias_F is not None
@@ -126,7 +127,7 @@ def advance(
             candidate_RxF = jnp.tanh(projected_RxGxF[:, 2] + reset_RxF * read_RxF)
             return CellState((1 - update_RxF) * candidate_RxF + update_RxF * hidden_RxF)
         case Cell.LSTM:
-            sums_RxGxF = projected_RxGxF + jnp.tensordot(hidden_RxF, kernel_FxGxF, axes=1)
+            sums_RxGxF = projected_RxGxF + product(hidden_RxF, kernel_FxGxF)
             input_RxF, forget_RxF, candidate_RxF, output_RxF = jnp.unstack(sums_RxGxF, axis=1)
             assert state.memory is not None
             kept_RxF = jax.nn.sigmoid(forget_RxF) * state.memory

@@ -1,0 +1,54 @@
+"""How long a command of an experiment takes to its first step: `python -m ... .first_step SETTINGS`.
+
+SETTINGS: `config`, the values of an experiment. It is begun in two fresh processes that share a folder of compiled
+programs, empty for the first; each counts from its own beginning, the imports included.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """The seconds from the start of a process to the end of its first step, cold and warm."""
+    with tempfile.TemporaryDirectory() as folder:
+        cold, warm = _begun(settings, folder), _begun(settings, folder)
+    rows = {"nothing compiled": [cold.pop("seconds")], "found compiled": [warm.pop("seconds")]}
+    return {"seconds": rows, **cold}
+
+
+def _begun(settings: dict[str, Any], folder: str) -> dict[str, Any]:
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    words = [sys.executable, "-m", __spec__.name, json.dumps({**settings, "began": time.time()})]
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError((ended.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    return json.loads(ended.stdout.strip().splitlines()[-1])
+
+
+def _begin(settings: dict[str, Any]) -> dict[str, Any]:
+    """One step of the run, in this process."""
+    import jax
+
+    from transformer.training.assembly import assemble, compile_step
+    from transformer.training.experiment import resolve
+    from transformer.training.sharding import on_host_batches
+
+    experiment = resolve(settings["config"])
+    with tempfile.TemporaryDirectory() as folder:
+        assembly = assemble(experiment, Path(folder))
+        state = assembly.initialise(jax.random.key(experiment.run.seed))
+        step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
+        jax.block_until_ready(step(state, assembly.task.source(experiment.run.seed)[0]))
+    return {"seconds": time.time() - settings["began"]}
+
+
+if __name__ == "__main__":
+    from transformer.benchmarks.programs.process import measured
+
+    measured(lambda settings: _begin(settings) if "began" in settings else measure(settings))

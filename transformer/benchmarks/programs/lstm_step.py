@@ -1,0 +1,38 @@
+"""The gradient of an LSTM layer over a sequence, timed call by call.
+
+`python -m transformer.benchmarks.programs.lstm_step SETTINGS`: `width`, `rows`, `length`, `warmup`, `steps`, `seed`.
+"""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer.benchmarks.programs.process import measured
+from transformer.layers.module import Functional
+from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """The seconds of each gradient behind `warmup` of them, with respect to the parameters and the inputs."""
+    width, shape = settings["width"], (settings["rows"], settings["length"], settings["width"])
+    config = RecurrentConfig(width=width)
+    layer = Functional(lambda builder: RecurrentLayer(config, width, builder=builder))
+    of_inputs, of_params = jax.random.split(jax.random.key(settings["seed"]))
+    x_BxTxI, params = jax.random.normal(of_inputs, shape), layer.init(of_params)
+
+    def loss(params: Any, x_BxTxI: jax.Array) -> jax.Array:
+        outputs_BxTxF, _ = layer.bind(params)(x_BxTxI)
+        return jnp.square(outputs_BxTxF).mean()
+
+    gradient, seconds = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))), []
+    for _ in range(settings["warmup"] + settings["steps"]):
+        began = time.perf_counter()
+        jax.block_until_ready(gradient(params, x_BxTxI))
+        seconds.append(time.perf_counter() - began)
+    return {"seconds": seconds[settings["warmup"] :], "first": seconds[0]}
+
+
+if __name__ == "__main__":
+    measured(measure)
