@@ -10,7 +10,7 @@ import pytest
 
 from transformer.benchmarks.catalogue import BENCHMARKS
 from transformer.benchmarks.contract import Benchmark, Interpreter, Program
-from transformer.benchmarks.in_turn import run_in_turn
+from transformer.benchmarks.in_turn import Result, Row, run_in_turn
 from transformer.benchmarks.report import record, table
 from transformer.config import UserError
 
@@ -60,6 +60,13 @@ def test_one_process_may_measure_several_rows(fake: Any) -> None:
     programs = {"loop": fake("loop", {"bare": [1.0, 1.0], "loop": [1.5, 1.1]})}
     bare, looped = run_in_turn(Benchmark("loop", programs, 1, "steps"), 1, None).rows
     assert (bare.name, looped.name, looped.ratio) == ("bare", "loop", 1.3)
+
+
+def test_the_table_says_the_rates_of_what_a_program_counts() -> None:
+    row = Row("product", (0.5,), 0.5, 1.0, 1.0, 1.0)
+    counted = {"product": {"operations": 4e9, "bytes": 1e9}}
+    shown = table(Benchmark("parts", {}, 1, "steps"), Result((row,), {"parts": {"work": counted}}, ()))
+    assert shown.endswith("8 Gflop/s  2.0 GB/s")
 
 
 def test_without_peers_theirs_are_left_out_and_said_to_be(fake: Any, tmp_path: Path) -> None:

@@ -9,6 +9,11 @@ OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead")
 DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
 LINEN, TORCH = ("experiments/peers/linen_decoder.py",), ("experiments/peers/torch_decoder.py",)
 
+DECODER_10M: Mapping[str, Any] = {
+    **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
+    "model": {"unroll": 6},
+}
+
 
 def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: Any) -> Benchmark:
     """A training step of one decoder, in float32 and on a CPU unless `sizes` say otherwise."""
@@ -63,8 +68,18 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "decoder_10m": _decoder(
         "training step of a decoder of 6 layers, width 384, context 256, batch 8, vocabulary 8,192",
-        model={"unroll": 6},
-        **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
+        **DECODER_10M,
+    ),
+    "parts": Benchmark(
+        "the parts of the training step of decoder_10m, each compiled with its gradient, for all layers together",
+        {
+            "parts": Program(
+                ("-m", "transformer.benchmarks.programs.parts"),
+                {"dtype": "float32", "warmup": 2, "steps": 5, "seed": 0, **DECODER_10M},
+            )
+        },
+        units=1,
+        unit="steps",
     ),
     "lstm": _lstm(width=256, rows=32, length=64),
     "compile": Benchmark(

@@ -3,18 +3,23 @@
 import json
 import os
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from transformer.benchmarks.contract import Benchmark
-from transformer.benchmarks.in_turn import Result
+from transformer.benchmarks.in_turn import Result, Row
 
 
 def table(benchmark: Benchmark, result: Result) -> str:
-    """A row a program: its median time, how much it makes a second, and its time in ratio to the first row's."""
+    """A row a program: its median time, how much it makes a second, and its time in ratio to the first row's.
+
+    Beside them the rates of the operations and bytes that a program says its rows take.
+    """
     first = result.rows[0].name
     width = max(len(row.name) for row in result.rows)
+    work = {name: each for facts in result.facts.values() for name, each in facts.get("work", {}).items()}
     lines = [
         f"{benchmark.description} ({processor()})",
         f"{'':<{width}}  {'ms':>9}  {benchmark.unit + ' a second':>18}  time over {first} (least to most, by round)",
@@ -22,10 +27,17 @@ def table(benchmark: Benchmark, result: Result) -> str:
     for row in result.rows:
         lines.append(
             f"{row.name:<{width}}  {1e3 * row.seconds:>9.2f}  {benchmark.units / row.seconds:>18,.0f}  "
-            f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f})"
+            f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f}){_rates(row, work)}"
         )
     lines += [f"{name}: not measured, it needs --peers=PYTHON" for name in result.left_out]
     return "\n".join(lines)
+
+
+def _rates(row: Row, work: Mapping[str, Mapping[str, float]]) -> str:
+    if row.name not in work:
+        return ""
+    operations, moved = (work[row.name][kind] / row.seconds / 1e9 for kind in ("operations", "bytes"))
+    return f"  {operations:.0f} Gflop/s  {moved:.1f} GB/s"
 
 
 def record(name: str, benchmark: Benchmark, result: Result, folder: Path) -> Path:

@@ -1,0 +1,118 @@
+"""Where a decoder's step spends its time, part by part, beside what the machine can do.
+
+`python -m transformer.benchmarks.programs.parts SETTINGS`; SETTINGS are those of decoder_step. Each part is compiled by
+itself with its gradient, and timed for all layers together; a product of two large matrices and a copy, timed in turn
+with the parts, are the machine's own rates.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from transformer.attention.masks import Mask
+from transformer.benchmarks.programs.decoder_step import OPTIMIZER, stepping
+from transformer.benchmarks.programs.process import measured
+from transformer.layers.attention import MultiHeadAttention
+from transformer.layers.embedding import Embedding
+from transformer.layers.feed_forward import Activation, FeedForward
+from transformer.layers.module import Functional
+from transformer.layers.norm import LayerNorm
+from transformer.layers.transformer_config import TransformerConfig
+from transformer.tasks.losses import token_loss
+from transformer.training.optimizer import hyper_of, make_optimizer
+
+SIDE, COPIED = 2048, 2**24  # of the square matrices; floats
+
+
+class Part(NamedTuple):
+    """A function with its arguments, and how often a step does the like."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    times: int
+
+
+def parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[str, Part]]:
+    """The parts of a step by name, the machine's own rates first."""
+    rows, context, width, layers = (settings[name] for name in ("rows", "context", "width", "layers"))
+    square = jax.random.normal(key, (SIDE, SIDE))
+    yield "machine: product of matrices", Part(jnp.matmul, (square, square), 1)
+    yield "machine: copy", Part(lambda x: x + 1, (jnp.zeros(COPIED),), 1)
+    config = TransformerConfig(
+        width=width, heads=settings["heads"], feed_forward=settings["feed_forward"], max_length=context
+    )
+    tokens_BxT = jax.random.randint(key, (rows, context), 0, settings["vocabulary"])
+    x_BxTxE = jax.random.normal(key, (rows, context, width))
+
+    def attention(module: MultiHeadAttention, x_BxTxE: jax.Array) -> jax.Array:
+        return module(x_BxTxE, x_BxTxE, mask=Mask(causal=True))[0]
+
+    def head(module: Embedding, x_BxTxE: jax.Array) -> jax.Array:
+        every_BxT = jnp.ones((rows, context), bool)
+        return token_loss(module.logits(x_BxTxE), tokens_BxT, every_BxT, 0.0).smoothed
+
+    def embedding(module: Embedding, x_BxTxE: jax.Array) -> jax.Array:
+        return module(tokens_BxT, x_BxTxE.dtype) * x_BxTxE
+
+    feed_forward = functools.partial(FeedForward, width, config.feed_forward, activation=Activation.GELU_TANH)
+    table = functools.partial(Embedding, settings["vocabulary"], width)
+    for name, times, make, call in (
+        ("attention", layers, lambda b: MultiHeadAttention(config, cross=False, builder=b), attention),
+        ("feed-forward layers", layers, lambda b: feed_forward(bias=True, builder=b), lambda module, x: module(x)),
+        ("norms", 2 * layers + 1, lambda b: LayerNorm(width, builder=b), lambda module, x: module(x)),
+        ("embedding", 1, lambda b: table(builder=b), embedding),
+        ("vocabulary head and loss", 1, lambda b: table(builder=b), head),
+    ):
+        yield name, _with_gradient(Functional(make), call, key, x_BxTxE, times)
+
+
+def _with_gradient(module: Functional, call: Callable, key: jax.Array, x_BxTxE: jax.Array, times: int) -> Part:
+    def scalar(params: Any, x_BxTxE: jax.Array) -> jax.Array:
+        y = call(module.bind(params), x_BxTxE)
+        return jnp.vdot(y, x_BxTxE) if y.ndim else y
+
+    return Part(jax.value_and_grad(scalar, argnums=(0, 1)), (module.init(key), x_BxTxE), times)
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """The seconds that each part takes of a step, and the operations and bytes of it that the compiler counts."""
+    key = jax.random.key(settings["seed"])
+    begin, step, source = stepping(settings)
+    state, batch = begin(key), jax.device_put(source[0])
+    # A copy: the step consumes its state.
+    optimizer, params = make_optimizer(OPTIMIZER, steps=1000), jax.tree.map(jnp.copy, state.variables.params)
+    hyper = hyper_of(OPTIMIZER)
+    whole: dict[str, Part] = {
+        **dict(parts(settings, key)),
+        "optimiser": Part(
+            lambda params, moments: optimizer.update(params, moments, params, hyper),
+            (params, optimizer.init(params)),
+            1,
+        ),
+    }
+    compiled = {name: jax.jit(part.function).lower(*part.arguments).compile() for name, part in whole.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in [*whole, "whole step"]}
+    for _ in range(settings["warmup"] + settings["steps"]):
+        for name, part in whole.items():
+            began = time.perf_counter()
+            jax.block_until_ready(compiled[name](*part.arguments))
+            seconds[name].append(part.times * (time.perf_counter() - began))
+        began = time.perf_counter()
+        state, _ = jax.block_until_ready(step(state, batch))
+        seconds["whole step"].append(time.perf_counter() - began)
+    work = {name: _work(compiled[name], part.times) for name, part in whole.items()}
+    work["whole step"] = _work(step.lower(state, batch).compile(), 1)
+    return {"seconds": {name: each[settings["warmup"] :] for name, each in seconds.items()}, "work": work}
+
+
+def _work(compiled: Any, times: int) -> dict[str, float]:
+    counted = compiled.cost_analysis()
+    return {"operations": times * counted["flops"], "bytes": times * counted["bytes accessed"]}
+
+
+if __name__ == "__main__":
+    measured(measure)
