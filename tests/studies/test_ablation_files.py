@@ -68,6 +68,7 @@ def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: P
     assert sorted(cells) == [(arm, seed) for arm in ("post", "pre") for seed in (1, 2, 3)]
     for seed in (1, 2, 3):
         assert cells["post", seed]["reported"] > 2.3, cells["post", seed]
-        assert cells["pre", seed]["reported"] < 0.2, cells["pre", seed]
-    runs = {arm["name"]: arm["runs"] for arm in result["arms"]}
-    assert (runs["post"]["diverged"], runs["pre"]["diverged"]) == (3, 0)
+    arms = {arm["name"]: arm for arm in result["arms"]}
+    # The study's target is a validation loss of 0.1. A constant rate of 3e-3 may lose it again behind that.
+    assert {name: arm["to_target"]["reached"] for name, arm in arms.items()} == {"post": 0, "pre": 3}
+    assert {name: arm["runs"]["diverged"] for name, arm in arms.items()} == {"post": 3, "pre": 0}
