@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.drop import dropout
 from transformer.attention.masks import Mask
 from transformer.axes import placed
-from transformer.layers.attention import MultiHeadAttention, fill_ring, slot_positions, write_slot
+from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.linear import Linear, product
@@ -230,27 +230,6 @@ def test_multi_head_attention_is_the_oracles(changes: dict[str, Any], biased: bo
     expected, maps = oracle.multi_head(weights, x, memory, {"key_lengths": lengths})
     close(output, expected)
     close(captured.weights, maps)
-
-
-def test_a_ring_is_written_at_each_rows_own_slot_and_nowhere_else() -> None:
-    ring, new = random(3, 5, 2, 4), random(3, 1, 2, 4, seed=2)
-    expected = ring.copy()
-    for row, slot in enumerate((4, 0, 2)):
-        expected[row, slot] = new[row, 0]
-    written = write_slot(jnp.asarray(ring), jnp.asarray(new), jnp.array([4, 10, 7]))
-    np.testing.assert_array_equal(written, expected)
-
-
-@pytest.mark.parametrize("slots", [1, 3, 7])
-def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) -> None:
-    values, last = random(4, 7, 1, 2), [6, 0, 3, -1]
-    expected, held = np.zeros((4, slots, 1, 2), np.float32), np.full((4, slots), -1)
-    for row, newest in enumerate(last):
-        for position in range(newest + 1):
-            expected[row, position % slots] = values[row, position]
-            held[row, position % slots] = position
-    np.testing.assert_array_equal(fill_ring(jnp.asarray(values), jnp.array(last), slots), expected)
-    np.testing.assert_array_equal(np.maximum(slot_positions(jnp.array(last), slots), -1), held)
 
 
 def sub_layer(x: Any) -> Any:

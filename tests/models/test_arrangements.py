@@ -181,11 +181,13 @@ def test_the_cover_has_every_value_in_every_family_and_most_pairs() -> None:
 def test_cross_attentions_keys_are_computed_once_and_never_tiled() -> None:
     model, config = build("encoder_decoder", kv_heads=2, windows=(0, 3), decoder_layers=4)
     shapes = jax.eval_shape(lambda v: model.init_cache(v, {"source": SOURCE}, beams=3, length=8)[0], lively(model))
-    examples, rows = len(SOURCE), 3 * len(SOURCE)
+    examples = len(SOURCE)
+    assert len(shapes.examples["memory"]) == 4
     for keys, values in shapes.examples["memory"]:
-        assert keys.shape == values.shape == (2, examples, SOURCE.shape[1], 2, config.depth)
-    # A layer that sees all keeps every position, one of window 3 four of them.
-    assert [keys.shape for keys, _ in shapes.layers] == [(2, rows, 8, 2, 3), (2, rows, 4, 2, 3)]
+        assert keys.shape == values.shape == (examples, SOURCE.shape[1], 2, config.depth)
+    # A layer that sees all keeps every position, one of window 3 four of them; beams share what they wrote.
+    rings = [(examples, 2, 3, 8, 3), (examples, 2, 3, 4, 3)] * 2
+    assert [keys.shape for keys, _ in shapes.examples["rings"]] == rings
 
 
 @pytest.mark.parametrize("family", list(SITES))

@@ -7,6 +7,8 @@ from transformer.benchmarks.contract import Benchmark, Interpreter, Program
 
 OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead")
 DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
+DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("decode", "beam"))
+HUGGING_FACE = ("experiments/peers/torch_generate.py",)
 LINEN, TORCH = ("experiments/peers/linen_decoder.py",), ("experiments/peers/torch_decoder.py",)
 
 DECODER_10M: Mapping[str, Any] = {
@@ -48,6 +50,21 @@ def _lstm(width: int, rows: int, length: int) -> Benchmark:
     )
 
 
+def _decode(description: str, **sizes: Any) -> Benchmark:
+    """A greedily generated token behind a short prompt, the prompt's share included, in float32 on a CPU."""
+    settings = {"dtype": "float32", "device": "cpu", "repeats": 3, "seed": 0, **sizes}
+    return Benchmark(
+        description,
+        {
+            "headwise": Program(DECODE, {**settings, "cache": True}),
+            "without a cache": Program(DECODE, {**settings, "cache": False, "padded": 32, "repeats": 1}),
+            "Hugging Face generate": Program(HUGGING_FACE, {**settings, "threads": 2, "repeats": 1}, Interpreter.PEERS),
+        },
+        units=settings["rows"],
+        unit="tokens",
+    )
+
+
 def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Callable[[Mapping[str, Any]], Benchmark]:
     """What a part of a run adds to its bare step, for the values of an experiment."""
 
@@ -76,6 +93,24 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             "parts": Program(
                 ("-m", "transformer.benchmarks.programs.parts"),
                 {"dtype": "float32", "warmup": 2, "steps": 5, "seed": 0, **DECODER_10M},
+            )
+        },
+        units=1,
+        unit="steps",
+    ),
+    "decode": _decode(
+        "a token of 256 by a decoder of GPT-2's shapes, batch 1, greedy",
+        **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 1},
+        **{"vocabulary": 50257, "prompt": 8, "tokens": 256},
+    ),
+    "beam": Benchmark(
+        "a step of beam search, 4 beams of 2 examples, beside 8 greedy rows: 6 layers, width 384, vocabulary 8,192",
+        {
+            "beam": Program(
+                BEAM,
+                {"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 512, "rows": 8}
+                | {"vocabulary": 8192, "beams": 4, "prompt": 8, "tokens": 128, "repeats": 5}
+                | {"dtype": "float32", "seed": 0},
             )
         },
         units=1,

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.decode.constraints import Constraints, Prompt
-from transformer.models.contract import Cache, Inputs, Model, Variables
+from transformer.models.contract import Inputs, Model, Variables
 
 # The number of the model's stream within a rollout's key; choosers draw from others.
 _MODEL_STREAM = 2**32 - 1
@@ -117,10 +117,9 @@ def generate(
         log_probability_RxV = jax.nn.log_softmax(logits_RxV)
         state, tokens_R, parents_R = chooser.choose(state, log_probability_RxV, ends_RxV, step, tokens)
         if parents_R is not None:
-            cache = Cache(
-                jax.tree.map(lambda leaf: leaf[:, parents_R], cache.layers),
-                jax.tree.map(lambda leaf: leaf[parents_R], cache.rows),
-                cache.examples,
+            cache = cache._replace(
+                layers=jax.tree.map(lambda leaf: leaf[:, parents_R], cache.layers),
+                rows=jax.tree.map(lambda leaf: leaf[parents_R], cache.rows),
             )
             said = jax.tree.map(lambda leaf: leaf[parents_R], said)
         return step + 1, tokens_R, cache, limits.advance(said, tokens_R), state

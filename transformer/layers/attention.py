@@ -19,12 +19,11 @@ from transformer.layers.attention_parameters import TrainedPositions, TrainedSco
 from transformer.layers.initialisation import Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
+from transformer.layers.rings import KeysAndValues, own, read_rings, slot_positions, write_slot, writers
 from transformer.layers.transformer_config import Biases, Cross, Positions, TransformerConfig
 
 # The name by which a rematerialisation policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"
-
-KeysAndValues = tuple[Float[Array, "B K G D"], Float[Array, "B K G D"]]
 
 
 class MultiHeadAttention(Module):
@@ -110,36 +109,46 @@ class MultiHeadAttention(Module):
     def step(
         self,
         x_Rx1xE: Float[Array, "R 1 E"],
-        cache: KeysAndValues,
+        rings: KeysAndValues,
         position_R: Int[Array, " R"],
         *,
         window: int,
+        ancestors_RxT: Int[Array, "R T"],
         table: PositionScheme | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, Captured | None]:
-        """Attend from each row's new position to its past: the output, the cache with the new key and value, the maps.
+        """Attend from each row's new position to its past: the output, the rings with the new key and value, the maps.
 
-        The cache is a ring: position p lies at slot p mod its length (`cache_length`), and a map's keys are its slots.
+        A map's keys are the slots of `transformer.layers.rings`.
         """
         new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
-        grown = jax.tree.map(lambda held, added: write_slot(held, added, position_R), cache, new)
+        # Behind the barrier a ring is one array for the read and for the next step: else each has a copy of its own.
+        grown = jax.lax.optimization_barrier(
+            jax.tree.map(lambda held, added: write_slot(held, added, position_R), rings, new)
+        )
+        held_RxK = slot_positions(position_R, grown[0].shape[3])
+        writer_RxK = writers(ancestors_RxT, held_RxK)
         if self.indexed:
             mask = Mask(causal=True, window=(window, 0) if window else None, query_offset=position_R)
-            output, captured = self.read(x_Rx1xE, *grown, mask=mask, table=table, capture=capture)
+            held = (own(ring, writer_RxK) for ring in grown)
+            output, captured = self.read(x_Rx1xE, *held, mask=mask, table=table, capture=capture)
             return output, grown, captured
-        held_RxK = slot_positions(position_R, grown[0].shape[1])
         seen_RxK = held_RxK >= 0
         if window:
             seen_RxK &= position_R[:, None] - held_RxK <= window
         scheme, at_Rx1 = self._scheme(table, x_Rx1xE.dtype), position_R[:, None]
         queries_Rx1xHxD = scheme.query(self.query(x_Rx1xE), at_Rx1)
         heads, wide = queries_Rx1xHxD.shape[2], jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
+        bias = scheme.bias(at_Rx1, held_RxK[:, None], heads, wide)
+        spec = dataclasses.replace(self.spec, position=Position.NONE)
+        if SCORES[spec.score].dot and capture is None:
+            return self.output(read_rings(queries_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)), grown, None
         output, attended = attend(
             queries_Rx1xHxD,
-            *grown,
-            spec=dataclasses.replace(self.spec, position=Position.NONE),
+            *(own(ring, writer_RxK) for ring in grown),
+            spec=spec,
             mask=Mask(allowed=seen_RxK[:, None, None]),
-            bias=scheme.bias(at_Rx1, held_RxK[:, None], heads, wide),
+            bias=bias,
             params=Parameters(score=self.score(x_Rx1xE.dtype)),
             capture=capture,
         )
@@ -151,25 +160,3 @@ class MultiHeadAttention(Module):
 
     def _scheme(self, table: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme:
         return scheme_of(self.spec.position, self.relative(table, dtype))
-
-
-def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"]:
-    """The position that each slot of a ring holds when `position` is the newest; negative where it is still empty."""
-    return position_R[:, None] - (position_R[:, None] - jnp.arange(slots)) % slots
-
-
-def write_slot(
-    ring_RxKxGxD: Float[Array, "R K G D"], new_Rx1xGxD: Float[Array, "R 1 G D"], position_R: Int[Array, " R"]
-) -> Float[Array, "R K G D"]:
-    """The ring with each row's new key or value at the slot of its position."""
-    slots = ring_RxKxGxD.shape[1]
-    here_RxK = jnp.arange(slots)[None] == (position_R % slots)[:, None]
-    return jnp.where(here_RxK[:, :, None, None], new_Rx1xGxD, ring_RxKxGxD)
-
-
-def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"], slots: int) -> Float[Array, "B K G D"]:
-    """A ring of `slots` that holds the values at positions up to each row's `last`."""
-    held_BxK = slot_positions(last_B, slots)
-    index = jnp.clip(held_BxK, 0, values_BxPxGxD.shape[1] - 1)[:, :, None, None]
-    picked = jnp.take_along_axis(values_BxPxGxD, index, axis=1)
-    return jnp.where((held_BxK >= 0)[:, :, None, None], picked, 0)

@@ -1,6 +1,6 @@
 """The Transformer's block, and running a stack of them: whole sequences, prefilled caches, one position at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,12 +11,13 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.axes import place
-from transformer.layers.attention import OUTPUT_NAME, KeysAndValues, MultiHeadAttention, fill_ring
+from transformer.layers.attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.module import Builder, Module, scan
+from transformer.layers.module import Builder, Module, Params, layer_of, scan
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
+from transformer.layers.rings import KeysAndValues, fill_ring
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
 
 # Where the vectors between layers lie.
@@ -108,7 +109,7 @@ class Block(Module):
         length: int,
         table: PositionScheme | None = None,
     ) -> tuple[Float[Array, "B P E"], KeysAndValues]:
-        """One layer over prompts, and its cache of `length` positions, filled up to each prompt's `last` position."""
+        """One layer over prompts, and what its rings for `length` positions hold up to each prompt's `last` one."""
 
         def attend(x: Array, key: None) -> tuple[Array, KeysAndValues]:
             projected = self.attention.keys_and_values(x)
@@ -124,18 +125,25 @@ class Block(Module):
         self,
         x_RxE: Float[Array, "R E"],
         layer: Layer,
-        cache: KeysAndValues,
+        rings: KeysAndValues,
         position_R: Int[Array, " R"],
         *,
+        ancestors_RxT: Int[Array, "R T"],
         table: PositionScheme | None = None,
         memory: Memory | None = None,
         capture: tuple[Capture | None, Capture | None] = (None, None),
     ) -> tuple[Float[Array, "R E"], KeysAndValues, tuple[Captured | None, Captured | None]]:
-        """One layer over one new position of every row: the output, the grown cache, the maps of both attentions."""
+        """One layer over one new position of every row: the output, the grown rings, the maps of both attentions."""
 
         def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, Captured | None]]:
             output, grown, captured = self.attention.step(
-                x_Rx1xE, cache, position_R, window=layer.window, table=table, capture=capture[0]
+                x_Rx1xE,
+                rings,
+                position_R,
+                window=layer.window,
+                ancestors_RxT=ancestors_RxT,
+                table=table,
+                capture=capture[0],
             )
             return output, (grown, captured)
 
@@ -208,9 +216,36 @@ def run_layers(
     )
 
 
+def step_layers(
+    stacked: Module,
+    config: TransformerConfig,
+    params: tuple[Params, ...],
+    function: Callable[[Any, Array, Layer, Any], tuple[Array, Any]],
+    x: Array,
+    inputs: Sequence[Any],
+) -> tuple[Array, tuple[Any, ...]]:
+    """Run the function of `run_layers` over layers in line, each with its parameters and its own input.
+
+    A loop over layers would copy each layer's parameters and caches out of their stacks, and back: more than a step
+    of decoding reads.
+    """
+    outputs = []
+    for number, (of_layer, given) in enumerate(zip(params, inputs, strict=True)):
+        layer = Layer(config.period[number % len(config.period)], Drops(config.dropout, 0.0), None)
+        x, output = function(layer_of(stacked, of_layer), x, layer, given)
+        outputs.append(output)
+    return x, tuple(outputs)
+
+
 def by_layer(outputs: tuple[Any, ...]) -> Any:
     """Outputs of `run_layers` that are alike in all layers of a period, with one leading axis of layers."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:]), *outputs)
+
+
+def each_layer(outputs: tuple[Any, ...]) -> list[Any]:
+    """Outputs of `run_layers`, one tree for each layer."""
+    periods = len(jax.tree.leaves(outputs)[0])
+    return [jax.tree.map(lambda leaf: leaf[number], output) for number in range(periods) for output in outputs]  # noqa: B023
 
 
 def windowed(mask: Mask, window: int) -> Mask:

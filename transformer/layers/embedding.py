@@ -24,8 +24,11 @@ class Embedding(Module):
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token with the same table, in at least float32."""
         at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
-        table = jnp.asarray(self.table[...], x.dtype)
-        return product(x, table.T, dtype=at_least_float32)
+        return product(x, self.scoring(x.dtype), dtype=at_least_float32)
+
+    def scoring(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
+        """The matrix that scores vectors of this type."""
+        return jnp.asarray(self.table[...], dtype).T
 
 
 class LearnedPositions(Module):

@@ -119,6 +119,17 @@ def scan(
     return jax.lax.scan(body, carry, (grouped, inputs), unroll=unroll)
 
 
+def unstacked(stacked: Module, count: int) -> tuple[Params, ...]:
+    """The parameters of each layer of a stacked module by itself."""
+    params = nnx.to_pure_dict(nnx.state(stacked))
+    return tuple(jax.tree.map(lambda leaf: leaf[number], params) for number in range(count))  # noqa: B023
+
+
+def layer_of(stacked: Module, params: Params) -> Any:
+    """One layer of a stacked module, with these parameters in it."""
+    return nnx.merge(nnx.graphdef(stacked), params)
+
+
 class Functional[M: Module]:
     """A module as pure functions of its parameters.
 

@@ -56,12 +56,14 @@ class Cache(NamedTuple):
     """What decoding carries from step to step.
 
     `layers`: [layer, row, ...] and `rows`: [row, ...] are re-ordered by beams (row = example x beam);
-    `examples`: [layer, example, ...] or [example, ...] is the same for all beams and never tiled.
+    `examples`: [layer, example, ...] or [example, ...] belongs to all beams alike and is never tiled. `weights` are
+    parameters in the arrangement that steps read fastest, the same in every step.
     """
 
     layers: PyTree
     rows: PyTree
     examples: PyTree
+    weights: PyTree = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from transformer.attention.capture import Capture, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.beams import repeat_rows
-from transformer.layers.block import run_layers, windowed
+from transformer.layers.block import each_layer, run_layers, windowed
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
@@ -100,7 +100,7 @@ class Decoder(TokenModel):
         last_B = lengths_B - 1
         mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
         table = None if self.relative is None else self.relative()
-        _, rings = run_layers(
+        _, found = run_layers(
             self.layers,
             self.config,
             self.count,
@@ -115,7 +115,8 @@ class Decoder(TokenModel):
             self.embed(tokens_BxP, jnp.arange(width)[None], None),
         )
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
-        cache = Cache(repeat_rows(rings, beams, axis=1), {"position": repeat_rows(last_B, beams)}, {})
+        filled = each_layer(found)
+        cache = self.make_cache(self.layers, filled, last_B, beams=beams, length=width + length, examples={})
         return cache, repeat_rows(first_B, beams)
 
     def step(
@@ -128,20 +129,24 @@ class Decoder(TokenModel):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The logits behind each row's new token, and the maps of its attention over the cache's slots."""
-        position_R = cache.rows["position"]
         table = None if self.relative is None else self.relative()
-        x_RxE, grown, (captured, _) = self.step_layers(
+        logits_RxV, cache, (captured, _) = self.step_rows(
             self.layers,
-            self.count,
-            lambda block, x, layer, ring: block.step(
-                x, layer, ring, position_R, table=table, capture=(capture_at(SELF, capture), None)
+            cache,
+            tokens_R,
+            self.norm,
+            lambda block, x, layer, rings, _, position_R, ancestors_RxT: block.step(
+                x,
+                layer,
+                rings,
+                position_R,
+                ancestors_RxT=ancestors_RxT,
+                table=table,
+                capture=(capture_at(SELF, capture), None),
             ),
-            self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0],
-            inputs=cache.layers,
+            [None] * self.count,
         )
-        x_RxE = x_RxE if self.norm is None else self.norm(x_RxE)
-        cache = Cache(grown, {"position": position_R + 1}, cache.examples)
-        return self.logits(x_RxE), cache, Aux(returned({SELF: captured}), {}, state)
+        return logits_RxV, cache, Aux(returned({SELF: captured}), {}, state)
 
 
 def _mask(inputs: Inputs) -> Mask:

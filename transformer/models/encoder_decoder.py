@@ -13,7 +13,7 @@ from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block import Memory, by_layer, run_layers, windowed
+from transformer.layers.block import Memory, by_layer, each_layer, run_layers, windowed
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
 from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.module import Builder, Functional, Precision
@@ -141,11 +141,10 @@ class EncoderDecoder(TokenModel):
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
         memory_BxSxE, lengths, _ = self.encode(jnp.asarray(inputs["source"]), None, None)
-        rows = memory_BxSxE.shape[0] * beams
-        groups, depth = self.config.groups, self.config.depth
+        examples, groups, depth = len(memory_BxSxE), self.config.groups, self.config.depth
 
         def empty(attention: MultiHeadAttention, window: int) -> tuple[Array, Array]:
-            zeros = jnp.zeros((rows, attention.cache_length(length, window), groups, depth), self.dtype)
+            zeros = jnp.zeros((examples, attention.cache_length(length, window), groups, depth), self.dtype)
             return zeros, zeros
 
         _, found = run_layers(
@@ -158,12 +157,16 @@ class EncoderDecoder(TokenModel):
             ),
             jnp.zeros(()),
         )
-        cache = Cache(
-            layers=tuple(rings for _, rings in found),
-            rows={"position": jnp.zeros(rows, jnp.int32)},
-            examples={"memory": tuple(memory for memory, _ in found), "lengths": lengths},
+        memories, filled = zip(*each_layer(found), strict=True)
+        cache = self.make_cache(
+            self.decoder,
+            filled,
+            jnp.zeros(examples, jnp.int32),
+            beams=beams,
+            length=length,
+            examples={"memory": memories, "lengths": lengths},
         )
-        return cache, jnp.full(rows, self.begin, jnp.int32)
+        return cache, jnp.full(examples * beams, self.begin, jnp.int32)
 
     def step(
         self,
@@ -175,22 +178,27 @@ class EncoderDecoder(TokenModel):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The logits behind each row's new token, and the maps of its attention over cache and memory."""
-        position_R = cache.rows["position"]
         mask = Mask(key_lengths=cache.examples["lengths"])
         table = None if self.decoder_relative is None else self.decoder_relative()
         at = (capture_at(DECODER_SELF, capture), capture_at(DECODER_CROSS, capture))
-        x_RxE, grown, (of_self, of_cross) = self.step_layers(
+        logits_RxV, cache, (of_self, of_cross) = self.step_rows(
             self.decoder,
-            self.decoder_layers,
-            lambda block, x, layer, held: block.step(
-                x, layer, held[0], position_R, table=table, memory=Memory(held[1], mask), capture=at
+            cache,
+            tokens_R,
+            self.decoder_norm,
+            lambda block, x, layer, rings, memory, position_R, ancestors_RxT: block.step(
+                x,
+                layer,
+                rings,
+                position_R,
+                ancestors_RxT=ancestors_RxT,
+                table=table,
+                memory=Memory(memory, mask),
+                capture=at,
             ),
-            self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0],
-            inputs=tuple(zip(cache.layers, cache.examples["memory"], strict=True)),
+            cache.examples["memory"],
         )
-        x_RxE = x_RxE if self.decoder_norm is None else self.decoder_norm(x_RxE)
-        cache = Cache(grown, {"position": position_R + 1}, cache.examples)
-        return self.logits(x_RxE), cache, Aux(returned({DECODER_SELF: of_self, DECODER_CROSS: of_cross}), {}, state)
+        return logits_RxV, cache, Aux(returned({DECODER_SELF: of_self, DECODER_CROSS: of_cross}), {}, state)
 
 
 def build(config: EncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:

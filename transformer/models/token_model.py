@@ -1,21 +1,24 @@
 """What every family over tokens is built from: stacks of blocks between two ends, and running one over a sequence."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float, Key
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.layers.attention_parameters import SharedPositions
-from transformer.layers.block import Block, by_layer, run_layers, windowed
+from transformer.layers.beams import repeat_rows
+from transformer.layers.block import Block, Layer, by_layer, run_layers, step_layers, windowed
 from transformer.layers.ends import TokenEnds
 from transformer.layers.initialisation import DeepNorm
-from transformer.layers.module import Builder, Module
+from transformer.layers.module import Builder, Module, unstacked
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
-from transformer.models.contract import Aux, Inputs
+from transformer.layers.rings import KeysAndValues, first_ancestors, ring_of, sharing, with_own
+from transformer.models.contract import Aux, Cache, Inputs
 
 FinalNorm = LayerNorm | RmsNorm | None
 OptionalKey = Key[Array, ""] | None
@@ -84,25 +87,53 @@ class TokenModel(TokenEnds):
         captured, _ = by_layer(found)
         return (x_BxTxE if norm is None else norm(x_BxTxE)), captured
 
-    def step_layers(
+    def make_cache(
         self,
         stacked: Module,
-        count: int,
-        step: Callable[..., tuple[Array, Any, tuple[Captured | None, Captured | None]]],
-        x_RxE: Float[Array, "R E"],
+        filled: Sequence[KeysAndValues],
+        last_B: Int[Array, " B"],
         *,
-        inputs: tuple[Any, ...],
-    ) -> tuple[Float[Array, "R E"], tuple[Any, ...], tuple[Captured | None, Captured | None]]:
-        """A stack over one new position: its output, the grown caches of each layer of a period, and the maps.
+        beams: int,
+        length: int,
+        examples: Mapping[str, Any],
+    ) -> Cache:
+        """The cache of a stack whose rings hold `filled` for each example, layer by layer, up to positions `last`."""
+        rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, beams), of_layer) for of_layer in filled)
+        position_R = repeat_rows(last_B, beams)
+        ancestors_RxT = first_ancestors(len(position_R), beams, length)
+        rows = {"position": position_R, "ancestors": ancestors_RxT}
+        # What rows share is never re-ordered; a ring of each row's own is.
+        shared, own = (rings, ()) if sharing(beams) > 1 else ((), rings)
+        weights = {"layers": unstacked(stacked, len(filled)), "scoring": self.scoring(self.dtype)}
+        return Cache((), {**rows, "rings": own}, {**examples, "rings": shared}, weights)
+
+    def step_rows(
+        self,
+        stacked: Module,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        norm: FinalNorm,
+        step: Callable[..., tuple[Array, KeysAndValues, tuple[Captured | None, Captured | None]]],
+        inputs: Sequence[Any],
+    ) -> tuple[Float[Array, "R V"], Cache, tuple[Captured | None, Captured | None]]:
+        """One new position of every row: its logits, the grown cache, and the maps.
+
+        `step(block, x, layer, rings, input, position, ancestors)` is that of one layer.
 
         Errors: ValueError for maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
         """
+        position_R, ancestors_RxT = cache.rows["position"], cache.rows["ancestors"]
+        rings = cache.rows["rings"] or cache.examples["rings"]
+        shared = rings[0][0].shape[2]
+        ancestors_RxT = with_own(ancestors_RxT, position_R, shared)
 
-        def of_layer(block: Module, x: Array, layer: Any, given: Any) -> tuple[Array, Any]:
-            output, *rest = step(block, x, layer, given)
+        def of_layer(block: Any, x: Array, layer: Layer, given: Any) -> tuple[Array, Any]:
+            output, *rest = step(block, x, layer, *given, position_R, ancestors_RxT)
             return output, tuple(rest)
 
-        x_RxE, outputs = run_layers(stacked, self.config, count, of_layer, x_RxE, inputs=inputs)
+        x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
+        given = list(zip(rings, inputs, strict=True))
+        x_RxE, outputs = step_layers(stacked, self.config, cache.weights["layers"], of_layer, x_RxE, given)
         grown, captured = zip(*outputs, strict=True)
         widths = {of_self.weights.shape[-1] for of_self, _ in captured if of_self and of_self.weights is not None}
         if len(widths) > 1:
@@ -110,7 +141,13 @@ class TokenModel(TokenEnds):
                 f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
                 "shape: capture the maps of whole sequences instead"
             )
-        return x_RxE, grown, by_layer(captured)
+        logits_RxV = self.logits_by(cache.weights["scoring"], x_RxE if norm is None else norm(x_RxE))
+        rows = {**cache.rows, "position": position_R + 1, "ancestors": ancestors_RxT}
+        if shared > 1:
+            cache = cache._replace(rows=rows, examples={**cache.examples, "rings": grown})
+        else:
+            cache = cache._replace(rows={**rows, "rings": grown})
+        return logits_RxV, cache, jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)
 
 
 def returned(captured: Mapping[str, Captured | None]) -> dict[str, Captured]:

@@ -15,7 +15,7 @@ from transformer.benchmarks.random_tokens import RandomTokens
 from transformer.data.batches import Source
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import count_parameters
+from transformer.models.contract import Model, count_parameters
 from transformer.training.initial_state import init_state
 from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
@@ -36,8 +36,8 @@ class Stepping(NamedTuple):
     source: Source
 
 
-def stepping(settings: Mapping[str, Any]) -> Stepping:
-    """The training step of a decoder of these sizes, on one device."""
+def decoder_of(settings: Mapping[str, Any]) -> tuple[Model, RandomTokens]:
+    """A decoder of these sizes, arranged as GPT-2, and its task."""
     sizes = {name: settings[name] for name in ("layers", "width", "heads", "feed_forward")}
     config = registry.model_config(
         {"family": "decoder", "activation": "gelu_tanh", "norm_placement": "pre", "positions": "learned", **sizes}
@@ -45,7 +45,12 @@ def stepping(settings: Mapping[str, Any]) -> Stepping:
         | settings.get("model", {})
     )
     task = RandomTokens(settings["rows"], settings["context"], settings["vocabulary"])
-    model = registry.build(config, task.interface, Precision(compute=settings["dtype"]))
+    return registry.build(config, task.interface, Precision(compute=settings["dtype"])), task
+
+
+def stepping(settings: Mapping[str, Any]) -> Stepping:
+    """The training step of a decoder of these sizes, on one device."""
+    model, task = decoder_of(settings)
     optimisers = {"language_modelling": make_optimizer(OPTIMIZER, steps=1000)}
     hyper = {"language_modelling": hyper_of(OPTIMIZER)}
     begin = jax.jit(lambda key: init_state(model, task, optimisers, {}, hyper, key))

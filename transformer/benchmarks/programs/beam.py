@@ -1,0 +1,60 @@
+"""A step of beam search beside one of greedy decoding of as many rows, by a decoder of random weights, timed.
+
+`python -m transformer.benchmarks.programs.beam SETTINGS`: the sizes of decoder_step, of which `rows` are those of both
+ways, the length of the `prompt`, the `tokens` generated behind it, the `beams` an example, and the `repeats` behind the
+first run, which compiles.
+"""
+
+import time
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+from transformer.benchmarks.programs.decoder_step import decoder_of
+from transformer.benchmarks.programs.process import measured
+from transformer.decode.beam import Beam
+from transformer.decode.generate import Chooser, Tokens, generate
+from transformer.decode.greedy import Greedy
+from transformer.models.contract import Variables, count_parameters
+
+# So much for length that a hypothesis which has not ended may always become the best: the search runs to its end.
+LENGTH_PENALTY = 3.0
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """The seconds a step of both ways, taken in turn, and the steps that they took."""
+    model, task = decoder_of(settings)
+    variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
+    prompts_RxP = task.source(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
+    tokens = Tokens(end=settings["vocabulary"] - 1)
+    beams = settings["beams"]
+
+    def lengths_by(chooser: Chooser) -> Any:
+        @jax.jit
+        def decode(variables: Variables, prompts_BxP: Array) -> Array:
+            inputs, count = {"tokens": prompts_BxP}, settings["tokens"]
+            rollout = generate(model, variables, inputs, chooser=chooser, length=count, tokens=tokens)
+            return rollout.lengths
+
+        return decode
+
+    greedy, beam = f"greedy, {settings['rows']} rows", f"{beams} beams, {settings['rows']} rows"
+    ways = {
+        greedy: (lengths_by(Greedy()), prompts_RxP),
+        beam: (lengths_by(Beam(beams, LENGTH_PENALTY)), prompts_RxP[: settings["rows"] // beams]),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    steps = {}
+    for number in range(1 + settings["repeats"]):
+        for name, (decode, prompts) in ways.items():
+            began = time.perf_counter()
+            lengths = jax.block_until_ready(decode(variables, prompts))
+            if number:  # the first compiles
+                seconds[name].append((time.perf_counter() - began) / settings["tokens"])
+            steps[name] = int(lengths.max())
+    return {"seconds": seconds, "steps": steps, "parameters": count_parameters(variables.params)}
+
+
+if __name__ == "__main__":
+    measured(measure)
