@@ -6,6 +6,7 @@ import pytest
 
 from transformer.attention.spec import AttentionSpec
 from transformer.layers.rings import (
+    IN_PLACE,
     MOST_SHARED,
     fill_ring,
     first_ancestors,
@@ -23,12 +24,13 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng((seed, *shape)).normal(size=shape).astype(np.float32)
 
 
-def test_a_ring_is_written_at_each_rows_own_slot_and_nowhere_else() -> None:
-    ring, new = random(3, 2, 4, 5, 6), random(12, 1, 2, 6)
+@pytest.mark.parametrize("shares", [3, IN_PLACE + 1])
+def test_a_ring_is_written_at_each_rows_own_slot_and_nowhere_else(shares: int) -> None:
+    ring, new, position = random(shares, 2, 4, 5, 6), random(4 * shares, 1, 2, 6), [4, 10, 7] * (shares // 3)
     expected = ring.copy()
-    for row in range(12):
-        expected[row // 4, :, row % 4, (4, 0, 2)[row // 4]] = new[row, 0]
-    written = write_slot(jnp.asarray(ring), jnp.asarray(new), jnp.repeat(jnp.array([4, 10, 7]), 4))
+    for row in range(4 * shares):
+        expected[row // 4, :, row % 4, position[row // 4] % 5] = new[row, 0]
+    written = write_slot(jnp.asarray(ring), jnp.asarray(new), jnp.repeat(jnp.array(position), 4))
     np.testing.assert_array_equal(written, expected)
 
 

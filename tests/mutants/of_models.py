@@ -64,11 +64,11 @@ MODELS = (
     ),
     Fault(
         "slot-of-the-ring",
-        "transformer/layers/attention.py",
-        "here_RxK = jnp.arange(slots)[None] == (position_R % slots)[:, None]",
-        "here_RxK = jnp.arange(slots)[None] == ((position_R + 1) % slots)[:, None]",
+        "transformer/layers/rings.py",
+        "slot_S = position_R[::rows] % slots",
+        "slot_S = (position_R[::rows] + 1) % slots",
         "A generated token's key overwrites the wrong one of the cache: generation differs from training.",
-        ("tests/layers/test_layers.py",),
+        ("tests/layers/test_rings.py",),
     ),
     Fault(
         "window-of-the-cache",

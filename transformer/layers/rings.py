@@ -4,8 +4,6 @@ A ring has the axes [S, G, N, K, D]: the N rows of an example share one, or each
 share, no beam's history is ever moved: `ancestors` says which row wrote what a row has at a position.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -13,13 +11,14 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.normalisers import normalise
 from transformer.attention.scores import function_of
 from transformer.attention.spec import AttentionSpec
+from transformer.axes import placement
 
 KeysAndValues = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 # The rows of an example that share a ring: each reads what all have written, which is more work than it saves for many.
 MOST_SHARED = 8
-# So many writes at a time are compiled in line.
-IN_LINE = 8
+# So many rings are written in place, one after the other.
+IN_PLACE = 8
 
 
 def sharing(beams: int) -> int:
@@ -52,18 +51,19 @@ def write_slot(
 ) -> Float[Array, "S G N K D"]:
     """The ring with each row's new key or value at the slot of its position; rows that share a ring have one position.
 
-    Written in place within a loop.
+    A few are written in place, many at once, which reads the ring whole; so are those that devices divide.
     """
     shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
     new = jnp.swapaxes(new_Rx1xGxD.reshape(shares, rows, groups, depth), 1, 2)[:, :, :, None]
     slot_S = position_R[::rows] % slots
-
-    def write(share: Any, ring: Array) -> Array:
+    placed = placement()
+    if shares > IN_PLACE or (placed is not None and placed.mesh.size > 1):
+        here_SxK = jnp.arange(slots)[None] == slot_S[:, None]
+        return jnp.where(here_SxK[:, None, None, :, None], new, ring_SxGxNxKxD)
+    for share in range(shares):
         at = (share, 0, 0, slot_S[share], 0)
-        return jax.lax.dynamic_update_slice(ring, jax.lax.dynamic_slice_in_dim(new, share, 1), at)
-
-    # A scatter would copy the ring: it must know whether each place lies within.
-    return jax.lax.fori_loop(0, shares, write, ring_SxGxNxKxD, unroll=min(shares, IN_LINE))
+        ring_SxGxNxKxD = jax.lax.dynamic_update_slice(ring_SxGxNxKxD, new[share : share + 1], at)
+    return ring_SxGxNxKxD
 
 
 def own(ring_SxGxNxKxD: Float[Array, "S G N K D"], writer_RxK: Int[Array, "R K"]) -> Float[Array, "R K G D"]:
