@@ -57,6 +57,8 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
         sink = Sinks(sink, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
     compiled, evaluations = compile_step(experiment, assembly), measured(assembly)
     step = on_host_batches(compiled, assembly.placement)
+    # Measured on a CPU, and so before anything compiles beside it.
+    meter = Meter(flops=count_flops(experiment, assembly), peak_flops=peak_flops_of(assembly))
     traces = contextlib.ExitStack()
     if profile:
         # Traces are written to a disk alone.
@@ -74,7 +76,7 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
             probe=probe,
             save=lambda state: checkpoints.save(int(state.step), state, {}),
             sink=sink,
-            meter=Meter(flops=count_flops(experiment, assembly), peak_flops=peak_flops_of(assembly)),
+            meter=meter,
         )
 
 
