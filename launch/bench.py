@@ -12,16 +12,15 @@ COMMAND = Command(
     name="bench",
     description=(
         "Run the programs of a named benchmark in turn, round after round, each time in a fresh process, and print "
-        "their median times and the ratios of the times of one round. decoder_* are training steps beside those of "
-        "plain Flax Linen and PyTorch, decode is a generated token beside Hugging Face's, beam a step of beam search "
-        "beside a greedy one; loop, capture and maps are what a run adds to its bare step."
+        "their median times and the ratios of the times of one round. docs/speed.md says what each "
+        "name measures, and beside whom."
     ),
     example="python -m launch.bench --name=decoder_10m --peers=../peers/bin/python",
     flags=(
         Flag("name", "the benchmark", required=True),
         Flag("rounds", "how often each program is run", default=5, kind=int),
         Flag("peers", "the Python of an environment that has PyTorch and transformers; without it they are left out"),
-        Flag("experiment", "the config file of loop, capture and maps", default="experiments/demo.py"),
+        Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
         Flag("record", "write the result to experiments/results/bench/NAME.json as well", default=False, kind=bool),
     ),
 )

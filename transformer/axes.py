@@ -184,6 +184,12 @@ def placement() -> Placement | None:
     return _placement.get()
 
 
+def divided() -> bool:
+    """Whether what is being traced is divided over several devices."""
+    placed = placement()
+    return placed is not None and placed.mesh.size > 1
+
+
 def place(x: jax.Array, *names: str | None) -> jax.Array:
     """The array, told to lie where the placement in context puts its logical axes; unchanged where there is none.
 

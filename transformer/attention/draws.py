@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, UInt16
 
-from transformer.axes import placement
+from transformer.axes import divided
 
 
 def drawn(
     draw: Callable[..., jax.Array], key: Key[Array, ""], shape: tuple[int, ...], *more: jax.typing.DTypeLike
 ) -> Array:
     """`draw(key, shape, *more)` of jax.random, with its numbers."""
-    if _divided():
+    if divided():
         return draw(key, shape, *more)
     return draw(key, (math.prod(shape),), *more).reshape(shape)
 
@@ -29,14 +29,9 @@ def half_words(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..
 
     jax.random.bits of uint16 takes a draw for each, and drawing is what dropout costs.
     """
-    if _divided() and shape and shape[-1] % 2 == 0:
+    if divided() and shape and shape[-1] % 2 == 0:
         words = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32)
         return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
     size = math.prod(shape)
     words = jax.random.bits(key, (-(-size // 2),), jnp.uint32)
     return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)[:size].reshape(shape)
-
-
-def _divided() -> bool:
-    placed = placement()
-    return placed is not None and placed.mesh.size > 1

@@ -14,7 +14,7 @@ from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.module import Builder, Module, Params, layer_of, scan
+from transformer.layers.module import Builder, Module, Params, entry, layer_of, scan
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 from transformer.layers.rings import KeysAndValues, fill_ring
@@ -245,7 +245,7 @@ def by_layer(outputs: tuple[Any, ...]) -> Any:
 def each_layer(outputs: tuple[Any, ...]) -> list[Any]:
     """Outputs of `run_layers`, one tree for each layer."""
     periods = len(jax.tree.leaves(outputs)[0])
-    return [jax.tree.map(lambda leaf: leaf[number], output) for number in range(periods) for output in outputs]  # noqa: B023
+    return [entry(output, number) for number in range(periods) for output in outputs]
 
 
 def windowed(mask: Mask, window: int) -> Mask:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.axes import placement
+from transformer.axes import divided
 from transformer.layers.initialisation import Role
 from transformer.layers.module import Builder, Module
 
@@ -21,8 +21,7 @@ def product(
     On one device it is the product of two matrices: a compiler for CPUs copies arrays of more axes into other layouts,
     in the backward pass most of all. Where devices divide the axes, they are kept as they are.
     """
-    placed = placement()
-    if placed is not None and placed.mesh.size > 1:
+    if divided():
         return jnp.tensordot(x, weights, axes=contracted, preferred_element_type=dtype)
     kept, new = x.shape[: x.ndim - contracted], weights.shape[contracted:]
     size = math.prod(weights.shape[:contracted])

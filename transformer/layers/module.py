@@ -107,10 +107,7 @@ def scan(
 
     def body(carry: Any, group: Any) -> tuple[Any, Any]:
         states, group_input = group
-        blocks = tuple(
-            nnx.merge(definition, jax.tree.map(lambda leaf: leaf[number], states))  # noqa: B023
-            for number in range(period)
-        )
+        blocks = tuple(nnx.merge(definition, entry(states, number)) for number in range(period))
         return function(blocks, carry, group_input)
 
     if checkpoint is not None:
@@ -119,10 +116,15 @@ def scan(
     return jax.lax.scan(body, carry, (grouped, inputs), unroll=unroll)
 
 
+def entry(tree: Any, number: int) -> Any:
+    """The entry of this number of every leaf's leading axis."""
+    return jax.tree.map(lambda leaf: leaf[number], tree)
+
+
 def unstacked(stacked: Module, count: int) -> tuple[Params, ...]:
     """The parameters of each layer of a stacked module by itself."""
     params = nnx.to_pure_dict(nnx.state(stacked))
-    return tuple(jax.tree.map(lambda leaf: leaf[number], params) for number in range(count))  # noqa: B023
+    return tuple(entry(params, number) for number in range(count))
 
 
 def layer_of(stacked: Module, params: Params) -> Any:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.normalisers import normalise
 from transformer.attention.scores import function_of
 from transformer.attention.spec import AttentionSpec
-from transformer.axes import placement
+from transformer.axes import divided
 
 KeysAndValues = tuple[Float[Array, "..."], Float[Array, "..."]]
 
@@ -56,8 +56,7 @@ def write_slot(
     shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
     new = jnp.swapaxes(new_Rx1xGxD.reshape(shares, rows, groups, depth), 1, 2)[:, :, :, None]
     slot_S = position_R[::rows] % slots
-    placed = placement()
-    if shares > IN_PLACE or (placed is not None and placed.mesh.size > 1):
+    if shares > IN_PLACE or divided():
         here_SxK = jnp.arange(slots)[None] == slot_S[:, None]
         return jnp.where(here_SxK[:, None, None, :, None], new, ring_SxGxNxKxD)
     for share in range(shares):

@@ -129,22 +129,14 @@ class Decoder(TokenModel):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The logits behind each row's new token, and the maps of its attention over the cache's slots."""
-        table = None if self.relative is None else self.relative()
         logits_RxV, cache, (captured, _) = self.step_rows(
             self.layers,
             cache,
             tokens_R,
-            self.norm,
-            lambda block, x, layer, rings, _, position_R, ancestors_RxT: block.step(
-                x,
-                layer,
-                rings,
-                position_R,
-                ancestors_RxT=ancestors_RxT,
-                table=table,
-                capture=(capture_at(SELF, capture), None),
-            ),
-            [None] * self.count,
+            relative=self.relative,
+            norm=self.norm,
+            memories=[None] * self.count,
+            capture=(capture_at(SELF, capture), None),
         )
         return logits_RxV, cache, Aux(returned({SELF: captured}), {}, state)
 

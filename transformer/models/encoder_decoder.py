@@ -179,24 +179,14 @@ class EncoderDecoder(TokenModel):
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The logits behind each row's new token, and the maps of its attention over cache and memory."""
         mask = Mask(key_lengths=cache.examples["lengths"])
-        table = None if self.decoder_relative is None else self.decoder_relative()
-        at = (capture_at(DECODER_SELF, capture), capture_at(DECODER_CROSS, capture))
         logits_RxV, cache, (of_self, of_cross) = self.step_rows(
             self.decoder,
             cache,
             tokens_R,
-            self.decoder_norm,
-            lambda block, x, layer, rings, memory, position_R, ancestors_RxT: block.step(
-                x,
-                layer,
-                rings,
-                position_R,
-                ancestors_RxT=ancestors_RxT,
-                table=table,
-                memory=Memory(memory, mask),
-                capture=at,
-            ),
-            cache.examples["memory"],
+            relative=self.decoder_relative,
+            norm=self.decoder_norm,
+            memories=[Memory(content, mask) for content in cache.examples["memory"]],
+            capture=(capture_at(DECODER_SELF, capture), capture_at(DECODER_CROSS, capture)),
         )
         return logits_RxV, cache, Aux(returned({DECODER_SELF: of_self, DECODER_CROSS: of_cross}), {}, state)
 

@@ -1,6 +1,6 @@
 """What every family over tokens is built from: stacks of blocks between two ends, and running one over a sequence."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.beams import repeat_rows
-from transformer.layers.block import Block, Layer, by_layer, run_layers, step_layers, windowed
+from transformer.layers.block import Block, Layer, Memory, by_layer, run_layers, step_layers, windowed
 from transformer.layers.ends import TokenEnds
 from transformer.layers.initialisation import DeepNorm
 from transformer.layers.module import Builder, Module, unstacked
@@ -112,13 +112,15 @@ class TokenModel(TokenEnds):
         stacked: Module,
         cache: Cache,
         tokens_R: Int[Array, " R"],
+        *,
+        relative: SharedPositions | None,
         norm: FinalNorm,
-        step: Callable[..., tuple[Array, KeysAndValues, tuple[Captured | None, Captured | None]]],
-        inputs: Sequence[Any],
+        memories: Sequence[Memory | None],
+        capture: tuple[Capture | None, Capture | None],
     ) -> tuple[Float[Array, "R V"], Cache, tuple[Captured | None, Captured | None]]:
-        """One new position of every row: its logits, the grown cache, and the maps.
+        """One new position of every row: its logits, the grown cache, and the maps of both attentions.
 
-        `step(block, x, layer, rings, input, position, ancestors)` is that of one layer.
+        `memories` are what each layer reads beside its rings, and `capture` what is asked of self- and cross-attention.
 
         Errors: ValueError for maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
         """
@@ -127,12 +129,24 @@ class TokenModel(TokenEnds):
         shared = rings[0][0].shape[2]
         ancestors_RxT = with_own(ancestors_RxT, position_R, shared)
 
+        table = None if relative is None else relative()
+
         def of_layer(block: Any, x: Array, layer: Layer, given: Any) -> tuple[Array, Any]:
-            output, *rest = step(block, x, layer, *given, position_R, ancestors_RxT)
+            held, memory = given
+            output, *rest = block.step(
+                x,
+                layer,
+                held,
+                position_R,
+                ancestors_RxT=ancestors_RxT,
+                table=table,
+                memory=memory,
+                capture=capture,
+            )
             return output, tuple(rest)
 
         x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
-        given = list(zip(rings, inputs, strict=True))
+        given = list(zip(rings, memories, strict=True))
         x_RxE, outputs = step_layers(stacked, self.config, cache.weights["layers"], of_layer, x_RxE, given)
         grown, captured = zip(*outputs, strict=True)
         widths = {of_self.weights.shape[-1] for of_self, _ in captured if of_self and of_self.weights is not None}
