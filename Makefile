@@ -9,9 +9,9 @@ PYTEST := $(PYTHON) -m pytest
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## train a small translator and write the page of what every head attends to
+demo: ## train a small translator, serve and then write the page of what every head attends to
 	@.ci/install run
-	$(PYTHON) -m launch.train --config=experiments/demo.py --workdir=$(DEMO)
+	$(PYTHON) -m launch.train --config=experiments/demo.py --workdir=$(DEMO) --serve
 	$(PYTHON) -m launch.maps --workdir=$(DEMO)
 
 test: ## run the tests (about nine minutes on two cores)

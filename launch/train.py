@@ -27,6 +27,7 @@ COMMAND = Command(
             kind=bool,
             waives=("workdir",),
         ),
+        Flag("serve", "give the page to a browser of this machine while the run trains", default=False, kind=bool),
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
         Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
         Flag("processes", "number of processes", kind=int),
@@ -53,7 +54,13 @@ def main(arguments: Arguments) -> None:
     from transformer.training.experiment import resolve
     from transformer.training.train import train
 
-    train(resolve(values), Path(arguments.workdir), profile=arguments.profile)
+    workdir = Path(arguments.workdir)
+    page = None
+    if arguments.serve:
+        from transformer.training.sinks.live_page import LivePage
+
+        page = LivePage(workdir)
+    train(resolve(values), workdir, profile=arguments.profile, sink=page)
 
 
 if __name__ == "__main__":

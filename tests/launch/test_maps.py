@@ -115,6 +115,34 @@ def test_ctrl_c_ends_the_server_quietly(directory, tmp_path, root):
     assert (run / "report.html").exists() == (directory / "report.html").exists()
 
 
+SERVING = """
+import os, sys
+from pathlib import Path
+from transformer.training.sinks.live_page import LivePage
+page = LivePage(Path(sys.argv[1]))
+page.maps(0, {})
+page.scalars(1, "train", {})
+sys.stdin.read()
+page.close() if sys.argv[2] == "close" else os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "killed"])
+def test_a_training_run_serves_its_page_until_it_ends(end, directory, root):
+    command = [sys.executable, "-c", SERVING, str(directory), end]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().partition("http://127.0.0.1:")[2].partition("/")[0])
+            assert "connect-src 'self'" in until_page(port)
+            # Until both processes have ended the pipe stays open.
+            assert process.communicate("", timeout=60) == ("", None)
+        finally:
+            process.kill()
+    with pytest.raises(ConnectionRefusedError):
+        until_page(port)
+
+
 def until_page(port: int) -> str:
     """The page, once it is no longer the one that waits."""
     for _ in range(600):

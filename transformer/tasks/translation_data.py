@@ -1,7 +1,7 @@
 """Translation data: the config, the splits as token numbers, and the labels of tokens."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.slots import Links
-from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
+from transformer.data.datasets.translation import Pair, open_translation
 from transformer.data.tokenizer import saved_in, word_indices
 from transformer.data.tokenizer_training import train_bpe
 from transformer.storage import storage_of
@@ -104,18 +104,17 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
                 f"{config.dataset} has no split {name!r}; it has: {', '.join(sorted(data.splits))} "
                 "(config.task.validation and config.task.test name the two that are evaluated)"
             )
+    # Read whole and once: pair by pair an array_record takes four times as long.
+    pairs = {name: list(data.split(name)) for name in names}
     tokenizer: AnyTokenizer
     if saved_in(directory):
         tokenizer = load_tokenizer(directory)
     else:
         tags = data.languages[1:] if len(data.languages) > 2 else ()
-        tokenizer = train_bpe(_texts(data), config.vocabulary, tags)
+        texts = (text for pair in pairs["train"] for text in (pair.source, pair.target))
+        tokenizer = train_bpe(texts, config.vocabulary, tags)
         tokenizer.save(directory)
-    splits = {}
-    for name in names:
-        pairs = list(data.split(name))
-        splits[name] = Split(name, pairs, encode(tokenizer, pairs))
-    return tokenizer, splits
+    return tokenizer, {name: Split(name, of_split, encode(tokenizer, of_split)) for name, of_split in pairs.items()}
 
 
 class Special(NamedTuple):
@@ -193,14 +192,6 @@ def words_of(pieces: Sequence[str]) -> list[int]:
     special = [piece.startswith("<") and piece.endswith(">") for piece in pieces]
     words = iter(word_indices([p for p, is_special in zip(pieces, special, strict=True) if not is_special]))
     return [-1 if is_special else next(words) for is_special in special]
-
-
-def _texts(data: TranslationSet) -> Iterator[str]:
-    train = data.split("train")
-    for i in range(len(train)):
-        pair = train[i]
-        yield pair.source
-        yield pair.target
 
 
 def various(pairs: Sequence[Pair], count: int) -> list[int]:
