@@ -53,16 +53,18 @@ _WHOLE: Rules = {name: () for name in sorted(LOGICAL_AXES)}
 _DATA: Rules = {**_WHOLE, "batch": ("data", "expert"), "expert_batch": ("data",), "experts": ("expert",)}
 _FSDP: Rules = {**_DATA, "batch": ("data", "fsdp", "expert"), "expert_batch": ("data", "fsdp"), "embed": ("fsdp",)}
 _TENSOR: Rules = {name: ("tensor",) for name in ("heads", "groups", "feed_forward", "vocabulary")}
+_POSITIONS: Rules = {"length": ("sequence",)}
 
 # dp: every parameter but those of experts is whole on every device. fsdp: parameters, and with them the optimiser's
 # moments, are divided along the model's width (Rajbhandari et al. 2020, ZeRO stage 3). tp: heads, feed-forward networks
 # and the vocabulary are divided as well (Shoeybi et al. 2019, Megatron). sp: fsdp, and the positions of every sequence
-# are divided.
+# are divided. sp+tp: both at once.
 RULES: Mapping[str, Rules] = {
     "dp": _DATA,
     "fsdp": _FSDP,
     "fsdp+tp": {**_FSDP, **_TENSOR},
-    "sp": {**_FSDP, "length": ("sequence",)},
+    "sp": {**_FSDP, **_POSITIONS},
+    "sp+tp": {**_FSDP, **_TENSOR, **_POSITIONS},
 }
 
 # The logical names of an array's dimensions; None for one that is whole on every device.

@@ -30,8 +30,7 @@ from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, plac
 from transformer.costs.support import masks_of_the_table
 
 RING, GATHER = SequenceParallel.RING, SequenceParallel.GATHER
-# Positions and heads at once: no rules of the project's do that yet, and attention need not know.
-EVERYTHING = {**RULES["sp"], "heads": ("tensor",), "groups": ("tensor",)}
+EVERYTHING = RULES["sp+tp"]
 SMALL = Sizes(batch=2, queries=8, keys=8, heads=4, groups=2)
 
 

@@ -203,6 +203,8 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         attends=0.95,
+        # Rounding alone makes 1.2e-6 of the loss of step 14 on the mesh of tensor and sequence.
+        rounding=3e-6,
         meshes=("fsdp", "sequence"),
     ),
     Case(
@@ -248,7 +250,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        meshes=("tensor",),
+        meshes=("tensor", "tensor and sequence"),
     ),
     Case(
         "masked_language_modelling x encoder",

@@ -233,7 +233,10 @@ def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
         (4, 1, 1, 2),
         (2, 2, 1, 2),
         (1, 4, 1, 2),
+        (2, 1, 2, 2),
+        (1, 2, 2, 2),
     }
+    assert {mesh.rules for mesh in divided if mesh.tensor == 2} == {"sp+tp"}
     apart = meshes(experiment(sharding={"expert": 2}), 8)
     assert {mesh.data * mesh.fsdp * mesh.tensor * mesh.expert for mesh in apart} == {8}
     assert {mesh.expert for mesh in apart} == {2}

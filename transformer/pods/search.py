@@ -59,7 +59,7 @@ def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion
     gigabytes = f"parameters, gradients and optimiser are {fixed / 1e9:,.1f} GB a device"
     if divided < devices:
         kept = f"--config.sharding.tensor={sharding.tensor}"
-        rules = "sp" if proof.mesh["sequence"] > 1 else "fsdp+tp" if proof.mesh["tensor"] > 1 else "fsdp"
+        rules = _rules_of(devices, proof.mesh["tensor"], proof.mesh["sequence"])
         after = f"divided {devices} times they would be {whole / devices / 1e9:,.1f} GB"
         yield Suggestion(
             ("--config.sharding.data=1", "--config.sharding.fsdp=-1", kept, f"--config.sharding.rules={rules}"),
@@ -103,7 +103,7 @@ def _divided_rows(proof: Proof) -> tuple[str, ...]:
         return ()
     sizes = {**proof.mesh, giver: proof.mesh[giver] // 2, axis: proof.mesh[axis] * 2}
     return (
-        f"--config.sharding.rules={'sp' if axis == 'sequence' else 'fsdp+tp'}",
+        f"--config.sharding.rules={_rules_of(sizes['fsdp'], sizes['tensor'], sizes['sequence'])}",
         *(f"--config.sharding.{name}={sizes[name]}" for name in ("data", "fsdp", axis)),
         f"--config.accumulate={proof.experiment.run.accumulate * 2}",
     )
@@ -203,14 +203,17 @@ def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
         for fsdp in _divisors(math.gcd(rest // tensor, experiment.model.width)):
             if tensor > _WIDEST:
                 continue
-            rules = "fsdp+tp" if tensor > 1 else "fsdp" if fsdp > 1 else "dp"
-            if config.sequence > 1:
-                if tensor > 1:
-                    continue  # no rules divide heads and positions
-                rules = "sp"
+            rules = _rules_of(fsdp, tensor, config.sequence)
             data = rest // (tensor * fsdp)
             shardings.append(dataclasses.replace(config, rules=rules, data=data, fsdp=fsdp, tensor=tensor))
     return shardings
+
+
+def _rules_of(fsdp: int, tensor: int, sequence: int) -> str:
+    """The rules that divide what these axes of a mesh are for."""
+    if sequence > 1:
+        return "sp+tp" if tensor > 1 else "sp"
+    return "fsdp+tp" if tensor > 1 else "fsdp" if fsdp > 1 else "dp"
 
 
 def _divisors(number: int) -> list[int]:
