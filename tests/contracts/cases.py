@@ -245,6 +245,20 @@ CASES = (
         slow=("vectorised",),
     ),
     Case(
+        "translation x recurrent",
+        {
+            **TRANSLATION,
+            "task": {**TRANSLATION["task"], "dataset": "copy/length=5,symbols=8,train=64,validation=16,test=16"}
+            | {"vocabulary": 24, "lengths": (6,), "tokens_per_batch": 16 * 6},
+            "model": {"family": "recurrent", "width": 16, "embedding": 8, "dropout": 0.1},
+        },
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+        meshes=("fsdp",),
+        slow=("vectorised",),
+    ),
+    Case(
         "language_modelling x decoder",
         LANGUAGE_MODELLING,
         steps=24,

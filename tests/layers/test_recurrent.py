@@ -14,7 +14,7 @@ from transformer.axes import RULES, resolve
 from transformer.config import UserError
 from transformer.layers.initialisation import RecurrentInitialisation
 from transformer.layers.module import Functional
-from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentLayer, RecurrentStack, ResidualLinks
+from transformer.layers.recurrent import Direction, Links, RecurrentConfig, RecurrentLayer, RecurrentStack
 from transformer.layers.recurrent_cells import Cell, CellState
 
 B, T, INPUTS, WIDTH = 4, 5, 3, 4
@@ -60,18 +60,19 @@ def assert_carry(found: tuple[CellState, ...], expected: list[list[oracle.State]
 
 
 DEEP = [
-    (Cell.VANILLA, Direction.BACKWARD, 1, ResidualLinks.NONE),
-    (Cell.GRU_RESET_BEFORE, Direction.FORWARD, 1, ResidualLinks.NONE),
-    (Cell.GRU_RESET_AFTER, Direction.BIDIRECTIONAL, 2, ResidualLinks.NONE),
-    (Cell.GRU_RESET_BEFORE, Direction.BIDIRECTIONAL, 1, ResidualLinks.NONE),
-    (Cell.LSTM, Direction.FORWARD, 3, ResidualLinks.GNMT),
-    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, ResidualLinks.RESIDUAL),
+    (Cell.VANILLA, Direction.BACKWARD, 1, Links.NONE),
+    (Cell.GRU_RESET_BEFORE, Direction.FORWARD, 1, Links.NONE),
+    (Cell.GRU_RESET_AFTER, Direction.BIDIRECTIONAL, 2, Links.NONE),
+    (Cell.GRU_RESET_BEFORE, Direction.BIDIRECTIONAL, 1, Links.NONE),
+    (Cell.LSTM, Direction.FORWARD, 3, Links.GNMT),
+    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, Links.RESIDUAL),
+    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, Links.FAST_FORWARD),
 ]
 
 
 @pytest.mark.parametrize(("cell", "direction", "layers", "links"), DEEP)
 def test_a_stack_is_the_oracles_and_padding_has_no_effect(
-    cell: Cell, direction: Direction, layers: int, links: ResidualLinks
+    cell: Cell, direction: Direction, layers: int, links: Links
 ) -> None:
     functional = stack_of(cell, direction=direction, layers=layers, links=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
@@ -107,11 +108,13 @@ def test_gradients_are_right(cell: Cell) -> None:
         check_grads(run, inputs, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-5)
 
 
-@each_cell
-def test_step_by_step_is_the_whole_sequence(cell: Cell) -> None:
-    functional = stack_of(cell, layers=2, links=ResidualLinks.RESIDUAL)
+@pytest.mark.parametrize(
+    ("cell", "links"), [*((cell, Links.RESIDUAL) for cell in Cell), (Cell.GRU_RESET_AFTER, Links.FAST_FORWARD)]
+)
+def test_step_by_step_is_the_whole_sequence(cell: Cell, links: Links) -> None:
+    functional = stack_of(cell, layers=2, links=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
-    kind = oracle.Stack(cell.value, layers=2, links="residual")
+    kind = oracle.Stack(cell.value, layers=2, links=links.value)
     with jax.enable_x64(True):
         carry = random_carry(functional)
         whole, after = jax.jit(lambda weights, x, carry: functional.bind(weights)(x, None, carry))(weights, x, carry)

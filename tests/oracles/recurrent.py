@@ -99,13 +99,29 @@ def stack(
     kind: Stack, weights: Weights, x: np.ndarray, lengths: np.ndarray, carry: list[list[State]] | None = None
 ) -> tuple[np.ndarray, list[list[State]]]:
     """The last layer's outputs and the last states, `carry[layer][row]`."""
-    first_linked = {"none": kind.layers, "residual": 1, "gnmt": 2}[kind.links]
+    first_linked = {"residual": 1, "gnmt": 2}.get(kind.links, kind.layers)
     x, after = np.asarray(x, np.float64), []
     for number in range(kind.layers):
-        y, states = layer(kind, weights[f"layer_{number}"], x, lengths, None if carry is None else carry[number])
-        x = y + x if number >= first_linked else y
+        of_layer = weights[f"layer_{number}"]
+        y, states = layer(kind, of_layer, x, lengths, None if carry is None else carry[number])
         after.append(states)
+        if kind.links == "fast_forward" and number + 1 < kind.layers:
+            x = np.concatenate(
+                [
+                    *(projected(of_layer[order], x) for order in (o for o in ("forward", "backward") if o in of_layer)),
+                    y,
+                ],
+                -1,
+            )
+        else:
+            x = y + x if number >= first_linked else y
     return x, after
+
+
+def projected(weights: Weights, x: np.ndarray) -> np.ndarray:
+    """W x + b of all gates, one gate after another, at every position."""
+    of_gates = [x @ weights["kernel"][:, gate] + weights["bias"][gate] for gate in range(len(weights["bias"]))]
+    return np.concatenate(of_gates, axis=-1)
 
 
 def activated(name: str, a: np.ndarray, b: np.ndarray | None) -> np.ndarray:

@@ -22,6 +22,7 @@ from transformer.attention import (
     gaussian,
     normalise,
     one_layer,
+    predicted_centre,
     prepare_keys,
     read,
     score,
@@ -31,12 +32,13 @@ from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
+from transformer.layers.initialisation import Role, ScoreInitialisation
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 
 PyTree = Any
-Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment]"]
+Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment | None]"]
 
 
 class Projection(enum.Enum):
@@ -52,15 +54,27 @@ class Projection(enum.Enum):
     SPLIT = "split"
 
 
+class Extent(enum.Enum):
+    """Which positions of the memory a query sees; D is `half_width` (Luong et al. 2015, section 3.2).
+
+    global: all. monotonic (local-m): those within D of the query's own position. predictive (local-p): those within D
+      of a position that is predicted from the query, p = S sigmoid(v' tanh(W q)), equation 9.
+    """
+
+    GLOBAL = "global"
+    MONOTONIC = "monotonic"
+    PREDICTIVE = "predictive"
+
+
 @dataclasses.dataclass(frozen=True)
 class AttentionCellConfig:
     """The attention of a recurrent decoder; the defaults are Bahdanau et al. 2015, appendix A.1.2.
 
     `depth`: features of a projected head, and of the hidden layer of additive, concat and mlp; 0: as many as each head
     has of the query. `max_length`: the keys that the score location has rows for, 0 where another score is meant.
-    `reweighting` gaussian needs a mask with window and centre at each call.
+    `reweighting` gaussian multiplies the weights with a Gaussian around the centre of the extent, or of the mask.
 
-    Errors: UserError for heads below 1, or the score location without `max_length`.
+    Errors: UserError for heads or `half_width` below 1, or the score location without `max_length`.
     """
 
     score: Score = Score.ADDITIVE
@@ -70,14 +84,55 @@ class AttentionCellConfig:
     heads: int = 1
     depth: int = 0
     max_length: int = 0
+    extent: Extent = Extent.GLOBAL
+    half_width: int = 10
+    initialisation: ScoreInitialisation = ScoreInitialisation.OWN
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.depth < 0:
             raise UserError(f"heads={self.heads} of an attention must be at least 1, depth={self.depth} at least 0")
+        if self.half_width < 1:
+            raise UserError(f"half_width={self.half_width} of local attention must be at least 1")
         if SCORES[self.score].indexed and self.max_length < 1:
             raise UserError(
                 f"score={self.score.value} has a row for each key: max_length={self.max_length} must be at least 1"
             )
+
+    def depths(self, width: int, memory_width: int) -> tuple[int, int]:
+        """The features of a head of the queries, and of one of keys and values.
+
+        Errors: ValueError for heads that divide the features unevenly.
+        """
+        split = self.projection is Projection.SPLIT
+        for name, size in (("query", width), ("memory", memory_width)):
+            if size % self.heads and not (split and self.depth):
+                raise ValueError(f"heads={self.heads} do not divide the {size} features of the {name}")
+        depth = self.depth if split and self.depth else width // self.heads
+        return depth, depth if split else memory_width // self.heads
+
+    def context_width(self, width: int, memory_width: int) -> int:
+        """The features of a context: those of the values of all heads."""
+        return self.heads * self.depths(width, memory_width)[1]
+
+    def operations(self, width: int, memory_width: int, *, queries: int, keys: int) -> int:
+        """Matrix products of one example, 2 for a multiplication and an addition.
+
+        Projections, the score's matrices with its hidden layer or inner product, the predicted centres, and the sums.
+        """
+        depth, key_depth = self.depths(width, memory_width)
+        score, hidden = SCORES[self.score], self.depth or depth
+        count = queries * keys * key_depth
+        if self.projection is Projection.SPLIT:
+            count += depth * (queries * width + 2 * keys * memory_width)
+        if score.indexed:
+            count += queries * depth * keys
+        elif score.hidden:
+            count += hidden * (keys * key_depth + queries * depth + queries * keys)
+        else:
+            count += depth * (keys * key_depth * len(score.matrices) + queries * keys)
+        if self.extent is Extent.PREDICTIVE:
+            count += queries * depth * (depth + 1)
+        return 2 * self.heads * count
 
 
 class AttentionMemory(NamedTuple):
@@ -103,6 +158,20 @@ class Alignment(NamedTuple):
     log_prob: Float[Array, "*B H"] | None = None
 
 
+class Centre(Module):
+    """Where the local attention of each head looks: `predicted_centre` of its queries."""
+
+    def __init__(self, heads: int, depth: int, *, builder: Builder):
+        rule = builder.rule(Role.DENSE, depth, depth)
+        self.weight = builder.parameter(rule, (heads, depth, depth), ("groups", "head_dim", "head_dim"))
+        self.score = builder.parameter(builder.rule(Role.DENSE, depth, 1), (heads, depth), ("groups", "head_dim"))
+
+    def __call__(self, q_BxQxHxD: Float[Array, "B Q H D"], key_lengths_B: Int[Array, " B"]) -> Float[Array, "B H Q"]:
+        """A position from 0 to the last of each memory."""
+        weight_HxDxA, score_HxA = (jnp.asarray(each[...], q_BxQxHxD.dtype) for each in (self.weight, self.score))
+        return predicted_centre(q_BxQxHxD, weight_HxDxA, score_HxA, key_lengths_B)
+
+
 class AttentionCell(Module):
     """context = sum_k a_k v_k, a = normalise(score(query, keys)), for queries of `width` over `memory_width` features.
 
@@ -122,10 +191,7 @@ class AttentionCell(Module):
     ):
         self.config, heads = config, config.heads
         split = config.projection is Projection.SPLIT
-        for name, size in (("query", width), ("memory", memory_width)):
-            if size % heads and not (split and config.depth):
-                raise ValueError(f"heads={heads} do not divide the {size} features of the {name}")
-        depth = config.depth if split and config.depth else width // heads
+        depth, key_depth = config.depths(width, memory_width)
 
         # One head is common, and no mesh divides it: as "groups" heads that are too few lie whole.
         def projected(size: int) -> Linear | None:
@@ -140,12 +206,14 @@ class AttentionCell(Module):
             heads,
             depth,
             config.max_length,
-            key_depth=depth if split else memory_width // heads,
+            key_depth=key_depth,
             hidden=config.depth or None,
+            initialisation=config.initialisation,
             builder=builder,
             head_axis="groups",
         )
-        self.context_width = heads * depth if split else memory_width
+        self.centre = Centre(heads, depth, builder=builder) if config.extent is Extent.PREDICTIVE else None
+        self.context_width = heads * key_depth
 
     def prepare(
         self, memory_BxKxM: Float[Array, "B K M"], lengths_B: Int[Array, " B"] | None = None
@@ -169,15 +237,18 @@ class AttentionCell(Module):
         *,
         mask: Mask | None = None,
         bias: Float[Array, "#B #H #Q #K"] | None = None,
+        position_BxQ: Int[Array, "#B Q"] | None = None,
         key: Key[Array, ""] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B Q C"], Alignment]:
         """The contexts of queries that are known together, heads side by side, and how they were read [B, H, Q, K].
 
-        `mask` says what is hidden beside the memory's padding; `key` and `train` matter to normalisers that draw.
+        `mask` says what is hidden beside the memory's padding and what the extent leaves out; `position_BxQ` are the
+        queries' positions, by default their numbers; `key` and `train` matter to normalisers that draw.
         """
         mask = dataclasses.replace(mask or Mask(), key_lengths=memory.lengths)
         q_BxQxHxD = self._in_heads(query_BxQxE, self.query)
+        mask = self._within_extent(mask, q_BxQxHxD, position_BxQ)
         params = self._parameters(query_BxQxE.dtype)
         logits_BxHxQxK = score(q_BxQxHxD, memory.keys, self.config.score, params=params, bias=bias)
         allowed = dense(mask, queries=query_BxQxE.shape[1], keys=memory.values.shape[1])
@@ -193,18 +264,41 @@ class AttentionCell(Module):
         return context_BxQxC, Alignment(weights.values, logits_BxHxQxK, weights.log_prob)
 
     def step(
-        self, query_RxE: Float[Array, "R E"], memory: AttentionMemory, **facts: Any
+        self,
+        query_RxE: Float[Array, "R E"],
+        memory: AttentionMemory,
+        *,
+        position_R: Int[Array, " R"] | None = None,
+        **facts: Any,
     ) -> tuple[Float[Array, "R C"], Alignment]:
         """The context of one query of every row, and how it was read [R, H, K]; `facts` as of a call.
 
         Rows are examples x beams: the beams of an example are queries of one attention over its memory. A mask's
-        queries are then the beams, so that facts of a query's position do not fit; say `centre` or `allowed`.
+        queries are then the beams, so that facts of a query's position do not fit; say `centre` or `allowed`, and
+        `position_R` where the extent asks for positions.
 
         Errors: ValueError when the memory's examples do not divide the rows.
         """
-        query_BxQxE = by_example(query_RxE, memory.values.shape[0])
-        context_BxQxC, alignment = self(query_BxQxE, memory, **facts)
+        examples = memory.values.shape[0]
+        position_BxQ = None if position_R is None else by_example(position_R, examples)
+        context_BxQxC, alignment = self(by_example(query_RxE, examples), memory, position_BxQ=position_BxQ, **facts)
         return as_rows(context_BxQxC), jax.tree.map(queries_as_rows, alignment)
+
+    def _within_extent(self, mask: Mask, q_BxQxHxD: Array, position_BxQ: Array | None) -> Mask:
+        """The mask with the window of the extent, around each query's centre."""
+        batch, queries, heads, _ = q_BxQxHxD.shape
+        around = (self.config.half_width, self.config.half_width)
+        match self.config.extent:
+            case Extent.GLOBAL:
+                return mask
+            case Extent.MONOTONIC:
+                position = jnp.arange(queries)[None] if position_BxQ is None else position_BxQ
+                centre_BxHxQ = jnp.broadcast_to(position[:, None].astype(q_BxQxHxD.dtype), (batch, heads, queries))
+            case Extent.PREDICTIVE:
+                assert self.centre is not None
+                assert mask.key_lengths is not None
+                centre_BxHxQ = self.centre(q_BxQxHxD, mask.key_lengths)
+        return dataclasses.replace(mask, window=around, centre=centre_BxHxQ)
 
     def _parameters(self, dtype: jnp.dtype) -> Parameters:
         return Parameters(score=self.score(dtype))
@@ -227,6 +321,8 @@ def scan_steps(
 ) -> tuple[PyTree, PyTree, Captured | None]:
     """Teacher forcing: a decoder's own `step(carry, input, key) -> (carry, output, Alignment)` over known inputs.
 
+    A step that attends to nothing returns None for the alignment, and nothing may be captured of it.
+
     `inputs` and the returned outputs are trees of [B, T, ...], the carry is one of [B, ...]; `key` gives each step
     one of its own. `mask` has the lengths of queries (decoder positions) and of keys, absent where nothing is padded:
     a padded position leaves the carry as it was and its output is zero. What `capture` (`Capture.at` the site) asks
@@ -246,7 +342,7 @@ def scan_steps(
         if real_B is not None:
             after = jax.tree.map(lambda new, old: _where(real_B, new, old), after, carry)
             y = jax.tree.map(lambda leaf: _where(real_B, leaf, jnp.zeros_like(leaf)), y)
-        if capture is None:
+        if capture is None or alignment is None:
             return after, (y, None)
         return after, (y, (alignment.weights, alignment.logits if capture.statistics else None))
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.blocks import Initializer, normal, xavier_uniform
+from transformer.attention.blocks import Initializer, Weight, normal, xavier_uniform, zeros
 
 
 class Initialisation(enum.Enum):
@@ -20,6 +20,7 @@ class Initialisation(enum.Enum):
     gpt2: the same, but residual outputs N(0, 0.02^2 / N) for N residual sub-layers (Radford et al. 2019, section
       2.3) and positions N(0, 0.01^2) (its code).
     bert: everything N(0, 0.02^2), cut off at two standard deviations (Devlin et al. 2019, its code).
+    bahdanau: everything N(0, 0.01^2) (Bahdanau et al. 2015, appendix B.1).
     t5: N(0, 1 / fan_in), queries divided by sqrt(D) besides, which stands for the missing scale of its scores;
       embeddings N(0, 1) (Raffel et al. 2020, its code).
     deepnorm: Xavier normal, values, outputs and feed-forward multiplied with beta, which falls with the depth
@@ -30,6 +31,7 @@ class Initialisation(enum.Enum):
     GPT = "gpt"
     GPT2 = "gpt2"
     BERT = "bert"
+    BAHDANAU = "bahdanau"
     T5 = "t5"
     DEEPNORM = "deepnorm"
 
@@ -78,6 +80,8 @@ class Initialise:
                 return normal(0.02 / math.sqrt(self.residuals) if role in _RESIDUAL_OUTPUTS else 0.02)
             case Initialisation.BERT:
                 return jax.nn.initializers.truncated_normal(0.02)
+            case Initialisation.BAHDANAU:
+                return normal(0.01)
             case Initialisation.T5:
                 if role in _TABLES:
                     return normal(1.0)
@@ -114,6 +118,23 @@ def orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     rows, gates, columns = shape
     draw = jax.nn.initializers.orthogonal()
     return jnp.stack([draw(one, (rows, columns), dtype) for one in jax.random.split(key, gates)], axis=1)
+
+
+class ScoreInitialisation(enum.Enum):
+    """How the trained part of a score begins.
+
+    own: as its block of `transformer.attention` says (Xavier). bahdanau: matrices N(0, 0.001^2) and the vector behind
+      the hidden layer zero, so that attention begins uniform (Bahdanau et al. 2015, appendix B.1).
+    """
+
+    OWN = "own"
+    BAHDANAU = "bahdanau"
+
+    def __call__(self, name: str, weight: Weight) -> Weight:
+        """The weight of this name, beginning so."""
+        if self is ScoreInitialisation.OWN or weight.initializer is zeros:
+            return weight
+        return weight._replace(initializer=zeros if name == "vector" else normal(0.001))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,24 +34,28 @@ class Direction(enum.Enum):
         return ("forward", "backward") if self is Direction.BIDIRECTIONAL else (self.value,)
 
 
-class ResidualLinks(enum.Enum):
-    """Which layers of a stack add their input to their output (Wu et al. 2016, section 3.1, equation 6).
+class Links(enum.Enum):
+    """What passes by the layers of a stack.
 
-    residual: all above the first. gnmt: those from the third on, as in that paper's figure 1.
+    residual: all layers above the first add their input to their output (Wu et al. 2016, section 3.1, equation 6).
+    gnmt: those from the third on do, as in that paper's figure 1. fast_forward: a layer reads, beside the output h of
+      the one beneath, that layer's own projected input f = W x, which no non-linearity has touched: f' = W' [f ; h]
+      (Zhou et al. 2016, Deep-Att, section 3.1).
     """
 
     NONE = "none"
     RESIDUAL = "residual"
     GNMT = "gnmt"
+    FAST_FORWARD = "fast_forward"
 
-    def at(self, layer: int) -> bool:
-        """Whether the layer of this number, counted from 0, has one."""
+    def adds(self, layer: int) -> bool:
+        """Whether the layer of this number, counted from 0, adds its input to its output."""
         match self:
-            case ResidualLinks.NONE:
+            case Links.NONE | Links.FAST_FORWARD:
                 return False
-            case ResidualLinks.RESIDUAL:
+            case Links.RESIDUAL:
                 return layer >= 1
-            case ResidualLinks.GNMT:
+            case Links.GNMT:
                 return layer >= 2
 
 
@@ -70,7 +74,7 @@ class RecurrentConfig:
     width: int = 512
     layers: int = 1
     direction: Direction = Direction.FORWARD
-    links: ResidualLinks = ResidualLinks.NONE
+    links: Links = Links.NONE
     dropout: float = 0.0
     forget_bias: float = 1.0
     recurrent: RecurrentInitialisation = RecurrentInitialisation.ORTHOGONAL
@@ -85,6 +89,18 @@ class RecurrentConfig:
     def output_width(self) -> int:
         """The features of an output and of `CellState.hidden`: those of both directions where it has two."""
         return self.width * len(self.direction.cells)
+
+    @property
+    def passed_width(self) -> int:
+        """The features that a layer hands to the next: its output, and with fast-forward links its projected input."""
+        passed = len(self.cell.gates) * self.output_width if self.links is Links.FAST_FORWARD else 0
+        return self.output_width + passed
+
+    def operations(self, inputs: int) -> int:
+        """The products of all gates with input and state at one position, 2 for a multiplication and an addition."""
+        each = 2 * len(self.cell.gates) * self.output_width
+        above = (self.layers - 1) * (self.passed_width + self.width)
+        return each * (inputs + self.width + above)
 
 
 class RecurrentLayer(Module):
@@ -115,14 +131,24 @@ class RecurrentLayer(Module):
         """A state of zeros for every direction."""
         return _side_by_side(self._by_direction(None, rows, dtype))
 
+    def project(self, x: Float[Array, "*B I"]) -> tuple[Float[Array, "*B G F"], ...]:
+        """What the gates of each direction's cell make of inputs, before any state is read."""
+        return tuple(cell.project(x) for cell in self.cells)
+
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
         """The state behind one more input of every row.
 
         Errors: ValueError for a layer that does not read forward alone.
         """
+        return self.step_over(self.project(x_RxI), state)
+
+    def step_over(self, projected: tuple[Float[Array, "R G F"], ...], state: CellState) -> CellState:
+        """As `step`, of an input that is projected already."""
         if self.direction is not Direction.FORWARD:
             raise ValueError(f"direction={self.direction.value} reads what is to come: only forward can take a step")
-        return self.cells[0].step(x_RxI, _in_type(state, x_RxI.dtype))
+        (projected_RxGxF,) = projected
+        weights = self.cells[0].weights(projected_RxGxF.dtype)
+        return advance(self.kind, weights, projected_RxGxF, _in_type(state, projected_RxGxF.dtype))
 
     def __call__(
         self,
@@ -135,15 +161,21 @@ class RecurrentLayer(Module):
         A row's positions at or beyond its length are padding, which nothing reads, NaN included. Without lengths all
         positions are real; without a state it begins at zero.
         """
-        batch, count, _ = x_BxTxI.shape
-        real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
-        if real_BxT is not None:
-            x_BxTxI = jnp.where(real_BxT[..., None], x_BxTxI, 0)
+        return self.over(self.project(_without_padding(x_BxTxI, lengths_B)), lengths_B, state)
 
+    def over(
+        self,
+        projected_D: tuple[Float[Array, "B T G C"], ...],
+        lengths_B: Int[Array, " B"] | None,
+        state: CellState | None,
+    ) -> tuple[Float[Array, "B T F"], CellState]:
+        """As a call, of inputs that are projected already and finite at padding."""
+        (batch, count, *_), dtype = projected_D[0].shape, projected_D[0].dtype
+        real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
         orders = self.direction.cells
         projected = [
-            _in_order(place(cell.project(x_BxTxI), "batch", None, None, None), order)
-            for cell, order in zip(self.cells, orders, strict=True)
+            _in_order(place(of_cell, "batch", None, None, None), order)
+            for of_cell, order in zip(projected_D, orders, strict=True)
         ]
         real_TxDxBx1 = None
         if real_BxT is not None:
@@ -151,7 +183,7 @@ class RecurrentLayer(Module):
         # The scan reads these at every step: whole, they are gathered once and not at each.
         weights_D = jax.tree.map(
             lambda *leaves: place(jnp.stack(leaves), *(None,) * (leaves[0].ndim + 1)),
-            *(cell.weights(x_BxTxI.dtype) for cell in self.cells),
+            *(cell.weights(dtype) for cell in self.cells),
         )
         of_all = jax.vmap(functools.partial(advance, self.kind))
 
@@ -163,7 +195,7 @@ class RecurrentLayer(Module):
             after = jax.tree.map(lambda new, old: jnp.where(real_DxBx1, new, old), after, state)
             return after, jnp.where(real_DxBx1, after.hidden, 0)
 
-        state_DxBxF = self._by_direction(state, batch, x_BxTxI.dtype)
+        state_DxBxF = self._by_direction(state, batch, dtype)
         state_DxBxF, hidden_TxDxBxF = jax.lax.scan(body, state_DxBxF, (jnp.stack(projected, axis=1), real_TxDxBx1))
         outputs = [
             jnp.moveaxis(hidden_TxBxF if order == "forward" else jnp.flip(hidden_TxBxF, 0), 0, 1)
@@ -191,7 +223,7 @@ class RecurrentStack(Module):
     def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
         self.config = config
         for number in range(config.layers):
-            size = inputs if number == 0 else config.output_width
+            size = inputs if number == 0 else config.passed_width
             layer = RecurrentLayer(config, size, builder=builder)
             setattr(self, f"layer_{number}", layer)
 
@@ -216,11 +248,12 @@ class RecurrentStack(Module):
 
         With a key, as in training, inputs of the upper layers are dropped.
         """
+        x_BxTxI = _without_padding(x_BxTxI, lengths_B)
         after = []
         for number, layer in enumerate(self.layers):
-            read = self._dropped(x_BxTxI, number, key)
-            y_BxTxF, state = layer(read, lengths_B, None if carry is None else carry[number])
-            x_BxTxI = y_BxTxF + x_BxTxI if self.config.links.at(number) else y_BxTxF
+            projected = layer.project(self._dropped(x_BxTxI, number, key))
+            y_BxTxF, state = layer.over(projected, lengths_B, None if carry is None else carry[number])
+            x_BxTxI = self._linked(number, projected, x_BxTxI, y_BxTxF)
             after.append(state)
         return x_BxTxI, tuple(after)
 
@@ -233,14 +266,28 @@ class RecurrentStack(Module):
         """
         after = []
         for number, (layer, state) in enumerate(zip(self.layers, carry, strict=True)):
-            state = layer.step(self._dropped(x_RxI, number, key), state)
-            x_RxI = state.hidden + x_RxI if self.config.links.at(number) else state.hidden
+            projected = layer.project(self._dropped(x_RxI, number, key))
+            state = layer.step_over(projected, state)
+            x_RxI = self._linked(number, projected, x_RxI, state.hidden)
             after.append(state)
         return x_RxI, tuple(after)
+
+    def _linked(self, number: int, projected: tuple[Array, ...], x: Array, y: Array) -> Array:
+        """What a layer of input x, which it projected, and output y hands on; that of the last is the stack's."""
+        if self.config.links is Links.FAST_FORWARD and number < self.config.layers - 1:
+            return jnp.concatenate([*(each.reshape(*each.shape[:-2], -1) for each in projected), y], axis=-1)
+        return y + x if self.config.links.adds(number) else y
 
     def _dropped(self, x: Array, number: int, key: Key[Array, ""] | None) -> Array:
         of_layer = None if key is None or number == 0 else jax.random.fold_in(key, number)
         return dropout(x, self.config.dropout, of_layer)
+
+
+def _without_padding(x_BxTxI: Array, lengths_B: Array | None) -> Array:
+    """Zero at padding, whatever stood there."""
+    if lengths_B is None:
+        return x_BxTxI
+    return jnp.where(real_positions(lengths_B, x_BxTxI.shape[1])[..., None], x_BxTxI, 0)
 
 
 def _in_order(x_BxT: Array, order: str) -> Array:

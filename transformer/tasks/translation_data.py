@@ -26,7 +26,7 @@ ALIGNED = ("target", "source")
 class TranslationConfig:
     """A translation problem.
 
-    `dataset`: "phrases", "reversal" (random symbols said backwards), "multi30k/<raw|tokenised>/<source>-<target>", the
+    `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "multi30k/<raw|tokenised>/<source>-<target>", the
     name of a TFDS translation set, or the folder of a prepared one; `data_dir` is the folder of the data, for sets
     that are not generated.
     `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.

@@ -92,7 +92,7 @@ class Kind:
 
 TRANSLATION = Kind(
     "translation set",
-    "phrases, reversal, multi30k/<text>/<source>-<target>, a TFDS name such as wmt14_translate/de-en",
+    "phrases, copy, reversal, multi30k/<text>/<source>-<target>, a TFDS name such as wmt14_translate/de-en",
     ("translate",),
 )
 

@@ -21,9 +21,9 @@ from transformer.data.datasets.preparation import (
     records_of,
     texts_of,
 )
-from transformer.data.datasets.reversal import LANGUAGES as REVERSAL_LANGUAGES
-from transformer.data.datasets.reversal import reversal
 from transformer.data.datasets.slots import Links
+from transformer.data.datasets.symbols import LANGUAGES as SYMBOLS
+from transformer.data.datasets.symbols import symbols
 
 _READ_AHEAD = 1024
 _PHRASE_FEATURES = ("source", "target", "language", "kind", "alignment")
@@ -92,8 +92,8 @@ def open_translation(
     """Open a translation set, preparing it under `prepared_dir` at its first use.
 
     `name` is one of: "phrases", with sizes, seed and the percentage of times that are rounded if wanted
-    ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "reversal", or
-    "reversal/length=12,symbols=16" (transformer.data.datasets.reversal);
+    ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "copy" or "reversal", also as
+    "reversal/length=12,symbols=16" (transformer.data.datasets.symbols);
     "multi30k/<raw|tokenised>/<source>-<target>"; the folder of a prepared TFDS set (it holds
     dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where the files of
     Multi30k lie, or a TFDS root to search for an already prepared set. `languages` is (source, target);
@@ -105,8 +105,8 @@ def open_translation(
     first, *parts = name.split("/")
     if first == "phrases":
         return _open_folder(name, prepare_phrases(name, "/".join(parts), prepared_dir, languages), None)
-    if first == "reversal":
-        return _open_reversal(name, "/".join(parts), languages)
+    if first in SYMBOLS:
+        return _open_symbols(name, first, "/".join(parts), languages)
     if first == "multi30k":
         folder, direction = prepare_multi30k(name, parts, data_dir, prepared_dir)
         if languages not in (None, direction):
@@ -125,15 +125,16 @@ def open_translation(
     return _open_folder(name, folder, languages)
 
 
-def _open_reversal(name: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
-    if languages not in (None, REVERSAL_LANGUAGES):
-        raise UserError(f"languages={languages}: {name} goes from symbols to reversed: leave it out")
-    _, target = REVERSAL_LANGUAGES
+def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
+    direction = SYMBOLS[kind]
+    source, target = direction
+    if languages not in (None, direction):
+        raise UserError(f"languages={languages}: {name} goes from {source} to {target}: leave it out")
     drawn = {
         split: [Pair(phrase.source, phrase.target, target, links=phrase.links) for phrase in phrases]
-        for split, phrases in reversal(options).items()
+        for split, phrases in symbols(kind, options).items()
     }
-    return TranslationSet(name, REVERSAL_LANGUAGES, tuple(drawn), drawn.__getitem__)
+    return TranslationSet(name, direction, tuple(drawn), drawn.__getitem__)
 
 
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:

@@ -1,4 +1,4 @@
-"""Symbols said backwards: what the pairs are, what a token is, and that alignment knows the truth."""
+"""Symbols said again or backwards: what the pairs are, what a token is, and that alignment knows the truth."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.data.datasets.repeated import ALPHABET, SPLITS
-from transformer.data.datasets.reversal import Reversal
+from transformer.data.datasets.symbols import Symbols
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TranslationConfig, load_splits, words_of
@@ -37,6 +37,16 @@ def test_a_target_is_its_source_backwards_word_by_word() -> None:
     assert counts == pytest.approx([1500 / 7] * 7, abs=60)
 
 
+def test_a_copy_is_its_source_word_by_word() -> None:
+    copied = opened("copy/length=5,symbols=7,train=50")
+    assert copied.languages == ("symbols", "copied")
+    backwards = opened("reversal/length=5,symbols=7,train=50").split("train")
+    for pair, reverse in zip(copied.split("train"), backwards, strict=True):
+        assert pair.source == pair.target == reverse.source
+        assert pair.links is not None
+        assert pair.links.sure == tuple((place, place) for place in range(5))
+
+
 def test_every_link_joins_a_word_with_itself() -> None:
     for pair in opened("reversal/length=6,shortest=2,symbols=300,train=200").split("train"):
         assert pair.links is not None
@@ -51,6 +61,9 @@ def test_lengths_are_all_alike_or_equally_likely() -> None:
     lengths = [len(pair.source.split()) for pair in opened("reversal/shortest=3,length=7,train=2000").split("train")]
     assert np.bincount(lengths)[3:] == pytest.approx([400] * 5, abs=80)
     assert min(lengths) == 3
+    tested = opened("copy/shortest=3,length=7,tested=6,train=200,test=50")
+    assert {len(pair.source.split()) for pair in tested.split("test")} == {6}
+    assert {len(pair.source.split()) for pair in tested.split("train")} == set(range(3, 8))
     by_default = opened("reversal/train=50,test=1,validation=1").split("train")
     assert {len(pair.source.split()) for pair in by_default} == {12}
     assert len({symbol for pair in by_default for symbol in pair.source.split()}) == 16
@@ -66,7 +79,7 @@ def test_pairs_are_a_function_of_their_seed_and_no_split_holds_anothers() -> Non
 
 
 def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation, Pair]:
-    lengths = (1 + Reversal().length,)
+    lengths = (1 + Symbols().length,)
     config = TranslationConfig(
         dataset=dataset, vocabulary=vocabulary, lengths=lengths, tokens_per_batch=26, beams=1, shown=2, probed=2
     )
@@ -108,6 +121,7 @@ def test_alignment_is_evaluated_and_labelled_with_the_truth(tmp_path: Path) -> N
         ("length=0", "length=0"),
         ("shortest=0", "shortest=0 must be from 1"),
         ("shortest=6,length=5", "shortest=6 must be from 1 to length=5"),
+        ("tested=13", "tested=13 must be from 1 to length=12"),
         ("test=0", "test=0 must be at least 1"),
     ],
 )

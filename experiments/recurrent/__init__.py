@@ -1,0 +1,1 @@
+"""The road to the Transformer: recurrent encoder-decoders with and without attention."""

@@ -1,0 +1,17 @@
+"""The demo's phrases by Bahdanau's recurrent encoder-decoder: attention aligns words that nobody aligned for it.
+
+python -m launch.train --config=experiments/recurrent/phrases.py --workdir=runs/phrases
+"""
+
+from ml_collections import ConfigDict
+
+from experiments import demo
+
+
+def get_config() -> ConfigDict:
+    """A bidirectional GRU of 128 and additive attention over it; both target languages in one model."""
+    config = demo.get_config()
+    config.name = "recurrent_phrases"
+    config.steps = 2000
+    config.model = ConfigDict({"family": "recurrent", "width": 128, "embedding": 128, "dropout": 0.1})
+    return config

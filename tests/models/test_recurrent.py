@@ -1,0 +1,392 @@
+"""Recurrent encoder-decoders against NumPy float64: contexts, orders, readouts, local and sampled attention."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from tests.costs.test_flops import products
+from tests.oracles import algebra
+from tests.oracles import recurrent as oracle
+from transformer.attention import Capture, Normaliser, Score
+from transformer.config import UserError
+from transformer.layers.attention_cell import Extent, Projection
+from transformer.layers.initialisation import Initialisation
+from transformer.layers.module import Precision
+from transformer.layers.recurrent import Direction, Links
+from transformer.layers.recurrent_cells import Cell
+from transformer.models.contract import Model, Variables
+from transformer.models.interface import Input, Interface
+from transformer.models.recurrent import (
+    SITE,
+    Bridge,
+    Context,
+    Order,
+    Readout,
+    RecurrentEncoderDecoderConfig,
+    build,
+    operations,
+)
+
+PAD, BEGIN, VOCABULARY = 0, 1, 11
+SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)
+TARGET = np.array([[1, 5, 6, 7], [1, 9, 0, 0], [1, 0, 0, 0]], np.int32)
+INTERFACE = Interface({"source": Input((3, 5)), "target": Input((3, 4))}, {"joint": VOCABULARY}, PAD, BEGIN, 2)
+TINY = RecurrentEncoderDecoderConfig(width=4, embedding=3)
+
+
+def tiny(**changes: Any) -> RecurrentEncoderDecoderConfig:
+    return dataclasses.replace(TINY, **changes)
+
+
+LUONG: dict[str, Any] = {"order": Order.CURRENT, "readout": Readout.TANH, "direction": Direction.FORWARD}
+CONFIGS = {
+    "bahdanau": tiny(),
+    "sutskever": tiny(
+        cell=Cell.LSTM,
+        context=Context.NONE,
+        order=Order.CURRENT,
+        readout=Readout.TANH,
+        direction=Direction.BACKWARD,
+        bridge=Bridge.COPY,
+        encoder_layers=2,
+        decoder_layers=2,
+    ),
+    "cho": tiny(context=Context.LAST),
+    "mean": tiny(context=Context.MEAN, order=Order.CURRENT),
+    "sum": tiny(context=Context.SUM, order=Order.INPUT_FEEDING, cell=Cell.VANILLA),
+    "over length": tiny(context=Context.ATTENTION_OVER_LENGTH),
+    "over length at once": tiny(context=Context.ATTENTION_OVER_LENGTH, order=Order.CURRENT),
+    "luong": tiny(cell=Cell.LSTM, score=Score.DOT, bridge=Bridge.COPY, **LUONG),
+    "luong, input feeding": tiny(
+        **LUONG | {"order": Order.INPUT_FEEDING}, score=Score.GENERAL, cell=Cell.LSTM, decoder_layers=2
+    ),
+    "local-m": tiny(**LUONG, score=Score.GENERAL, extent=Extent.MONOTONIC, half_width=1),
+    "local-m in steps": tiny(extent=Extent.MONOTONIC, half_width=1),
+    "local-p": tiny(**LUONG, score=Score.GENERAL, extent=Extent.PREDICTIVE, half_width=2),
+    "local-p in steps": tiny(extent=Extent.PREDICTIVE, half_width=1),
+    "location": tiny(**LUONG, score=Score.LOCATION, max_length=6),
+    "mlp": tiny(score=Score.MLP),
+    "concat": tiny(score=Score.CONCAT, order=Order.INPUT_FEEDING),
+    "cosine": tiny(**LUONG, score=Score.COSINE),
+    "split heads": tiny(projection=Projection.SPLIT, heads=2, depth=3, score=Score.SCALED_DOT),
+    "hard": tiny(normaliser=Normaliser.HARD),
+    "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, links=Links.GNMT),
+    "fast forward": tiny(cell=Cell.LSTM, encoder_layers=2, decoder_layers=2, links=Links.FAST_FORWARD),
+}
+
+
+@functools.cache
+def model_of(name: str, precision: str = "float32") -> Model:
+    return build(CONFIGS[name], INTERFACE, Precision(precision, precision))
+
+
+def random_weights(model: Model) -> Any:
+    normal = np.random.default_rng(0).normal
+    return jax.tree.map(lambda leaf: normal(size=leaf.shape).astype(leaf.dtype), model.functional.shapes())
+
+
+class Expected(NamedTuple):
+    """The logits [T, V] of one example, and its attention's weights [H, T, K]."""
+
+    logits: np.ndarray
+    weights: np.ndarray
+
+
+def linear(weights: Any, x: np.ndarray) -> np.ndarray:
+    return x @ weights["kernel"].astype(np.float64).reshape(len(x), -1) + np.ravel(weights.get("bias", 0))
+
+
+def expected_of(
+    config: RecurrentEncoderDecoderConfig, weights: Any, source: np.ndarray, target: np.ndarray
+) -> Expected:
+    """One example without its padding, one step after another, from the equations."""
+    table = weights["embedding"]["table"].astype(np.float64)
+    names = (config.cell.value, config.direction.value, config.encoder_layers, config.links.value)
+    lengths = np.array([len(source)])
+    h, ends = oracle.stack(oracle.Stack(*names), weights["encoder"], table[source][None], lengths)
+    h, last = h[0], [of_layer[0] for of_layer in ends]
+
+    states = last
+    if config.bridge is Bridge.TANH:
+        hidden = np.split(np.tanh(linear(weights["first_hidden"], last[-1].hidden)), config.decoder_layers)
+        states = [oracle.State(each) for each in hidden]
+        if config.cell is Cell.LSTM:
+            memory = np.split(linear(weights["first_memory"], last[-1].memory), config.decoder_layers)
+            states = [oracle.State(*both) for both in zip(hidden, memory, strict=True)]
+
+    def context_of(query: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+        match config.context:
+            case Context.NONE:
+                return np.zeros(0), np.zeros((0, len(source)))
+            case Context.LAST:
+                return last[-1].hidden, np.zeros((0, len(source)))
+            case Context.SUM | Context.MEAN:
+                return h.sum(0) / (len(source) if config.context is Context.MEAN else 1), np.zeros((0, len(source)))
+        context, of_heads = attended(config, weights, query, h, step)
+        return context / (len(source) if config.context is Context.ATTENTION_OVER_LENGTH else 1), of_heads
+
+    kind = oracle.Stack(config.cell.value, layers=config.decoder_layers, links=config.links.value)
+    fed, logits, maps = np.zeros(config.width), [], []
+    for step, word in enumerate(table[target]):
+        if config.order is Order.PREVIOUS:
+            context, of_heads = context_of(states[-1].hidden, step)
+            entering = np.concatenate([word, context])
+        else:
+            entering = np.concatenate([word, fed]) if config.order is Order.INPUT_FEEDING else word
+        y, after = oracle.stack(kind, weights["decoder"], entering[None, None], np.array([1]), [[s] for s in states])
+        s, states = y[0, 0], [of_layer[0] for of_layer in after]
+        if config.order is not Order.PREVIOUS:
+            context, of_heads = context_of(s, step)
+        if config.readout is Readout.TANH:
+            fed = np.tanh(linear(weights["readout"], np.concatenate([context, s])))
+        else:
+            fed = linear(weights["readout"], np.concatenate([s, word, context])).reshape(-1, 2).max(-1)
+        logits.append(fed @ weights["output"]["kernel"].astype(np.float64))
+        maps.append(of_heads)
+    return Expected(np.array(logits), np.stack(maps, axis=1))
+
+
+# The algebra's names of a score's arrays.
+NAMES = {
+    ("general", "weight"): "weight_HxDxC",
+    ("concat", "weight"): "weight_HxIxA",
+    ("mlp", "weight"): "weight_HxIxA",
+    ("location", "weight"): "weight_HxDxN",
+    "keys": "keys_HxCxA",
+    "queries": "queries_HxDxA",
+    "vector": "score_HxA",
+    "bias": "bias_HxA",
+}
+
+
+def attended(
+    config: RecurrentEncoderDecoderConfig, weights: Any, query: np.ndarray, h: np.ndarray, step: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The context of one query, and the weights [H, K]."""
+    attention, heads = weights.get("attention", {}), config.heads
+
+    def in_heads(x: np.ndarray, name: str) -> np.ndarray:
+        if config.projection is Projection.SPLIT:
+            return np.einsum("ne,ehd->nhd", x, attention[name]["kernel"].astype(np.float64))
+        return x.reshape(len(x), heads, -1)
+
+    q = in_heads(query[None], "query")[None]
+    arrays = {"q": q, "k": in_heads(h, "key")[None], "v": in_heads(h, "value")[None]}
+    for name, array in attention.get("score", {}).items():
+        if name == "log_sharpening":
+            arrays["score.sharpening"] = np.exp(array.astype(np.float64))[None, :, None]
+        else:
+            arrays[f"score.{NAMES.get((config.score.value, name)) or NAMES[name]}"] = array.astype(np.float64)
+    facts: dict[str, Any] = {}
+    seen, factor = np.ones((heads, len(h)), bool), np.ones((heads, len(h)))
+    places = np.arange(len(h))
+    if config.extent is Extent.MONOTONIC:
+        seen[:] = np.abs(places - step) <= config.half_width
+    if config.extent is Extent.PREDICTIVE:
+        for head in range(heads):
+            hidden = np.tanh(q[0, 0, head] @ attention["centre"]["weight"][head].astype(np.float64))
+            centre = (len(h) - 1) * oracle.logistic(hidden @ attention["centre"]["score"][head])
+            seen[head] = np.abs(places - centre) <= config.half_width
+            factor[head] = np.exp(-((places - centre) ** 2) / (2 * (config.half_width / 2) ** 2))
+    facts["allowed"] = seen[None, :, None]
+    kind = algebra.Kind(config.score.value, "hard" if config.normaliser is Normaliser.HARD else "softmax")
+    answer = algebra.attention(kind, arrays, facts)
+    of_heads = answer.weights[0, :, 0] * factor
+    return np.einsum("hk,khd->hd", of_heads, arrays["v"][0]).ravel(), of_heads
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
+    config, model = CONFIGS[name], model_of(name, "float64")
+    weights = random_weights(model)
+    capture = Capture((SITE,)) if model.sites else None
+    batch = {"source": SOURCE, "target": TARGET}
+
+    with jax.enable_x64(True), jax.disable_jit():
+        variables = Variables(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), weights), {})
+        outputs, aux = model.apply(variables, batch, train=False, capture=capture)
+        cache, tokens = model.init_cache(variables, batch, beams=2, length=4)
+        steps = []
+        for place in range(TARGET.shape[1]):
+            given = tokens if place == 0 else jnp.repeat(TARGET[:, place], 2)
+            logits, cache, of_step = model.step(variables, cache, given, capture=capture)
+            steps.append((logits, of_step.maps))
+    for row, (source, target) in enumerate(zip(SOURCE, TARGET, strict=True)):
+        source, target = source[source != PAD], np.concatenate([target[:1], target[1:][target[1:] != PAD]])
+        if not len(source):
+            continue
+        answer = expected_of(config, weights, source, target)
+        np.testing.assert_allclose(outputs[row, : len(target)], answer.logits, rtol=1e-9, atol=1e-9)
+        for place, (logits, maps) in enumerate(steps[: len(target)]):
+            for beam in range(2):
+                np.testing.assert_allclose(logits[2 * row + beam], answer.logits[place], rtol=1e-9, atol=1e-9)
+                if capture is not None:
+                    read = np.asarray(maps[SITE].weights)[0, 2 * row + beam, :, 0, : len(source)]
+                    np.testing.assert_allclose(read, answer.weights[:, place], rtol=1e-9, atol=1e-9)
+        if capture is not None:
+            whole = np.asarray(aux.maps[SITE].weights)[0, row]
+            np.testing.assert_allclose(whole[:, : len(target), : len(source)], answer.weights, rtol=1e-9, atol=1e-9)
+            assert (whole[:, len(target) :] == 0).all()
+            assert (whole[:, :, len(source) :] == 0).all()
+    assert np.isfinite(outputs).all()
+
+
+@pytest.mark.parametrize("name", ["luong, input feeding", "local-p"])
+def test_gradients_are_right(name: str) -> None:
+    model = model_of(name, "float64")
+    # Small ones, so that windows do not jump between the two sides of a difference.
+    weights = jax.tree.map(lambda leaf: 0.3 * leaf, random_weights(model))
+    batch = {"source": SOURCE[:2], "target": TARGET[:2]}
+
+    def loss(weights: Any) -> Any:
+        return jnp.sum(jnp.sin(model.apply(Variables(weights, {}), batch, train=False)[0]))
+
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), weights)
+        check_grads(jax.jit(loss), (wide,), order=1, modes=["rev"], atol=1e-5, rtol=1e-5, eps=1e-6)
+
+
+def test_identity_projections_are_the_plain_score() -> None:
+    """Keys, values and queries by matrices that change nothing read as the annotations themselves do."""
+    plain = tiny(direction=Direction.FORWARD, score=Score.SCALED_DOT)
+    split = dataclasses.replace(plain, projection=Projection.SPLIT)
+    models = [build(config, INTERFACE, Precision()) for config in (plain, split)]
+    weights = random_weights(models[1])
+    identity = np.eye(plain.width, dtype=np.float32)[:, None]
+    weights["attention"] |= {name: {"kernel": identity} for name in ("query", "key", "value")}
+    without = {name: of_part for name, of_part in weights.items() if name != "attention"}
+    batch = {"source": SOURCE, "target": TARGET}
+    found = []
+    for model, params in zip(models, (without, weights), strict=True):
+        variables = Variables(params, {})
+        shapes = [jax.tree.structure(tree) for tree in (model.functional.shapes(), params)]
+        assert shapes[0] == shapes[1]
+        found.append(model.apply(variables, batch, train=False)[0])
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
+
+
+def test_attention_begins_uniform_as_bahdanau_begins_it() -> None:
+    model = build(tiny(initialisation=Initialisation.BAHDANAU), INTERFACE, Precision())
+    variables = model.init(jax.random.key(3))
+    _, aux = model.apply(variables, {"source": SOURCE, "target": TARGET}, train=False, capture=Capture((SITE,)))
+    weights = np.asarray(aux.maps[SITE].weights)[0]
+    np.testing.assert_allclose(weights[0, 0], np.full((4, 5), 1 / 5), rtol=1e-6)
+    np.testing.assert_allclose(weights[1, 0, :2, :3], np.full((2, 3), 1 / 3), rtol=1e-6)
+    score = variables.params["attention"]["score"]
+    assert (score["vector"] == 0).all()
+    assert 0 < float(jnp.std(score["keys"])) < 0.003
+    assert 0.005 < float(jnp.std(variables.params["readout"]["kernel"])) < 0.02
+
+
+def test_the_lectures_context_is_smaller_by_the_length_of_the_source() -> None:
+    """Weights that sum to one need no 1/N: with it, logits of a linear readout differ by that factor."""
+    at = {name: model_of(name) for name in ("bahdanau", "over length")}
+    weights = random_weights(at["bahdanau"])
+    # The readout hears the context alone, and the state hears nothing of it: all else is equal.
+    readout = np.zeros_like(weights["readout"]["kernel"])
+    readout[TINY.width + TINY.embedding :] = 1
+    weights["readout"] = {"kernel": readout, "bias": np.zeros_like(weights["readout"]["bias"])}
+    weights["decoder"]["layer_0"]["forward"]["kernel"][TINY.embedding :] = 0
+    found = {}
+    for name, model in at.items():
+        variables = Variables(weights, {})
+        found[name] = model.apply(variables, {"source": SOURCE, "target": TARGET}, train=False)[0]
+    np.testing.assert_allclose(found["bahdanau"][0], 5 * found["over length"][0], rtol=1e-5)
+    np.testing.assert_allclose(found["bahdanau"][1, :2], 3 * found["over length"][1, :2], rtol=1e-5)
+
+
+def test_local_attention_that_sees_all_is_global() -> None:
+    wide = build(dataclasses.replace(CONFIGS["local-m"], half_width=9), INTERFACE, Precision())
+    whole = build(dataclasses.replace(CONFIGS["local-m"], extent=Extent.GLOBAL), INTERFACE, Precision())
+    variables = whole.init(jax.random.key(1))
+    batch = {"source": SOURCE, "target": TARGET}
+    np.testing.assert_array_equal(
+        wide.apply(variables, batch, train=False)[0], whole.apply(variables, batch, train=False)[0]
+    )
+
+
+def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation() -> None:
+    """E[f(k)] over the drawn key: the mean of f log p's gradient over many draws, against the sum over all keys."""
+    model = model_of("hard")
+    variables = model.init(jax.random.key(5))
+    batch = {"source": SOURCE[:1], "target": TARGET[:1, :1]}
+    score = {"score": variables.params["attention"]["score"]}
+
+    def drawn(score: Any, key: Any) -> tuple[Any, Any]:
+        params = variables.params | {"attention": score}
+        outputs, aux = model.apply(variables._replace(params=params), batch, train=True, key=key)
+        log_probability = aux.extras["attention_log_prob"][0, 0, 0]
+        return jax.lax.stop_gradient(outputs[0, 0, 3]) * log_probability, (log_probability, outputs[0, 0, 3])
+
+    keys = jax.random.split(jax.random.key(0), 4000)
+    gradients, (log_probability, values) = jax.jit(jax.vmap(jax.grad(drawn, has_aux=True), (None, 0)))(score, keys)
+    # The draws show every key's probability and value, so that the exact expectation is a sum over the keys.
+    probabilities, first = np.unique(np.asarray(log_probability).round(5), return_index=True)
+    assert len(first) == 5
+    assert np.exp(probabilities).sum() == pytest.approx(1, abs=1e-3)
+    exact = jax.tree.map(
+        lambda leaf: sum(math.exp(p) * leaf[at] for p, at in zip(probabilities, first, strict=True)), gradients
+    )
+    for mean, wanted, each in zip(*map(jax.tree.leaves, (gradients, exact, gradients)), strict=True):
+        error = np.std(each, axis=0) / math.sqrt(len(keys))
+        assert (np.abs(np.mean(mean, axis=0) - wanted) <= 5 * error + 1e-7).all()
+    assert np.std(values) > 0
+
+
+def test_scheduled_sampling_reads_the_models_own_words() -> None:
+    """At a share of one from the first step, what stands in the target behind the begin token has no effect."""
+    config = tiny(scheduled_sampling=0.999999, scheduled_sampling_steps=1, order=Order.CURRENT)
+    model = build(config, INTERFACE, Precision())
+    variables = model.init(jax.random.key(0))
+    assert variables.state == {"steps": 0}
+    other = np.where(TARGET > 2, 12 - TARGET, TARGET)
+    run = jax.jit(
+        lambda variables, target, train: model.apply(
+            variables, {"source": SOURCE, "target": target}, train=train, key=jax.random.key(7)
+        ),
+        static_argnums=2,
+    )
+    outputs, aux = run(variables, TARGET, True)
+    # At step 0 the share is still zero: the reference's words are read.
+    assert (np.asarray(outputs[0, 1]) != np.asarray(run(variables, other, True)[0][0, 1])).any()
+    assert int(aux.state["steps"]) == 1
+    later = variables._replace(state=aux.state)
+    np.testing.assert_array_equal(run(later, TARGET, True)[0], run(later, other, True)[0])
+    evaluated, after = run(later, TARGET, False)
+    assert int(after.state["steps"]) == 1
+    np.testing.assert_array_equal(evaluated, run(variables, TARGET, False)[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["bahdanau", "luong, input feeding", "local-p", "split heads", "location", "cho", "fast forward"]
+)
+def test_operations_are_those_of_the_program(name: str) -> None:
+    config, model = CONFIGS[name], model_of(name)
+    batch = {"source": jax.ShapeDtypeStruct((3, 5), jnp.int32), "target": jax.ShapeDtypeStruct((3, 4), jnp.int32)}
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    program = jax.make_jaxpr(lambda variables, batch: model.apply(variables, batch, train=False)[0])(variables, batch)
+    assert operations(config, batch, INTERFACE.vocabularies).forward == products(program.jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"width": 0}, "config.model.width=0 must be at least 1"),
+        ({"score": Score.DOT}, "config.model.score=dot multiplies states of 4 features with annotations of 8"),
+        ({"heads": 3}, "config.model.heads=3 do not divide the 4 features of width"),
+        ({"bridge": Bridge.COPY}, "config.model.bridge=copy needs as many layers"),
+        ({"context": Context.NONE, "order": Order.INPUT_FEEDING}, "config.model.order=input_feeding feeds"),
+        ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),
+        ({"scheduled_sampling": 1.5}, "scheduled_sampling=1.5"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises((UserError, ValueError), match=told):
+        tiny(**changes)

@@ -1,0 +1,89 @@
+"""Random symbols to be said again, forwards or backwards: the smallest translations that ask for every source word.
+
+Every target word has one known source word, so that alignment can be judged by what is true.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from transformer.config import UserError, from_config
+from transformer.data.datasets.repeated import ALPHABET, SPLITS
+from transformer.data.datasets.slots import Links, Phrase
+
+# What the source and the target of each set are called.
+LANGUAGES = {"reversal": ("symbols", "reversed"), "copy": ("symbols", "copied")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbols:
+    """What the pairs are: `length` words each, every one of them one of so many `symbols`, all equally likely.
+
+    With `shortest`, lengths from that to `length` are equally likely, and with `tested` those of the test split are that. A symbol is a word of one character, which BPE
+    makes one token where its vocabulary holds 2 x symbols + 5. Who reads no source has a loss of log(symbols) nats a
+    word. `train`, `validation` and `test` are numbers of pairs, drawn from `seed` and the split; of few symbols and
+    short lengths the splits have pairs in common.
+    """
+
+    symbols: int = 16
+    length: int = 12
+    shortest: int | None = None
+    tested: int | None = None
+    train: int = 32768
+    validation: int = 256
+    test: int = 512
+    seed: int = 0
+
+    def check(self, name: str) -> None:
+        """Errors: UserError, beginning with the set's name, for impossible sizes."""
+        if not 2 <= self.symbols <= len(ALPHABET):
+            raise UserError(f"{name}: symbols={self.symbols} must be from 2 to {len(ALPHABET)}")
+        if not 1 <= self.least <= self.length:
+            raise UserError(f"{name}: shortest={self.least} must be from 1 to length={self.length}")
+        if self.tested is not None and not 1 <= self.tested <= self.length:
+            raise UserError(f"{name}: tested={self.tested} must be from 1 to length={self.length}")
+        for split in SPLITS:
+            if getattr(self, split) < 1:
+                raise UserError(f"{name}: {split}={getattr(self, split)} must be at least 1 pair")
+
+    @property
+    def least(self) -> int:
+        """The least number of words."""
+        return self.length if self.shortest is None else self.shortest
+
+    def draw(self, split: str, step: int) -> list[Phrase]:
+        """The pairs of a split; `step` is 1 where targets are said forwards, -1 backwards."""
+        random = np.random.default_rng((self.seed, SPLITS.index(split)))
+        count = getattr(self, split)
+        words_N = random.integers(self.least, self.length + 1, count)
+        if split == "test" and self.tested is not None:
+            words_N[:] = self.tested
+        symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.symbols, (count, self.length))]
+        return [
+            Phrase(" ".join(row[:words]), " ".join(row[:words][::step]), _links(words, step))
+            for row, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True)
+        ]
+
+
+def symbols(name: str, options: str) -> dict[str, list[Phrase]]:
+    """The pairs of the set of this name by split; `options` are fields, as in "length=12,symbols=16".
+
+    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
+    """
+    values = {}
+    for item in options.split(",") if options else ():
+        key, _, number = item.partition("=")
+        if not number.isdecimal():
+            raise UserError(f"{name}: {item!r} must give a whole number, as in {name}/length=12,symbols=16")
+        values[key] = int(number)
+    config = from_config(Symbols, values, name)
+    config.check(name)
+    return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
+
+
+@functools.cache
+def _links(words: int, step: int) -> Links:
+    """The links of every pair of so many words: each with itself, or first with last and last with first."""
+    links = tuple(zip(range(words), range(words)[::step], strict=True))
+    return Links(links, links)

@@ -1,0 +1,551 @@
+"""Recurrent encoder-decoders: one vector for a sentence, and every way of attending to its words instead."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at, captured_at, one_layer
+from transformer.attention.drop import check_rate, dropout
+from transformer.attention.masks import Mask
+from transformer.attention.measure import capture_weights
+from transformer.attention.normalisers import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.scores import SCORES, Score
+from transformer.attention.sites import Axis, Site, Values
+from transformer.config import UserError
+from transformer.layers.attention_cell import (
+    Alignment,
+    AttentionCell,
+    AttentionCellConfig,
+    AttentionMemory,
+    Extent,
+    Projection,
+    scan_steps,
+)
+from transformer.layers.beams import repeat_rows
+from transformer.layers.embedding import Embedding
+from transformer.layers.initialisation import Initialisation, Initialise, ScoreInitialisation
+from transformer.layers.lengths import real_lengths, target_lengths
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.recurrent import Direction, Links, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent_cells import Cell, CellState
+from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import TRANSLATION, Interface, check_length
+
+SITE = "decoder/attention"
+
+
+class Context(enum.Enum):
+    """What the decoder is given of the annotations h_1 ... h_N of the source, beside its first state.
+
+    none: nothing (Sutskever et al. 2014). last: the encoder's last state, at every step (Cho et al. 2014).
+    mean: (1/N) sum_i h_i. sum: the same without 1/N. attention: sum_i a_i h_i (Bahdanau et al. 2015, equation 5).
+    attention_over_length: (1/N) sum_i a_i h_i, as some lectures write it: the weights sum to one already, so that
+      this context shrinks as the source grows.
+    """
+
+    NONE = "none"
+    LAST = "last"
+    MEAN = "mean"
+    SUM = "sum"
+    ATTENTION = "attention"
+    ATTENTION_OVER_LENGTH = "attention_over_length"
+
+    @property
+    def attends(self) -> bool:
+        """Whether its weights are those of an attention."""
+        return self in (Context.ATTENTION, Context.ATTENTION_OVER_LENGTH)
+
+
+class Order(enum.Enum):
+    """Which state asks, and where the answer goes; w_t is the word that step t reads, c_t the context.
+
+    previous: s_{t-1} asks, s_t = f(s_{t-1}, [w_t ; c_t]) (Bahdanau et al. 2015, appendix A.2.2).
+    current: s_t = f(s_{t-1}, w_t) asks, and c_t goes to the output alone (Luong et al. 2015, section 3.1).
+    input_feeding: the same, but s_t = f(s_{t-1}, [w_t ; r_{t-1}]), r being what the word before was scored from (their
+      section 3.3).
+    """
+
+    PREVIOUS = "previous"
+    CURRENT = "current"
+    INPUT_FEEDING = "input_feeding"
+
+
+class Readout(enum.Enum):
+    """r_t, from which the next word is scored.
+
+    maxout: the larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
+    tanh: tanh(W [c_t ; s_t]) (Luong et al. 2015, equation 5).
+    """
+
+    MAXOUT = "maxout"
+    TANH = "tanh"
+
+
+class Bridge(enum.Enum):
+    """Where the decoder's first state comes from.
+
+    tanh: every layer's is tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
+      (Bahdanau et al. 2015, appendix A.2.2, of the backward direction alone).
+    copy: each layer's is that of the encoder's layer of the same number (Sutskever et al. 2014).
+    """
+
+    TANH = "tanh"
+    COPY = "copy"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentEncoderDecoderConfig:
+    """A recurrent encoder-decoder; the defaults are those of Bahdanau et al. 2015 at a smaller width.
+
+    `width`: of a state of either side and of the readout; `embedding`: of words. `direction` of the encoder: backward
+    reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
+    (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for.
+    In training a word that the decoder reads is its own draw, and not the reference's, with a probability that rises
+    to `scheduled_sampling` over as many steps as `scheduled_sampling_steps` says (Bengio et al. 2015).
+
+    Errors: UserError for sizes below 1, and for choices that exclude each other.
+    """
+
+    cell: Cell = Cell.GRU_RESET_BEFORE
+    width: int = 256
+    embedding: int = 256
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    direction: Direction = Direction.BIDIRECTIONAL
+    links: Links = Links.NONE
+    bridge: Bridge = Bridge.TANH
+    context: Context = Context.ATTENTION
+    order: Order = Order.PREVIOUS
+    readout: Readout = Readout.MAXOUT
+    score: Score = Score.ADDITIVE
+    normaliser: Normaliser = Normaliser.SOFTMAX
+    projection: Projection = Projection.SHARED
+    heads: int = 1
+    depth: int = 0
+    extent: Extent = Extent.GLOBAL
+    half_width: int = 10
+    max_length: int = 0
+    initialisation: Initialisation = Initialisation.XAVIER
+    dropout: float = 0.0
+    scheduled_sampling: float = 0.0
+    scheduled_sampling_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in ("width", "embedding", "encoder_layers", "decoder_layers", "scheduled_sampling_steps"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+        check_rate("config.model.dropout", self.dropout)
+        check_rate("config.model.scheduled_sampling", self.scheduled_sampling)
+        if self.order is Order.INPUT_FEEDING and self.context is Context.NONE:
+            raise UserError(
+                "config.model.order=input_feeding feeds what was read of the source back, and config.model.context="
+                "none reads nothing: say current, or another context"
+            )
+        alike = self.direction is not Direction.BIDIRECTIONAL and self.encoder_layers == self.decoder_layers
+        if self.bridge is Bridge.COPY and not alike:
+            raise UserError(
+                "config.model.bridge=copy needs as many layers on both sides, and an encoder of one direction: "
+                f"config.model.encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}, "
+                f"direction={self.direction.value}; or say bridge=tanh"
+            )
+        if self.context.attends:
+            self.check_attention()
+
+    def check_attention(self) -> None:
+        """Errors: UserError for an attention that these sizes do not allow."""
+        self.attention()
+        memory, split = self.encoder().output_width, self.projection is Projection.SPLIT
+        for name, size in (("width", self.width), ("the encoder's output", memory)):
+            if size % self.heads and not (split and self.depth):
+                raise UserError(f"config.model.heads={self.heads} do not divide the {size} features of {name}")
+        if SCORES[self.score].product and not split and self.width != memory:
+            raise UserError(
+                f"config.model.score={self.score.value} multiplies states of {self.width} features with annotations "
+                f"of {memory}: say projection=split, direction=forward, or the score general"
+            )
+
+    def encoder(self) -> RecurrentConfig:
+        """The encoder's stack."""
+        return RecurrentConfig(self.cell, self.width, self.encoder_layers, self.direction, self.links, self.dropout)
+
+    def decoder(self) -> RecurrentConfig:
+        """The decoder's stack."""
+        return RecurrentConfig(self.cell, self.width, self.decoder_layers, links=self.links, dropout=self.dropout)
+
+    @property
+    def context_width(self) -> int:
+        """The features of a context, 0 without one."""
+        annotations = self.encoder().output_width
+        if self.context.attends:
+            return self.attention().context_width(self.width, annotations)
+        return 0 if self.context is Context.NONE else annotations
+
+    def attention(self) -> AttentionCellConfig:
+        """The decoder's attention: local-p with its Gaussian window."""
+        bahdanau = self.initialisation is Initialisation.BAHDANAU
+        return AttentionCellConfig(
+            self.score,
+            self.normaliser,
+            Reweighting.GAUSSIAN if self.extent is Extent.PREDICTIVE else Reweighting.NONE,
+            self.projection,
+            self.heads,
+            self.depth,
+            self.max_length,
+            self.extent,
+            self.half_width,
+            ScoreInitialisation.BAHDANAU if bahdanau else ScoreInitialisation.OWN,
+        )
+
+
+class Source(NamedTuple):
+    """What of the source every step reads: the memory of an attention, or one vector for all steps, or nothing."""
+
+    lengths: Int[Array, " B"]
+    memory: AttentionMemory | None = None
+    vector: Float[Array, "B M"] | None = None
+
+
+class Carry(NamedTuple):
+    """What a step hands to the next: the states, with input feeding the readout, and the model's own last word."""
+
+    states: tuple[CellState, ...]
+    position: Int[Array, " R"]
+    read: Float[Array, "R E"] | None = None
+    said: Int[Array, " R"] | None = None
+
+
+class RecurrentEncoderDecoder(Module):
+    """Encoder, attention and decoder over one joint vocabulary.
+
+    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
+    token `pad`, at the end only. Outputs: logits [B, T, V].
+    """
+
+    def __init__(self, config: RecurrentEncoderDecoderConfig, interface: Interface, builder: Builder):
+        builder = builder.with_rule(Initialise(config.initialisation))
+        if interface.pad is None or interface.begin is None:
+            raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
+        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        vocabulary, width, embedding = interface.vocabularies["joint"], config.width, config.embedding
+        self.embedding = Embedding(vocabulary, embedding, builder=builder)
+        self.encoder = RecurrentStack(config.encoder(), embedding, builder=builder)
+        annotations = config.encoder().output_width
+
+        attends = config.context.attends
+        self.attention = AttentionCell(config.attention(), width, annotations, builder=builder) if attends else None
+        context = config.context_width
+        fed = {Order.PREVIOUS: context, Order.CURRENT: 0, Order.INPUT_FEEDING: width}[config.order]
+        self.decoder = RecurrentStack(config.decoder(), embedding + fed, builder=builder)
+
+        def first() -> Linear:
+            states = (("layers", config.decoder_layers), ("embed", width))
+            return Linear((("features", annotations),), states, bias=True, builder=builder)
+
+        made = config.bridge is Bridge.TANH
+        self.first_hidden = first() if made else None
+        self.first_memory = first() if made and config.cell is Cell.LSTM else None
+        maxout = config.readout is Readout.MAXOUT
+        read, pairs = width + context + (embedding if maxout else 0), 2 if maxout else 1
+        self.readout = Linear((("features", read),), (("embed", pairs * width),), bias=maxout, builder=builder)
+        self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """The training steps that scheduled sampling counts; nothing without it."""
+        return {"steps": jnp.int32(0)} if self.config.scheduled_sampling else {}
+
+    def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> tuple[Source, tuple[CellState, ...]]:
+        """What the steps read of the source, and the decoder's first states."""
+        lengths_B, context = real_lengths(source_BxS, self.pad), self.config.context
+        words_BxSxE = self._embedded(source_BxS, _stream(key, "source"))
+        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=_stream(key, "encoder"))
+        first = self._first(last)
+        match context:
+            case Context.NONE:
+                return Source(lengths_B), first
+            case Context.LAST:
+                return Source(lengths_B, vector=last[-1].hidden), first
+            case Context.SUM:
+                return Source(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
+            case Context.MEAN:
+                return Source(lengths_B, vector=_over_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
+            case Context.ATTENTION | Context.ATTENTION_OVER_LENGTH:
+                assert self.attention is not None
+                return Source(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """Teacher forcing: what `logits` scores the words of a known target from.
+
+        Of an attention that draws, `extras` has `attention_log_prob` [B, T, H], the log-probability of each draw.
+        """
+        key = key if train else None
+        target_BxT = jnp.asarray(inputs["target"])
+        source, first = self.encode(jnp.asarray(inputs["source"]), key)
+        lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
+        mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
+        asked = capture_at(SITE, capture)
+        own_BxT, state = self._own_words(state, target_BxT, train, _stream(key, "own"))
+        if self.config.order is Order.CURRENT and own_BxT is None:
+            read_BxTxE, log_prob, captured = self._at_once(source, first, target_BxT, mask, train, key, asked)
+        else:
+            words_BxTxE = self._embedded(target_BxT, _stream(key, "target"))
+            carry = self._carry(first, target_BxT[:, 0] if own_BxT is not None else None)
+            _, (read_BxTxE, log_prob), captured = scan_steps(
+                functools.partial(self._step, source=source, train=train),
+                carry,
+                (words_BxTxE, own_BxT),
+                mask=mask,
+                key=_stream(key, "steps"),
+                capture=asked,
+            )
+        extras = {} if log_prob is None else {"attention_log_prob": log_prob}
+        return read_BxTxE, Aux({} if captured is None else {SITE: captured}, extras, state)
+
+    def logits(self, read: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """The score of every word from what was read out, in at least float32."""
+        logits = self.output(read)
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
+        """The score of every word at every position of the target."""
+        read_BxTxE, aux = self.hidden(state, inputs, **options)
+        return self.logits(read_BxTxE), aux
+
+    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+        """Encode the source once; every row begins with the first states and the begin token."""
+        source, first = self.encode(jnp.asarray(inputs["source"]), None)
+        rows = repeat_rows(self._carry(first, None), beams)
+        begin_R = jnp.full(len(rows.position), self.begin, jnp.int32)
+        return Cache(layers=(), rows=rows, examples=source), begin_R
+
+    def step(
+        self,
+        state: dict,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """The same step as in training, on the words that were chosen."""
+        words_RxE = self._embedded(tokens_R, None)
+        rows, (read_RxE, _), alignment = self._step(
+            cache.rows, (words_RxE, None), None, source=cache.examples, train=False
+        )
+        maps, asked = {}, capture_at(SITE, capture)
+        if alignment is not None and asked is not None:
+            maps = captured_at(SITE, capture_weights(alignment.weights[:, :, None], asked), capture)
+        return self.logits(read_RxE), cache._replace(rows=rows), Aux(maps, {}, state)
+
+    def _step(
+        self,
+        carry: Carry,
+        given: tuple[Float[Array, "R E"], Bool[Array, " R"] | None],
+        key: Key[Array, ""] | None,
+        *,
+        source: Source,
+        train: bool,
+    ) -> tuple[Carry, tuple[Array, Array | None], Alignment | None]:
+        """One word further: the carry, the readout with the log-probability of a draw, and the alignment.
+
+        `given`: the word, and whether the decoder reads its own last draw in its place.
+        """
+        word_RxE, own_R = given
+        if own_R is not None:
+            assert carry.said is not None
+            word_RxE = jnp.where(own_R[:, None], self._embedded(carry.said, _stream(key, "said")), word_RxE)
+        query = carry.states[-1].hidden
+        if self.config.order is Order.PREVIOUS:
+            context, alignment = self._read(query, source, carry.position, train, _stream(key, "attention"))
+            entering = _joined(word_RxE, context)
+        else:
+            entering = _joined(word_RxE, carry.read)
+        output_RxE, states = self.decoder.step(entering, carry.states, key=_stream(key, "decoder"))
+        if self.config.order is not Order.PREVIOUS:
+            context, alignment = self._read(output_RxE, source, carry.position, train, _stream(key, "attention"))
+        read_RxE = self._read_out(output_RxE, word_RxE, context, _stream(key, "readout"))
+
+        said = carry.said
+        if own_R is not None:
+            said = jax.random.categorical(_needed(key, "draw"), self.logits(jax.lax.stop_gradient(read_RxE)))
+        fed = read_RxE if self.config.order is Order.INPUT_FEEDING else None
+        after = Carry(states, carry.position + 1, fed, None if said is None else said.astype(jnp.int32))
+        return after, (read_RxE, None if alignment is None else alignment.log_prob), alignment
+
+    def _at_once(
+        self,
+        source: Source,
+        first: tuple[CellState, ...],
+        target_BxT: Int[Array, "B T"],
+        mask: Mask,
+        train: bool,
+        key: Key[Array, ""] | None,
+        capture: Capture | None,
+    ) -> tuple[Float[Array, "B T E"], Float[Array, "B T H"] | None, Captured | None]:
+        """All steps of a known target whose states do not depend on what is read: one attention for all of them."""
+        words_BxTxE = self._embedded(target_BxT, _stream(key, "target"))
+        output_BxTxE, _ = self.decoder(words_BxTxE, mask.query_lengths, first, key=_stream(key, "decoder"))
+        captured, log_prob = None, None
+        if self.attention is None:
+            context = (
+                None
+                if source.vector is None
+                else jnp.broadcast_to(source.vector[:, None], (*target_BxT.shape, source.vector.shape[-1]))
+            )
+        else:
+            assert source.memory is not None
+            context, alignment = self.attention(
+                output_BxTxE,
+                source.memory,
+                mask=Mask(query_lengths=mask.query_lengths),
+                key=_stream(key, "attention"),
+                train=train,
+            )
+            context = self._over_length(context, source)
+            log_prob = None if alignment.log_prob is None else jnp.moveaxis(alignment.log_prob, 1, 2)
+            if capture is not None:
+                kept = alignment.logits if capture.statistics else None
+                of_layer = capture_weights(alignment.weights, capture, logits=kept, mask=mask)
+                captured = None if of_layer is None else one_layer(of_layer)
+        return self._read_out(output_BxTxE, words_BxTxE, context, _stream(key, "readout")), log_prob, captured
+
+    def _read(
+        self, query_RxE: Array, source: Source, position_R: Array, train: bool, key: Key[Array, ""] | None
+    ) -> tuple[Array | None, Alignment | None]:
+        """The context that a state reads, and how."""
+        if self.attention is not None:
+            assert source.memory is not None
+            context_RxC, alignment = self.attention.step(
+                query_RxE, source.memory, position_R=position_R, train=train, key=key
+            )
+            return self._over_length(context_RxC, source), alignment
+        if source.vector is None:
+            return None, None
+        return repeat_rows(source.vector, len(query_RxE) // len(source.vector)), None
+
+    def _over_length(self, context: Array, source: Source) -> Array:
+        """Divided by the length of the source where the context is to be."""
+        if self.config.context is not Context.ATTENTION_OVER_LENGTH:
+            return context
+        return _over_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
+
+    def _read_out(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
+        """r_t of the readout."""
+        match self.config.readout:
+            case Readout.MAXOUT:
+                pairs = self.readout(_joined(output, word, context))
+                read = jnp.max(pairs.reshape(*pairs.shape[:-1], -1, 2), axis=-1)
+            case Readout.TANH:
+                read = jnp.tanh(self.readout(_joined(context, output)))
+        return dropout(read, self.config.dropout, key)
+
+    def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
+        """The decoder's first states, by the bridge."""
+        if self.first_hidden is None:
+            return last
+        top = last[-1]
+        hidden_LxBxF = jnp.moveaxis(jnp.tanh(self.first_hidden(top.hidden)), 1, 0)
+        if self.first_memory is None:
+            return tuple(CellState(hidden) for hidden in jnp.unstack(hidden_LxBxF))
+        assert top.memory is not None
+        memory_LxBxF = jnp.moveaxis(self.first_memory(top.memory), 1, 0)
+        return tuple(map(CellState, jnp.unstack(hidden_LxBxF), jnp.unstack(memory_LxBxF)))
+
+    def _carry(self, first: tuple[CellState, ...], said_R: Array | None) -> Carry:
+        hidden_RxF = first[-1].hidden
+        fed = jnp.zeros_like(hidden_RxF) if self.config.order is Order.INPUT_FEEDING else None
+        return Carry(first, jnp.zeros(len(hidden_RxF), jnp.int32), fed, said_R)
+
+    def _embedded(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
+        return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
+
+    def _own_words(
+        self, state: dict, target_BxT: Array, train: bool, key: Key[Array, ""] | None
+    ) -> tuple[Bool[Array, "B T"] | None, dict]:
+        """Which words the decoder reads of its own draws, none outside of training; and the next state."""
+        if not (self.config.scheduled_sampling and train):
+            return None, state
+        share = jnp.minimum(state["steps"] / self.config.scheduled_sampling_steps, 1) * self.config.scheduled_sampling
+        own_BxT = jax.random.bernoulli(_needed(key, "which"), share, target_BxT.shape)
+        return own_BxT.at[:, 0].set(False), {"steps": state["steps"] + 1}
+
+
+def _joined(*parts: Array | None) -> Array:
+    """Features side by side, of the parts that there are."""
+    return jnp.concatenate([part for part in parts if part is not None], axis=-1)
+
+
+def _over_length(x: Array, lengths: Int[Array, " R"]) -> Array:
+    """The quotient x / N; of an empty source nothing."""
+    return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+
+
+_STREAMS = ("source", "encoder", "target", "own", "steps", "said", "attention", "decoder", "readout", "which", "draw")
+
+
+def _stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
+    """The key of one of the places that draw; None without a key."""
+    return None if key is None else jax.random.fold_in(key, _STREAMS.index(name))
+
+
+def _needed(key: Key[Array, ""] | None, name: str) -> Key[Array, ""]:
+    if key is None:
+        raise TypeError("scheduled sampling draws words in training: give the model a key")
+    return jax.random.fold_in(key, _STREAMS.index(name))
+
+
+def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task with inputs `source` and `target` and one joint vocabulary.
+
+    Errors: UserError where the score has a row for each position and the task's sources are longer.
+    """
+    if config.max_length:
+        check_length(config.max_length, interface)
+    sites: tuple[Site, ...] = ()
+    if config.context.attends:
+        values = Values.PROBABILITY
+        if config.extent is Extent.PREDICTIVE:
+            values = Values.REWEIGHTED
+        if config.normaliser in SAMPLERS:
+            values = Values.SAMPLE
+        heads = tuple(map(str, range(config.heads)))
+        sites = (Site(SITE, Axis("target"), Axis("source"), ("0",), heads, values=values),)
+    functional = Functional(lambda builder: RecurrentEncoderDecoder(config, interface, builder), precision)
+    return Model(functional, sites, config.max_length or None)
+
+
+def operations(
+    config: RecurrentEncoderDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
+) -> Operations:
+    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
+    (rows, source), target = batch["source"].shape, batch["target"].shape[1]
+    width, embedding, encoder = config.width, config.embedding, config.encoder()
+    annotations, context, maxout = encoder.output_width, config.context_width, config.readout is Readout.MAXOUT
+    count = source * encoder.operations(embedding)
+    if config.context.attends:
+        count += config.attention().operations(width, annotations, queries=target, keys=source)
+    fed = {Order.PREVIOUS: context, Order.CURRENT: 0, Order.INPUT_FEEDING: width}[config.order]
+    if config.bridge is Bridge.TANH:
+        count += 2 * annotations * config.decoder_layers * width * (2 if config.cell is Cell.LSTM else 1)
+    count += target * config.decoder().operations(embedding + fed)
+    read, pairs = width + context + (embedding if maxout else 0), 2 if maxout else 1
+    count += target * 2 * width * (read * pairs + vocabularies["joint"])
+    return Operations(float(rows * count))
+
+
+FAMILY = Family(RecurrentEncoderDecoderConfig, build, frozenset({TRANSLATION}), operations)
