@@ -26,9 +26,9 @@ ALIGNED = ("target", "source")
 class TranslationConfig:
     """A translation problem.
 
-    `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "multi30k/<raw|tokenised>/<source>-<target>", the
-    name of a TFDS translation set, or the folder of a prepared one; `data_dir` is the folder of the data, for sets
-    that are not generated.
+    `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "multi30k/<raw|tokenised>/
+    <source>-<target>", the name of a TFDS translation set, or the folder of a prepared one; `data_dir` is the folder of
+    the data, for sets that are not generated.
     `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
     batch, on each side. `beams` = 1 decodes greedily. `shown` sentences of the validation split are translated

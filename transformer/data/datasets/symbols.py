@@ -20,10 +20,10 @@ LANGUAGES = {"reversal": ("symbols", "reversed"), "copy": ("symbols", "copied")}
 class Symbols:
     """What the pairs are: `length` words each, every one of them one of so many `symbols`, all equally likely.
 
-    With `shortest`, lengths from that to `length` are equally likely, and with `tested` those of the test split are that. A symbol is a word of one character, which BPE
-    makes one token where its vocabulary holds 2 x symbols + 5. Who reads no source has a loss of log(symbols) nats a
-    word. `train`, `validation` and `test` are numbers of pairs, drawn from `seed` and the split; of few symbols and
-    short lengths the splits have pairs in common.
+    With `shortest`, lengths from that to `length` are equally likely, with `tested` those of the test split are that. A
+    symbol is a word of one character, which BPE makes one token where its vocabulary holds 2 x symbols + 5. Who reads
+    no source has a loss of log(symbols) nats a word. `train`, `validation` and `test` are numbers of pairs, drawn from
+    `seed` and the split; of few symbols and short lengths the splits have pairs in common.
     """
 
     symbols: int = 16
