@@ -54,6 +54,8 @@ def signature(*inputs: str, output: str) -> Signature:
 TRANSLATION = signature("source", "target", output="target tokens")
 CONTINUATION = signature("tokens", output="next tokens")
 FILLING = signature("tokens", output="hidden tokens")
+# Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.
+BITS = signature("vectors", "lengths", output="bits")
 
 
 @dataclasses.dataclass(frozen=True)

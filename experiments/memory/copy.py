@@ -1,0 +1,32 @@
+"""The copy task of the Neural Turing Machine: trained on 1 to 20 vectors, it copies 120 (Graves et al. 2014).
+
+    python -m launch.train --config=experiments/memory/copy.py --workdir=runs/turing_copy
+
+Takes ? minutes on two cores.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """2,500 steps of 16 sequences; 128 slots of 20, a feed-forward controller of 100, one head of each kind."""
+    return ConfigDict(
+        {
+            "name": "turing_copy",
+            "seed": 1,
+            "steps": 2500,
+            "log_every": 50,
+            "eval_every": 500,
+            "maps_every": 250,
+            "task": {"name": "algorithms", "lengths": (17, 29, 41)},
+            "model": {"family": "turing"},
+            "optimizer": {
+                "learning_rate": 1e-3,
+                "schedule": "constant",
+                "warmup": 0,
+                "beta2": 0.999,
+                "epsilon": 1e-8,
+                "clip_norm": 1.0,
+            },
+        }
+    )

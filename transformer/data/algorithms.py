@@ -1,0 +1,328 @@
+"""Sequences of bits whose answer an algorithm computes: the problems of Graves et al. 2014, section 4.
+
+Each problem is one class. Its `size` is what makes a sequence longer (vectors, items, bits); all sequences that are
+drawn together have one size and as many steps. A step has the problem's `inputs` numbers, the bits of a vector first
+and then flags and scalars, each on a channel of its own; where an answer is asked for, the inputs are zeros (but those
+of n_grams, which predicts what comes next).
+"""
+
+import dataclasses
+import enum
+import math
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from transformer.config import UserError
+
+
+class Sequences(NamedTuple):
+    """Sequences of one length: what is shown, what should be answered, and at which steps an answer is asked for.
+
+    `names` are those of each sequence's steps. `optimum` is the least loss that a predictor can expect for each, in
+    nats, where the answer is a matter of chance; None where it can be known for certain.
+    """
+
+    vectors: Float[np.ndarray, "B T I"]
+    targets: Float[np.ndarray, "B T O"]
+    asked: Bool[np.ndarray, " T"]
+    names: tuple[tuple[str, ...], ...]
+    optimum: Float[np.ndarray, " B"] | None = None
+
+
+class Algorithm(Protocol):
+    """A problem: its channels, how long its sequences are, and how they are drawn."""
+
+    bits: int
+
+    @property
+    def inputs(self) -> int:
+        """The numbers of a step."""
+
+    @property
+    def outputs(self) -> int:
+        """The bits of an answer's step."""
+
+    @property
+    def smallest(self) -> int:
+        """The least size that there is."""
+
+    def steps(self, size: int) -> int:
+        """The steps of the longest sequence of this size."""
+
+    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        """So many sequences of this size; of the longest where the size leaves that open and `hardest` is asked for."""
+
+
+def word(bits: np.ndarray) -> str:
+    """A vector of bits as it is written: 0110."""
+    return "".join("1" if bit > 0.5 else "0" for bit in bits)
+
+
+def _random_bits(random: np.random.Generator, *shape: int) -> np.ndarray:
+    return random.integers(0, 2, shape).astype(np.float32)
+
+
+def _named(targets_BxTxO: np.ndarray, shown: list[list[str]], asked_T: np.ndarray) -> tuple[tuple[str, ...], ...]:
+    """What each sequence shows, and behind it the answers that are asked for."""
+    return tuple(
+        (*before, *(f"say {word(target)}" for target in targets[asked_T]))
+        for targets, before in zip(targets_BxTxO, shown, strict=True)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """`size` random vectors of `bits` bits and a delimiter; then the same vectors are to be said (section 4.1).
+
+    Channels: bits, delimiter.
+    """
+
+    bits: int = 8
+
+    smallest: ClassVar[int] = 1
+
+    @property
+    def inputs(self) -> int:
+        return self.bits + 1
+
+    @property
+    def outputs(self) -> int:
+        return self.bits
+
+    def steps(self, size: int) -> int:
+        return 2 * size + 1
+
+    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        return self.of(_random_bits(random, rows, size, self.bits))
+
+    def of(self, given_BxLxO: Float[np.ndarray, "B L O"]) -> Sequences:
+        """The sequences that ask for copies of these vectors."""
+        rows, size, bits = given_BxLxO.shape
+        vectors = np.zeros((rows, self.steps(size), self.inputs), np.float32)
+        vectors[:, :size, :bits] = given_BxLxO
+        vectors[:, size, bits] = 1
+        targets = np.zeros((rows, self.steps(size), bits), np.float32)
+        targets[:, size + 1 :] = given_BxLxO
+        asked = np.arange(self.steps(size)) > size
+        shown = [[*map(word, given), "delimiter"] for given in given_BxLxO]
+        return Sequences(vectors, targets, asked, _named(targets, shown, asked))
+
+
+@dataclasses.dataclass(frozen=True)
+class RepeatCopy:
+    """`size` random vectors and a number n; then the vectors are to be said n times, and an end mark (section 4.2).
+
+    n is drawn from 1 to `repeats`, the same for sequences that are drawn together, and `repeats` in the hardest. It
+    is shown as (n - mean) / deviation of that distribution. Channels: bits, delimiter, number. Answers: bits, end mark.
+    """
+
+    bits: int = 8
+    repeats: int = 10
+
+    smallest: ClassVar[int] = 1
+
+    @property
+    def inputs(self) -> int:
+        return self.bits + 2
+
+    @property
+    def outputs(self) -> int:
+        return self.bits + 1
+
+    def steps(self, size: int) -> int:
+        return size + 1 + size * self.repeats + 1
+
+    def shown(self, times: int) -> float:
+        """A number of repeats as the machine sees it."""
+        return (times - (1 + self.repeats) / 2) / math.sqrt(max(self.repeats**2 - 1, 1) / 12)
+
+    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        times = self.repeats if hardest else int(random.integers(1, self.repeats + 1))
+        given_BxLxO = _random_bits(random, rows, size, self.bits)
+        steps = size + 1 + size * times + 1
+        vectors = np.zeros((rows, steps, self.inputs), np.float32)
+        vectors[:, :size, : self.bits] = given_BxLxO
+        vectors[:, size, self.bits :] = 1, self.shown(times)
+        targets = np.zeros((rows, steps, self.outputs), np.float32)
+        targets[:, size + 1 : -1, : self.bits] = np.tile(given_BxLxO, (1, times, 1))
+        targets[:, -1, self.bits] = 1
+        asked = np.arange(steps) > size
+        before = [[*map(word, given), f"{times} times"] for given in given_BxLxO]
+        return Sequences(vectors, targets, asked, _named(targets, before, asked))
+
+
+@dataclasses.dataclass(frozen=True)
+class AssociativeRecall:
+    """`size` items of `item` vectors, then one of them but the last: the item behind it is to be said (section 4.3).
+
+    A delimiter stands before every item, another before and behind the query. Channels: bits, delimiter of items,
+    delimiter of the query.
+    """
+
+    bits: int = 6
+    item: int = 3
+
+    smallest: ClassVar[int] = 2
+
+    @property
+    def inputs(self) -> int:
+        return self.bits + 2
+
+    @property
+    def outputs(self) -> int:
+        return self.bits
+
+    def steps(self, size: int) -> int:
+        return size * (self.item + 1) + 2 * self.item + 2
+
+    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        items_BxNxLxO = _random_bits(random, rows, size, self.item, self.bits)
+        asked_for_B = random.integers(0, size - 1, rows)
+        query_BxLxO, answer_BxLxO = (items_BxNxLxO[np.arange(rows), asked_for_B + behind] for behind in (0, 1))
+
+        steps, of_items = self.steps(size), size * (self.item + 1)
+        vectors = np.zeros((rows, steps, self.inputs), np.float32)
+        shown = vectors[:, :of_items].reshape(rows, size, self.item + 1, self.inputs)
+        shown[:, :, 0, self.bits] = 1
+        shown[:, :, 1:, : self.bits] = items_BxNxLxO
+        vectors[:, :of_items] = shown.reshape(rows, of_items, self.inputs)
+        vectors[:, [of_items, of_items + self.item + 1], self.bits + 1] = 1
+        vectors[:, of_items + 1 : of_items + self.item + 1, : self.bits] = query_BxLxO
+        targets = np.zeros((rows, steps, self.bits), np.float32)
+        targets[:, -self.item :] = answer_BxLxO
+        asked = np.arange(steps) >= steps - self.item
+
+        before = [
+            [
+                *(name for item in items for name in ("item", *map(word, item))),
+                *("query", *map(word, query), "answer"),
+            ]
+            for items, query in zip(items_BxNxLxO, query_BxLxO, strict=True)
+        ]
+        return Sequences(vectors, targets, asked, _named(targets, before, asked))
+
+
+@dataclasses.dataclass(frozen=True)
+class NGrams:
+    """`size` bits, each drawn by the `context` bits before it; the next one is to be predicted (section 4.4).
+
+    Each sequence has a table of its own: the probability of a one behind each of the 2^context contexts, drawn from
+    Beta(1/2, 1/2); its first `context` bits are fair. The best prediction behind a context that was followed n1 times
+    by a one and n0 times by a zero is (n1 + 1/2) / (n1 + n0 + 1) (equation 10; Krichevsky and Trofimov 1981): its loss
+    is the `optimum`. One channel, the bit; the first prediction asked for is that behind the first whole context.
+    """
+
+    context: int = 5
+
+    bits: ClassVar[int] = 1
+    inputs: ClassVar[int] = 1
+    outputs: ClassVar[int] = 1
+
+    @property
+    def smallest(self) -> int:
+        return self.context + 1
+
+    def steps(self, size: int) -> int:
+        return size - 1
+
+    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        table_BxC = random.beta(0.5, 0.5, (rows, 2**self.context))
+        bits_BxT = np.zeros((rows, size), np.int64)
+        seen_BxCx2 = np.zeros((rows, 2**self.context, 2))
+        optimum_B, row = np.zeros(rows), np.arange(rows)
+        for step in range(size):
+            if step < self.context:
+                bits_BxT[:, step] = random.integers(0, 2, rows)
+                continue
+            context_B = bits_BxT[:, step - self.context : step] @ (1 << np.arange(self.context))
+            bit_B = (random.random(rows) < table_BxC[row, context_B]).astype(np.int64)
+            so_far_Bx2 = seen_BxCx2[row, context_B]
+            optimum_B -= np.log((so_far_Bx2[row, bit_B] + 0.5) / (so_far_Bx2.sum(axis=1) + 1))
+            seen_BxCx2[row, context_B, bit_B] += 1
+            bits_BxT[:, step] = bit_B
+        shown = bits_BxT.astype(np.float32)[..., None]
+        names = tuple(tuple(map(str, row)) for row in bits_BxT[:, :-1])
+        asked = np.arange(size - 1) >= self.context - 1
+        return Sequences(shown[:, :-1], shown[:, 1:], asked, names, optimum_B)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritySort:
+    """`size` random vectors, each with a priority from -1 to 1; the `answered` highest are to be said, falling.
+
+    Section 4.5: the paper shows 20 and asks for 16. Where fewer are shown, all are asked for. Channels: bits, priority,
+    delimiter.
+    """
+
+    bits: int = 8
+    answered: int = 16
+
+    smallest: ClassVar[int] = 1
+
+    @property
+    def inputs(self) -> int:
+        return self.bits + 2
+
+    @property
+    def outputs(self) -> int:
+        return self.bits
+
+    def steps(self, size: int) -> int:
+        return size + 1 + min(self.answered, size)
+
+    def draw(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+        given_BxNxO = _random_bits(random, rows, size, self.bits)
+        priority_BxN = random.uniform(-1, 1, (rows, size)).astype(np.float32)
+        order_BxN = np.argsort(-priority_BxN, axis=1)[:, : self.answered]
+
+        vectors = np.zeros((rows, self.steps(size), self.inputs), np.float32)
+        vectors[:, :size, : self.bits] = given_BxNxO
+        vectors[:, :size, self.bits] = priority_BxN
+        vectors[:, size, self.bits + 1] = 1
+        targets = np.zeros((rows, self.steps(size), self.bits), np.float32)
+        targets[:, size + 1 :] = np.take_along_axis(given_BxNxO, order_BxN[..., None], axis=1)
+        asked = np.arange(self.steps(size)) > size
+        shown = [
+            [*(f"{word(vector)} at {at:+.2f}" for vector, at in zip(given, priority, strict=True)), "delimiter"]
+            for given, priority in zip(given_BxNxO, priority_BxN, strict=True)
+        ]
+        return Sequences(vectors, targets, asked, _named(targets, shown, asked))
+
+
+class Problem(enum.Enum):
+    """The problems by name: each value's class says what it is."""
+
+    COPY = "copy"
+    REPEAT_COPY = "repeat_copy"
+    ASSOCIATIVE_RECALL = "associative_recall"
+    N_GRAMS = "n_grams"
+    PRIORITY_SORT = "priority_sort"
+
+
+PROBLEMS: dict[Problem, type] = {
+    Problem.COPY: Copy,
+    Problem.REPEAT_COPY: RepeatCopy,
+    Problem.ASSOCIATIVE_RECALL: AssociativeRecall,
+    Problem.N_GRAMS: NGrams,
+    Problem.PRIORITY_SORT: PrioritySort,
+}
+
+
+def algorithm(problem: Problem, numbers: dict[str, int]) -> Algorithm:
+    """The problem with these numbers, fields of its class; the others are the paper's.
+
+    Errors: UserError for a number that the problem does not have, and for one below 1.
+    """
+    cls = PROBLEMS[problem]
+    own = [field.name for field in dataclasses.fields(cls)]
+    for name, number in numbers.items():
+        if name not in own:
+            raise UserError(
+                f"config.task.{name}={number} is nothing that problem={problem.value} has: leave it out; it has "
+                f"{' and '.join(own)}"
+            )
+        if number < 1:
+            raise UserError(f"config.task.{name}={number} must be at least 1")
+    return cls(**numbers)
