@@ -71,8 +71,8 @@ def main(arguments: Arguments) -> None:
     answers = assembly.task.answer(view, request)
     for line in answers.lines:
         print(line)
-    if arguments.maps:
-        sites = assembly.model.sites
+    sites = assembly.model.sites
+    if arguments.maps and sites:
         whole = jax.eval_shape(lambda: answers.look(Capture(tuple(site.name for site in sites))))
         plan = make_plan(whole, sites, answers.labels.completed(sites), experiment.maps)
         folder = _new_folder(workdir / "generated")

@@ -95,6 +95,18 @@ MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
     },
 }
 
+ALGORITHMS = {
+    "name": "contract",
+    "task": {
+        "name": "algorithms",
+        "bits": 2,
+        "longest": 3,
+        "evaluated": (2, 4),
+        "sequences": 8,
+        "probed": 3,
+    },
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -274,6 +286,22 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         meshes=("data",),
         slow=("vectorised",),
+    ),
+    Case(
+        "algorithms x turing",
+        ALGORITHMS | {"model": {"family": "turing", "width": 8, "write_heads": 2, "slots": 6, "slot_width": 4}},
+        steps=60,
+        learning_rate=0.03,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("data",),
+    ),
+    Case(
+        "algorithms x controller_only",
+        ALGORITHMS | {"model": {"family": "controller_only", "width": 16, "layers": 2}},
+        steps=60,
+        learning_rate=0.03,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("fsdp",),
     ),
     Case(
         "pointer from another run",

@@ -292,6 +292,12 @@ def test_what_is_missing_is_named_in_one_line(run, tmp_path, missing):
     assert not (directory / "report.html").exists()
 
 
+def test_a_model_without_attention_has_no_page(run, tmp_path):
+    MapStore.open(tmp_path / "maps", (), Labels({}, ("one",)), "abc").write(7, {})
+    with pytest.raises(UserError, match="is of a model without attention, which has no maps to show"):
+        write_report(run.directory, maps=tmp_path / "maps", page=tmp_path / "page.html")
+
+
 def test_samples_and_environment_may_be_absent(run, tmp_path):
     directory = tmp_path / "copy"
     shutil.copytree(run.directory, directory)

@@ -11,6 +11,9 @@ from jaxtyping import Array, Float
 
 from transformer.attention import Cosine, Parameters, Score, prepare_keys, read, score, softmax
 
+# Far beneath what a weight can matter by, and far above what float32 cannot tell from zero, also times a gradient.
+NOTHING = 1e-30
+
 
 class Address(NamedTuple):
     """Where each head wants to go: what a controller emits for a weighting.
@@ -106,10 +109,9 @@ def sharpen(weights_RxHxN: Float[Array, "R H N"], power_RxH: Float[Array, "R H"]
     """w(i)^gamma / sum_j w(j)^gamma (equation 9), computed as softmax(gamma log w).
 
     Powers of small weights would underflow all together and leave nothing to divide by. A weight of zero, as a
-    one-hot weighting has, stays zero but for the smallest number that there is, and its gradient finite.
+    one-hot weighting has, becomes one of 1e-30, so that its logarithm and its gradient are finite.
     """
-    smallest = jnp.finfo(weights_RxHxN.dtype).tiny
-    log_RxHxN = jnp.log(weights_RxHxN + smallest)
+    log_RxHxN = jnp.log(weights_RxHxN + NOTHING)
     return jax.nn.softmax(power_RxH[..., None].astype(weights_RxHxN.dtype) * log_RxHxN, axis=-1)
 
 

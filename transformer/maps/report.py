@@ -115,6 +115,8 @@ def render(
 
 def _complete_store(path: Path) -> MapStore:
     store = MapStore.existing(path)
+    if not store.sites:
+        raise UserError(f"the map store {store.path} is of a model without attention, which has no maps to show")
     if not store.steps:
         raise UserError(f"the map store {store.path} has no complete step yet: let the run reach one, then ask again")
     return store

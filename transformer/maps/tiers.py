@@ -84,7 +84,8 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
             tiers = dataclasses.replace(tiers, top=tiers.top // 2)
         else:
             tiers = dataclasses.replace(tiers, rows=tiers.rows // 2)
-    while tiers.cells[-1] < min(FINEST, max(max(shape[-2:]) for shape in shapes)):
+    # A model without attention has no maps.
+    while tiers.cells[-1] < min(FINEST, max((max(shape[-2:]) for shape in shapes), default=0)):
         finer = dataclasses.replace(tiers, cells=(*tiers.cells, 2 * tiers.cells[-1]))
         if sum(_bytes(shape, finer) for shape in shapes) > budget:
             break
