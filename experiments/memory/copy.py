@@ -9,24 +9,24 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """2,500 steps of 16 sequences; 128 slots of 20, a feed-forward controller of 100, one head of each kind."""
+    """3,000 steps of 16 sequences; 128 slots of 20, a feed-forward controller of 100, one head of each kind."""
     return ConfigDict(
         {
             "name": "turing_copy",
             "seed": 1,
-            "steps": 2500,
+            "steps": 3000,
             "log_every": 50,
-            "eval_every": 500,
             "maps_every": 250,
             "task": {"name": "algorithms", "lengths": (17, 29, 41)},
             "model": {"family": "turing"},
             "optimizer": {
                 "learning_rate": 1e-3,
-                "schedule": "constant",
+                "schedule": "cosine",
                 "warmup": 0,
                 "beta2": 0.999,
                 "epsilon": 1e-8,
                 "clip_norm": 1.0,
             },
+            "pod": "cpu:1",
         }
     )

@@ -101,6 +101,7 @@ ALGORITHMS = {
         "name": "algorithms",
         "bits": 2,
         "longest": 3,
+        "lengths": (8,),
         "evaluated": (2, 4),
         "sequences": 8,
         "probed": 3,

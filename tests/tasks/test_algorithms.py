@@ -43,6 +43,9 @@ def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -
     np.testing.assert_array_equal(batches[7]["vectors"], task_of().source(3)[7]["vectors"])
     longest = synthetic(task_config({"name": "algorithms", **SMALL})).source(0)
     assert {longest[step]["vectors"].shape for step in range(5)} == {(4, 13, 4)}
+    # A length beyond the longest sequence is what the model is told of.
+    wide = task_of(lengths=(16,))
+    assert wide.interface.inputs["vectors"].shape == wide.source(3)[0]["vectors"].shape == (4, 16, 4)
 
 
 def test_validation_test_and_probe_are_drawn_apart_and_the_probe_has_several_sizes() -> None:

@@ -31,7 +31,7 @@ class AlgorithmsConfig:
     `problem` says what is asked and what a size counts (transformer.data.algorithms); `bits`, `repeats`, `item`,
     `context` and `answered` are numbers of some of the problems, which where left out are the paper's. A batch is
     padded to the first of `lengths` (numbers of steps) that holds it, each of which is a program to compile; what none
-    of them holds, and all where there are none, to the longest that training can draw. `evaluated`: the sizes that
+    of them holds, and all where there are none, to the longest sequence of training. `evaluated`: the sizes that
     `sequences` held-out sequences each of validation and test have. `probed`: sequences whose maps are stored, of sizes
     from `shortest` to `longest`.
 
@@ -71,26 +71,28 @@ class AlgorithmsConfig:
         given = {name: getattr(self, name) for name in ("bits", "repeats", "item", "context", "answered")}
         return algorithm(self.problem, {name: value for name, value in given.items() if value is not None})
 
-    @property
-    def steps(self) -> int:
-        """The steps of the longest sequence of training."""
-        return self.algorithm.steps(self.longest)
+    def padded(self, steps: int) -> int:
+        """The steps that a batch of training sequences of so many steps is padded to."""
+        longest = self.algorithm.steps(self.longest)
+        return min((length for length in self.lengths if length >= steps), default=max(longest, steps))
 
 
 class Algorithms(PlainTask):
     """Binary cross-entropy of the bits that are asked for; bits wrong, bits a sequence, and sequences without a fault.
 
-    A training batch has sizes from `shortest`, which a task for compiling alone sets to the longest.
+    With `hardest` every training batch is of the longest sequences, as programs are compiled for.
     """
 
-    def __init__(self, config: AlgorithmsConfig, rows_multiple: int, shortest: int):
-        self.config, self.problem, self._shortest = config, config.algorithm, shortest
+    def __init__(self, config: AlgorithmsConfig, rows_multiple: int, *, hardest: bool = False):
+        self.config, self.problem, self._hardest = config, config.algorithm, hardest
+        self._shortest = config.longest if hardest else config.shortest
         self._rows, self._sequences = (
             -(-rows // rows_multiple) * rows_multiple for rows in (config.rows, config.sequences)
         )
+        longest = config.padded(self.problem.steps(config.longest))
         inputs = {
             # A step is a point with as many coordinates as there are channels, and no number of a token.
-            "vectors": Input((self._rows, config.steps, self.problem.inputs), jnp.float32, Modality.POINTS),
+            "vectors": Input((self._rows, longest, self.problem.inputs), jnp.float32, Modality.POINTS),
             "lengths": Input((self._rows,)),
         }
         self.interface = Interface(inputs, {"bits": self.problem.outputs}, output=BITS.output)
@@ -124,11 +126,9 @@ class Algorithms(PlainTask):
         return Drawn(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
-        config, longest = self.config, self._shortest == self.config.longest
-        size = int(random.integers(self._shortest, config.longest + 1))
-        drawn = self.problem.draw(random, self._rows, size, hardest=longest)
-        holding = [length for length in sorted(config.lengths) if length >= len(drawn.asked)]
-        return batch_of(drawn, min([*holding[:1], config.steps]))
+        size = int(random.integers(self._shortest, self.config.longest + 1))
+        drawn = self.problem.draw(random, self._rows, size, hardest=self._hardest)
+        return batch_of(drawn, self.config.padded(len(drawn.asked)))
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The bits that are asked for, and the sequences."""
@@ -238,12 +238,12 @@ def read(text: str, bits: int) -> np.ndarray:
 
 def build(config: AlgorithmsConfig, directory: Path, rows_multiple: int = 1) -> Algorithms:
     """The task; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    return Algorithms(config, rows_multiple, config.shortest)
+    return Algorithms(config, rows_multiple)
 
 
 def synthetic(config: AlgorithmsConfig, rows_multiple: int = 1) -> Algorithms:
     """The task with every batch of the greatest length."""
-    return Algorithms(config, rows_multiple, config.longest)
+    return Algorithms(config, rows_multiple, hardest=True)
 
 
 TASK = Kind(AlgorithmsConfig, build, synthetic)

@@ -1,0 +1,18 @@
+"""The copy task by an LSTM without a memory: it copies what it was trained on at best, and no more (Graves et al. 2014).
+
+    python -m launch.train --config=experiments/memory/copy_lstm.py --workdir=runs/lstm_copy
+
+Takes ? minutes on two cores.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.memory import copy
+
+
+def get_config() -> ConfigDict:
+    """As copy.py, with the paper's three layers of 256 and no memory."""
+    config = copy.get_config()
+    config.name = "lstm_copy"
+    config.model = ConfigDict({"family": "controller_only"})
+    return config

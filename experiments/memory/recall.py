@@ -1,0 +1,29 @@
+"""Associative recall: trained on 2 to 6 items, the Neural Turing Machine finds one of 12 (Graves et al. 2014).
+
+    python -m launch.train --config=experiments/memory/recall.py --workdir=runs/turing_recall
+
+Takes ? minutes on two cores.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.memory import copy
+
+
+def get_config() -> ConfigDict:
+    """6,000 steps of 16 sequences; as copy.py, but an LSTM controller."""
+    config = copy.get_config()
+    config.name = "turing_recall"
+    config.steps = 6000
+    config.task = ConfigDict(
+        {
+            "name": "algorithms",
+            "problem": "associative_recall",
+            "shortest": 2,
+            "longest": 6,
+            "lengths": (16, 24, 32),
+            "evaluated": (6, 8, 10, 12, 15, 20),
+        }
+    )
+    config.model = ConfigDict({"family": "turing", "controller": "lstm"})
+    return config
