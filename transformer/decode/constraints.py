@@ -1,4 +1,4 @@
-"""Constraints of every decoding method: a repetition penalty, forbidden tokens, stop strings."""
+"""Constraints of every decoding method: a repetition penalty, forbidden tokens, stop strings, rules of a task."""
 
 import dataclasses
 import functools
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import UserError
+from transformer.decode.rules import Rule
 
 
 class Prompt(NamedTuple):
@@ -25,14 +26,17 @@ class Said(NamedTuple):
 
     seen: Bool[Array, "R V"] | None  # the tokens that have occurred
     stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
+    rule: Any = None  # the state of the rule, [row, ...]
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["stops"], meta_fields=["repetition_penalty", "forbidden"]
+    jax.tree_util.register_dataclass, data_fields=["stops", "rule"], meta_fields=["repetition_penalty", "forbidden"]
 )
 @dataclasses.dataclass(frozen=True)
 class Constraints:
-    """A repetition penalty (1: none), forbidden tokens, and stop strings (from `stops.stop_table`).
+    """A repetition penalty (1: none), forbidden tokens, stop strings (from `stops.stop_table`), and a task's rule.
+
+    The rule says at every step which tokens may follow in each row (`transformer.decode.rules`).
 
     The logit x of a token that has occurred in the prompt or the rollout becomes x / penalty where x > 0, else
     x * penalty (Keskar et al. 2019, CTRL, section 4.1, with the sign minded, so that a penalty above 1 always costs).
@@ -43,6 +47,7 @@ class Constraints:
     repetition_penalty: float = 1.0
     forbidden: tuple[int, ...] = ()
     stops: Int[Array | np.ndarray, "S V"] | None = None
+    rule: Rule | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.repetition_penalty < math.inf:
@@ -68,16 +73,19 @@ class Constraints:
             if prompt is not None:
                 seen_BxV = _occurring(prompt, vocabulary)
                 seen_RxV = jnp.repeat(seen_BxV, rows // seen_BxV.shape[0], axis=0)
-        return Said(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32))
+        of_rule = None if self.rule is None else self.rule.start(rows, vocabulary)
+        return Said(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32), of_rule)
 
     def apply(self, logits_RxV: Float[Array, "R V"], said: Said) -> Float[Array, "R V"]:
-        """The logits after the penalty, -inf for forbidden tokens."""
+        """The logits after the penalty, -inf for tokens that are forbidden or that the rule does not allow."""
         if said.seen is not None:
             theta = self.repetition_penalty
             penalised_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
             logits_RxV = jnp.where(said.seen, penalised_RxV, logits_RxV)
         if self.forbidden:
             logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden)].set(-jnp.inf)
+        if self.rule is not None:
+            logits_RxV = jnp.where(self.rule.allowed(said.rule), logits_RxV, -jnp.inf)
         return logits_RxV
 
     def ends(self, said: Said) -> Bool[Array, "R V"] | bool:
@@ -92,7 +100,8 @@ class Constraints:
         seen_RxV = said.seen
         if seen_RxV is not None:
             seen_RxV = seen_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
-        return Said(seen_RxV, None if said.stop is None else jnp.asarray(self.stops)[said.stop, tokens_R])
+        of_rule = None if self.rule is None else self.rule.advance(said.rule, tokens_R)
+        return Said(seen_RxV, None if said.stop is None else jnp.asarray(self.stops)[said.stop, tokens_R], of_rule)
 
 
 def _occurring(prompt: Prompt, vocabulary: int) -> Any:

@@ -56,6 +56,7 @@ CONTINUATION = signature("tokens", output="next tokens")
 FILLING = signature("tokens", output="hidden tokens")
 # Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.
 BITS = signature("vectors", "lengths", output="bits")
+POINTING = signature("points", "lengths", "target", output="pointers")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Pointer networks on points in the plane."""

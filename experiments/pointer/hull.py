@@ -1,0 +1,38 @@
+"""A pointer network that finds convex hulls (Vinyals et al. 2015, section 4.2), of 5 to 10 points.
+
+    python -m launch.train --config=experiments/pointer/hull.py --workdir=runs/pointer_hull
+
+Takes half an hour on one core.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """20,000 fresh batches of 128; a bidirectional LSTM reads the points, one of width 256 points at them."""
+    return ConfigDict(
+        {
+            "name": "pointer_hull",
+            "seed": 1,
+            "steps": 20_000,
+            "log_every": 250,
+            "eval_every": 2000,
+            "maps_every": 500,
+            "checkpoint_every": 2000,
+            "task": {"name": "planar", "tested": (5, 10, 15, 20)},
+            "model": {
+                "family": "pointer",
+                "encoder": {"width": 128, "direction": "bidirectional"},
+                "fed": "encoded",
+            },
+            "optimizer": {
+                "learning_rate": 1e-3,
+                "schedule": "cosine",
+                "warmup": 200,
+                "final": 0.01,
+                "beta2": 0.999,
+                "clip_norm": 2.0,
+            },
+            "pod": "cpu:1",
+        }
+    )

@@ -1,0 +1,132 @@
+"""Points in the plane with exact answers: the convex hull, the Delaunay triangulation, the shortest tour.
+
+Coordinates are multiples of 2^-24 in [0, 1), as float32 holds them. Differences, products of two and sums of two
+products of such numbers are exact in float64, so that no turn is ever judged wrongly.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+# Of 2^11 subsets of the other points the programme keeps the shortest way to each of 11 ends: seconds, not minutes.
+MOST_OF_A_TOUR = 12
+
+
+def draw_points(random: np.random.Generator, rows: int, count: int) -> Float[np.ndarray, "B N 2"]:
+    """Points that are uniform in the unit square, float32."""
+    return random.random((rows, count, 2), dtype=np.float32)
+
+
+def hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
+    """The corners of the convex hull counter-clockwise, beginning at the one of the lowest index.
+
+    Andrew's monotone chain (1979), in O(n log n); a point in the midst of an edge is no corner.
+    """
+    # Plain numbers: arrays of two are far slower.
+    ordered = sorted((x, y, index) for index, (x, y) in enumerate(points_Nx2.tolist()))
+
+    def chain(points: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+        kept: list[tuple[float, float, int]] = []
+        for x, y, index in points:
+            while len(kept) > 1:
+                (ax, ay, _), (bx, by, _) = kept[-2:]
+                if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 0:
+                    break
+                kept.pop()
+            kept.append((x, y, index))
+        return kept[:-1]
+
+    return begin_lowest(tuple(index for _, _, index in chain(ordered) + chain(ordered[::-1])))
+
+
+def begin_lowest(cycle: Sequence[int]) -> tuple[int, ...]:
+    """A cycle, turned so that it begins at its lowest index."""
+    first = min(range(len(cycle)), key=cycle.__getitem__)
+    return (*cycle[first:], *cycle[:first])
+
+
+def triangulation(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[tuple[int, int, int], ...]:
+    """The triangles of the Delaunay triangulation, by Qhull.
+
+    Each has its corners in rising order, and they are ordered by the coordinates of their incenters, x first (Vinyals
+    et al. 2015, section 3.2): (a A + b B + c C) / (a + b + c), a the side opposite to the corner A.
+    """
+    from scipy.spatial import Delaunay  # only this problem needs it
+
+    exact_Nx2 = points_Nx2.astype(np.float64)
+    triangles_Tx3 = np.sort(Delaunay(exact_Nx2).simplices, axis=1)
+    corners_Tx3x2 = exact_Nx2[triangles_Tx3]
+    opposite_Tx3x2 = np.roll(corners_Tx3x2, -1, axis=1) - np.roll(corners_Tx3x2, 1, axis=1)
+    sides_Tx3 = np.hypot(opposite_Tx3x2[..., 0], opposite_Tx3x2[..., 1])
+    incenters_Tx2 = np.einsum("tc,tcx->tx", sides_Tx3, corners_Tx3x2) / sides_Tx3.sum(1, keepdims=True)
+    order_T = np.lexsort((incenters_Tx2[:, 1], incenters_Tx2[:, 0]))
+    return tuple((int(a), int(b), int(c)) for a, b, c in triangles_Tx3[order_T])
+
+
+def tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, "B N"]:
+    """The shortest closed tour of every row, from index 0, counter-clockwise.
+
+    The dynamic programme of Held and Karp (1962), for all rows at once: the shortest way from point 0 through a set of
+    the others to the last of them, L(S, j) = min_i L(S - j, i) + d(i, j), sets in the order of their sizes. A shortest
+    tour does not cross itself, so that the sign of its area tells in which direction it turns.
+    """
+    rows, count, _ = points_BxNx2.shape
+    points_BxNx2 = points_BxNx2.astype(np.float64)
+    if count < 3:
+        return np.broadcast_to(np.arange(count), (rows, count)).copy()
+    offsets_BxNxNx2 = points_BxNx2[:, :, None] - points_BxNx2[:, None]
+    # Rows last: each step is a long sum of whole rows of numbers.
+    distances_NxNxB = np.moveaxis(np.hypot(offsets_BxNxNx2[..., 0], offsets_BxNxNx2[..., 1]), 0, -1)
+    between_MxMxB, others = distances_NxNxB[1:, 1:], count - 1
+
+    members_SxM = (np.arange(2**others)[:, None] >> np.arange(others)) & 1 == 1
+    shortest_SxMxB = np.full((2**others, others, rows), np.inf)
+    shortest_SxMxB[2 ** np.arange(others), np.arange(others)] = distances_NxNxB[0, 1:]
+    parents_SxMxB = np.zeros(shortest_SxMxB.shape, np.int8)
+    for size in range(2, others + 1):
+        sets_P, last_P = np.nonzero(members_SxM & (members_SxM.sum(1) == size)[:, None])
+        ways_PxMxB = shortest_SxMxB[sets_P ^ (1 << last_P)] + between_MxMxB[last_P]
+        parents_SxMxB[sets_P, last_P] = ways_PxMxB.argmin(1)
+        shortest_SxMxB[sets_P, last_P] = ways_PxMxB.min(1)
+
+    every_B = np.arange(rows)
+    last_B = (shortest_SxMxB[-1] + distances_NxNxB[1:, 0]).argmin(0)
+    left_B = np.full(rows, 2**others - 1)
+    found_BxN = np.zeros((rows, count), np.int64)
+    for place in range(count - 1, 0, -1):
+        found_BxN[:, place] = last_B + 1
+        parents_B = parents_SxMxB[left_B, last_B, every_B]
+        left_B, last_B = left_B ^ (1 << last_B), parents_B.astype(np.int64)
+    clockwise_B = areas(np.take_along_axis(points_BxNx2, found_BxN[..., None], axis=1)) < 0
+    found_BxN[clockwise_B, 1:] = found_BxN[clockwise_B, :0:-1]
+    return found_BxN
+
+
+def areas(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
+    """The signed area of each polygon, positive where its corners are counter-clockwise (the shoelace formula)."""
+    x, y = np.moveaxis(polygons_BxNx2.astype(np.float64), -1, 0)
+    return 0.5 * np.sum(x * np.roll(y, -1, axis=-1) - np.roll(x, -1, axis=-1) * y, axis=-1)
+
+
+def perimeters(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
+    """The length of each closed polygon."""
+    sides = polygons_BxNx2.astype(np.float64) - np.roll(polygons_BxNx2.astype(np.float64), -1, axis=-2)
+    return np.hypot(sides[..., 0], sides[..., 1]).sum(-1)
+
+
+def simple(polygon_Nx2: Float[np.ndarray, "N 2"]) -> bool:
+    """Whether a polygon has at least three different corners, and no edges meet but neighbours at their corner."""
+    count, corners_Nx2 = len(polygon_Nx2), polygon_Nx2.astype(np.float64)
+    if count < 3 or len(np.unique(corners_Nx2, axis=0)) < count:
+        return False
+    ends_Nx2 = np.roll(corners_Nx2, -1, axis=0)
+    # turns[e, p]: on which side of edge e the corner p lies.
+    edge_Nx1x2, offset_NxNx2 = (ends_Nx2 - corners_Nx2)[:, None], corners_Nx2[None] - corners_Nx2[:, None]
+    cross_NxN = edge_Nx1x2[..., 0] * offset_NxNx2[..., 1] - edge_Nx1x2[..., 1] * offset_NxNx2[..., 0]
+    of_begin_NxN, of_end_NxN = np.sign(cross_NxN), np.sign(np.roll(cross_NxN, -1, axis=1))
+    apart_NxN: Bool[np.ndarray, "N N"] = of_begin_NxN * of_end_NxN > 0
+    places = np.arange(count)
+    gap_NxN = (places[:, None] - places[None]) % count
+    strangers_NxN = (gap_NxN > 1) & (gap_NxN < count - 1)
+    return bool(np.all((apart_NxN | apart_NxN.T)[strangers_NxN]))

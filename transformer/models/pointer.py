@@ -1,0 +1,216 @@
+"""A pointer network: its output is an attention over its own input (Vinyals, Fortunato and Jaitly 2015)."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention import (
+    Axis,
+    AxisKind,
+    Capture,
+    Captured,
+    Mask,
+    Score,
+    Site,
+    capture_at,
+    capture_weights,
+    captured_at,
+)
+from transformer.axes import place
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
+from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
+from transformer.layers.lengths import real_positions, target_lengths
+from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent_cells import CellState
+from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree
+from transformer.models.family import Family, Operations
+from transformer.models.interface import POINTING, Interface
+
+SITE = "decoder/pointer"
+# The number that begins and that ends an answer, and pads behind it; point j has the number j + 1.
+END = 0
+COORDINATES = 2
+# The logit of a point that is not there: finite, so that its product with a smoothing of zero is zero.
+NO_POINT = -1e9
+
+
+class Fed(enum.Enum):
+    """What the decoder reads of the point that was chosen last.
+
+    point: its coordinates (section 2.3 of the paper). encoded: what the encoder made of it, e_j, which knows of the
+    points around it.
+    """
+
+    POINT = "point"
+    ENCODED = "encoded"
+
+
+@dataclasses.dataclass(frozen=True)
+class PointerConfig:
+    """A recurrent encoder over the points, and a decoder that points at them.
+
+    `encoder`: its cell, width, layers and direction. The decoder has the same cell and layers, is as wide as the
+    encoder's outputs, and begins with the state in which the encoder ended (section 2.3). `fed`: what it reads at each
+    step.
+    """
+
+    encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
+    fed: Fed = Fed.POINT
+
+    @property
+    def decoder(self) -> RecurrentConfig:
+        """The decoder's layers."""
+        return dataclasses.replace(self.encoder, width=self.encoder.output_width, direction=Direction.FORWARD)
+
+    @property
+    def fed_width(self) -> int:
+        """The features that the decoder reads at each step."""
+        return COORDINATES if self.fed is Fed.POINT else self.encoder.output_width
+
+
+class Pointer(Module):
+    """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3, equation 3).
+
+    e_1 ... e_n are the encoder's outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state
+    behind what was fed of C_{i-1}, and behind a learned vector at the first step.
+    """
+
+    def __init__(self, config: PointerConfig, builder: Builder):
+        self.config, self.dtype = config, builder.dtype
+        encoded = config.encoder.output_width
+        self.encoder = RecurrentStack(config.encoder, COORDINATES, builder=builder)
+        self.decoder = RecurrentStack(config.decoder, config.fed_width, builder=builder)
+        normal = jax.nn.initializers.normal(0.1)
+        self.begin = builder.parameter(normal, (config.fed_width,), ("features",))
+        self.end = builder.parameter(normal, (encoded,), ("features",))
+        self.pointer = AttentionCell(AttentionCellConfig(Score.ADDITIVE), encoded, encoded, builder=builder)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried from one training step to the next."""
+        return {}
+
+    def encode(
+        self, inputs: Inputs, key: Key[Array, ""] | None = None
+    ) -> tuple[AttentionMemory, Float[Array, "B K I"], tuple[CellState, ...]]:
+        """What the decoder points at, what is fed behind each choice (the begin vector for END), and d_0.
+
+        Coordinates at or beyond the number of points, NaN included, are never read.
+        """
+        points_BxNx2 = jnp.asarray(inputs["points"], self.dtype)
+        lengths_B = jnp.asarray(inputs["lengths"])
+        real_BxN = real_positions(lengths_B, points_BxNx2.shape[1])
+        points_BxNx2 = jnp.where(real_BxN[..., None], points_BxNx2, 0)
+        encoded_BxNxE, carry = self.encoder(points_BxNx2, lengths_B, key=key)
+
+        def behind(first: Array, of_points_BxNxF: Array) -> Array:
+            first_Bx1xF = jnp.broadcast_to(first[...].astype(self.dtype), (len(lengths_B), 1, *first.shape))
+            return place(jnp.concatenate([first_Bx1xF, of_points_BxNxF], axis=1), "batch", None, None)
+
+        memory_BxKxE = behind(self.end, encoded_BxNxE)
+        match self.config.fed:
+            case Fed.POINT:
+                fed_BxKxI = behind(self.begin, points_BxNx2)
+            case Fed.ENCODED:
+                fed_BxKxI = behind(self.begin, encoded_BxNxE)
+            case _:
+                assert_never(self.config.fed)
+        return self.pointer.prepare(memory_BxKxE, lengths_B + 1), fed_BxKxI, carry
+
+    def point(self, query_BxQxE: Float[Array, "B Q E"], memory: AttentionMemory, mask: Mask) -> Alignment:
+        """How each query weighs the end and the points; the logits are the answer's."""
+        _, alignment = self.pointer(query_BxQxE, memory, mask=mask)
+        real_BxK = real_positions(memory.lengths, memory.values.shape[1])
+        return alignment._replace(logits=jnp.where(real_BxK[:, None, None], alignment.logits, NO_POINT))
+
+    def forward(
+        self,
+        state: PyTree,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T K"], Aux]:
+        """Teacher forcing: the logits at every step of `target`, which is END and the numbers of the points behind it.
+
+        No step reads the attention of the one before, so that the decoder runs over all of `target` first.
+        """
+        target_BxT = jnp.asarray(inputs["target"])
+        encoder_key, decoder_key = (None, None) if key is None or not train else jax.random.split(key)
+        memory, fed_BxKxI, carry = self.encode(inputs, encoder_key)
+        lengths_B = target_lengths(target_BxT, jnp.asarray(inputs["lengths"]), END)
+        fed_BxTxI = jnp.take_along_axis(fed_BxKxI, target_BxT[..., None], axis=1)
+        query_BxTxE, _ = self.decoder(fed_BxTxI, lengths_B, carry, key=decoder_key)
+        mask = Mask(query_lengths=lengths_B, key_lengths=memory.lengths)
+        alignment = self.point(query_BxTxE, memory, mask)
+        return alignment.logits[:, 0], Aux(_maps(alignment, mask, capture), {}, state)
+
+    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+        """Rows are examples x beams; what the encoder made of the points lies in `examples`, once for all beams."""
+        memory, fed_BxKxI, carry = self.encode(inputs)
+        begin_R = jnp.full(len(fed_BxKxI) * beams, END, jnp.int32)
+        return Cache(layers=(), rows=repeat_rows(carry, beams), examples=(memory, fed_BxKxI)), begin_R
+
+    def step(
+        self,
+        state: PyTree,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R K"], Cache, Aux]:
+        """The logits of the end and of every point behind one more choice."""
+        memory, fed_BxKxI = cache.examples
+        chosen_BxM = by_example(tokens_R, len(fed_BxKxI))
+        fed_RxI = as_rows(jnp.take_along_axis(fed_BxKxI, chosen_BxM[..., None], axis=1))
+        query_RxE, rows = self.decoder.step(fed_RxI, cache.rows)
+        mask = Mask(key_lengths=memory.lengths)
+        alignment = self.point(by_example(query_RxE, len(fed_BxKxI)), memory, mask)
+        # The beams of an example are queries of one attention; as maps they are rows of one query each.
+        of_rows = jax.tree.map(lambda leaf: queries_as_rows(leaf)[:, :, None], alignment)
+        lengths_R = jnp.repeat(memory.lengths, chosen_BxM.shape[1])
+        maps = _maps(of_rows, Mask(key_lengths=lengths_R), capture)
+        return of_rows.logits[:, 0, 0], cache._replace(rows=rows), Aux(maps, {}, state)
+
+
+def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str, Captured]:
+    captured = capture_weights(alignment.weights, capture_at(SITE, capture), logits=alignment.logits, mask=mask)
+    return captured_at(SITE, captured, capture)
+
+
+def build(config: PointerConfig, interface: Interface, precision: Precision) -> Model:
+    """The model; points and targets may have any length."""
+    target, points = Axis("target"), Axis("points", AxisKind.POINTS)
+    site = Site(SITE, target, points, layers=("0",), heads=("0",))
+    return Model(Functional(functools.partial(Pointer, config), precision), (site,))
+
+
+def operations(config: PointerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass: of the recurrent layers at every position, and of the attention.
+
+    A layer of G gates multiplies I inputs and F features of its state by G F columns, in each direction; the attention
+    of width E multiplies each query and key by E^2 numbers, and each pair of them by E.
+    """
+    rows, points = batch["points"].shape[:2]
+    steps, width = batch["target"].shape[1], config.encoder.output_width
+
+    def stack(recurrent: RecurrentConfig, inputs: int) -> int:
+        gates, directions = len(recurrent.cell.gates), len(recurrent.direction.cells)
+        read = [inputs] + [recurrent.output_width] * (recurrent.layers - 1)
+        return sum(2 * directions * gates * recurrent.width * (size + recurrent.width) for size in read)
+
+    recurrent = points * stack(config.encoder, COORDINATES) + steps * stack(config.decoder, config.fed_width)
+    projections = 2 * width**2 * (steps + points + 1)
+    pairs = 2 * width * steps * (points + 1)
+    return Operations(float(rows * (recurrent + projections + pairs)))
+
+
+FAMILY = Family(PointerConfig, build, frozenset({POINTING}), operations)
