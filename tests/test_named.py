@@ -55,7 +55,7 @@ def families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_librarys_own_are_known_by_their_files(families: Exports) -> None:
-    assert families.names() == ["decoder", "encoder", "encoder_decoder"]
+    assert {"decoder", "encoder", "encoder_decoder"} <= set(families.names())
     assert families["decoder"] is registry.FAMILIES["decoder"]
 
 

@@ -333,6 +333,29 @@ CASES = (
         slow=("vectorised",),
     ),
     Case(
+        "planar x pointer",
+        {
+            "name": "contract",
+            # Triangles of at most four points have ten steps: two devices can share both.
+            "task": {
+                "name": "planar",
+                "problem": "delaunay",
+                "fewest": 3,
+                "most": 4,
+                "rows": 16,
+                "tested": (3,),
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {"family": "pointer", "encoder": {"width": 8, "direction": "bidirectional"}, "fed": "encoded"},
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.8 * first),
+        meshes=("data",),
+        slow=("vectorised",),
+    ),
+    Case(
         "normed_translator",
         TRANSLATION | {"model": {"family": f"{__package__}.normed_translator", "width": 16}},
         steps=24,

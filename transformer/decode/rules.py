@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Int
 class Rule(Protocol):
     """Which tokens may follow; its state is a tree of arrays [row, ...], which beams re-order with their hypotheses.
 
-    Rows are examples x beams. In every state that its own choices can reach at least one token is allowed, also behind
-    the end: of a row without one no probability is defined.
+    Rows are examples x beams. At least one token is allowed in every state, behind the end and behind tokens that were
+    not allowed too, since beams that are short of hypotheses go on with impossible ones: of a row without an allowed
+    token no probability is defined.
     """
 
     def start(self, rows: int, vocabulary: int) -> Any:
@@ -34,7 +35,7 @@ class _Chosen(NamedTuple):
     """What `Once` knows of a row."""
 
     used: Bool[Array, "R V"]
-    count: Int[Array, " R"]
+    chosen: Int[Array, " R"]
     least: Int[Array, " R"]
 
 
@@ -58,10 +59,10 @@ class Once:
     def allowed(self, state: _Chosen) -> Bool[Array, "R V"]:
         """What is not used; the end by the count."""
         ended_R = state.used[:, self.end]
-        may_end_R = ended_R | (state.count >= state.least)
+        may_end_R = ended_R | (state.chosen >= state.least)
         return (~state.used & ~ended_R[:, None]).at[:, self.end].set(may_end_R)
 
     def advance(self, state: _Chosen, tokens_R: Int[Array, " R"]) -> _Chosen:
         """One more is used."""
         used_RxV = state.used.at[jnp.arange(len(tokens_R)), tokens_R].set(True)
-        return _Chosen(used_RxV, state.count + (tokens_R != self.end), state.least)
+        return _Chosen(used_RxV, state.chosen + (tokens_R != self.end), state.least)

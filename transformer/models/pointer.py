@@ -110,15 +110,15 @@ class Pointer(Module):
         encoded_BxNxE, carry = self.encoder(points_BxNx2, lengths_B, key=key)
 
         def behind(first: Array, of_points_BxNxF: Array) -> Array:
-            first_Bx1xF = jnp.broadcast_to(first[...].astype(self.dtype), (len(lengths_B), 1, *first.shape))
+            first_Bx1xF = jnp.broadcast_to(first, (len(lengths_B), 1, *first.shape))
             return place(jnp.concatenate([first_Bx1xF, of_points_BxNxF], axis=1), "batch", None, None)
 
-        memory_BxKxE = behind(self.end, encoded_BxNxE)
+        memory_BxKxE = behind(jnp.asarray(self.end[...], self.dtype), encoded_BxNxE)
         match self.config.fed:
             case Fed.POINT:
-                fed_BxKxI = behind(self.begin, points_BxNx2)
+                fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), points_BxNx2)
             case Fed.ENCODED:
-                fed_BxKxI = behind(self.begin, encoded_BxNxE)
+                fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), encoded_BxNxE)
             case _:
                 assert_never(self.config.fed)
         return self.pointer.prepare(memory_BxKxE, lengths_B + 1), fed_BxKxI, carry

@@ -151,12 +151,13 @@ class Planar(PlainTask):
         config = self.config
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
-            scalars, tokens = {}, rows["tokens"]
+            scalars: dict[str, float] = {}
+            tokens = rows["tokens"]
             for number, (count, batch) in enumerate(zip(config.tested, batches, strict=True)):
                 said = [indices_of(row) for row in tokens[number * config.examples :][: config.examples]]
                 answers = [answer if ended else None for answer, ended in said]
-                truths = [indices_of(row)[0] for row in batch["labels"]]
-                found = measure(config.problem, list(batch["points"][:, :count]), truths, answers)
+                truths = [indices_of(row)[0] for row in np.asarray(batch["labels"])]
+                found = measure(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
                 scalars |= {f"{name}/{what}/{count}": value for what, value in found.items()}
             return Report(scalars, note=f"{config.examples} examples of each number of points, {name} decoding")
 

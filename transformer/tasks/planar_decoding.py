@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
 import jax
@@ -85,8 +85,8 @@ class Triangles:
         beyond_R = jnp.where(state.place == 0, END, state.last)
         greatest_R = state.lengths - (2 - state.place)
         corner_RxV = (state.numbers > beyond_R[:, None]) & (state.numbers <= greatest_R[:, None])
-        may_end_R = state.ended | (state.begun & (state.place == 0))
-        return (corner_RxV & ~state.ended[:, None]).at[:, END].set(may_end_R)
+        whole_R = state.begun & (state.place == 0)
+        return (corner_RxV & ~state.ended[:, None]).at[:, END].set(state.ended | whole_R | ~corner_RxV.any(1))
 
     def advance(self, state: _Corner, tokens_R: Int[Array, " R"]) -> _Corner:
         """The next corner."""
@@ -112,7 +112,7 @@ def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *,
     )
 
 
-def indices_of(tokens: Sequence[int]) -> tuple[Answer, bool]:
+def indices_of(tokens: Iterable[int]) -> tuple[Answer, bool]:
     """The indices of points that a row of numbers names before its end, and whether it has an end."""
     numbers = [int(token) for token in tokens]
     ended = END in numbers

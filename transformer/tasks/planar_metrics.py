@@ -47,7 +47,7 @@ def _hulls(
         if answer is None or not simple(points_Nx2[list(answer)]):
             continue
         right += begin_lowest(answer) == truth
-        covered.append(abs(areas(points_Nx2[list(answer)])) / areas(points_Nx2[list(truth)]))
+        covered.append(float(abs(areas(points_Nx2[list(answer)])) / areas(points_Nx2[list(truth)])))
     return {"accuracy": right / len(truths), "area": _mean(covered), "failed": 1 - len(covered) / len(truths)}
 
 
@@ -74,8 +74,8 @@ def _tours(
             continue
         forward = begin_lowest(answer)
         right += truth in (forward, (*forward[:1], *forward[:0:-1]))
-        lengths.append(perimeters(points_Nx2[list(answer)]))
-        shortest.append(perimeters(points_Nx2[list(truth)]))
+        lengths.append(float(perimeters(points_Nx2[list(answer)])))
+        shortest.append(float(perimeters(points_Nx2[list(truth)])))
     length, optimal = _mean(lengths), _mean(shortest)
     return {
         "accuracy": right / len(truths),
