@@ -4,8 +4,8 @@
     python -m launch.train --config=experiments/recurrent/multi30k.py:last --data_dir=DIR --workdir=runs/last
 
 The data, batches and steps of experiments/translation/multi30k_cpu.py. `:last` gives the decoder the encoder's last
-state at every step in place of what attention reads; all else is equal. BLEU is also told by the words of the source, in
-quarters of the validation sentences.
+state at every step in place of what attention reads; all else is equal. BLEU is also told by the words of the source,
+in quarters of the validation sentences.
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention import (
     Capture,
@@ -27,6 +27,7 @@ from transformer.attention import (
     read,
     score,
 )
+from transformer.attention.normalisers import Weights
 from transformer.attention.scores import SCORES
 from transformer.axes import place
 from transformer.config import UserError
@@ -149,13 +150,14 @@ class AttentionMemory(NamedTuple):
 class Alignment(NamedTuple):
     """How queries weighted a memory: [B, H, Q, K], or a row's one query without that axis, [R, H, K].
 
-    `weights` are those that multiplied the values, `logits` what they came from, `log_prob` of the key that a sampler
-    drew (None of other normalisers), differentiable.
+    `weights` are those that multiplied the values, `logits` what they came from. Of a sampler, and None of other
+    normalisers, `log_prob` of the key that it drew and `entropy` of what it drew from, in nats, both differentiable.
     """
 
     weights: Float[Array, "*B H K"]
     logits: Float[Array, "*B H K"]
     log_prob: Float[Array, "*B H"] | None = None
+    entropy: Float[Array, "*B H"] | None = None
 
 
 class Centre(Module):
@@ -238,13 +240,15 @@ class AttentionCell(Module):
         mask: Mask | None = None,
         bias: Float[Array, "#B #H #Q #K"] | None = None,
         position_BxQ: Int[Array, "#B Q"] | None = None,
+        soft_BxQ: Bool[Array, "B Q"] | None = None,
         key: Key[Array, ""] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B Q C"], Alignment]:
         """The contexts of queries that are known together, heads side by side, and how they were read [B, H, Q, K].
 
         `mask` says what is hidden beside the memory's padding and what the extent leaves out; `position_BxQ` are the
-        queries' positions, by default their numbers; `key` and `train` matter to normalisers that draw.
+        queries' positions, by default their numbers. `key` and `train` matter to normalisers that draw, `soft_BxQ` says
+        which queries read by the probabilities in place of a draw, whose log-probability then counts as 0.
         """
         mask = dataclasses.replace(mask or Mask(), key_lengths=memory.lengths)
         q_BxQxHxD = self._in_heads(query_BxQxE, self.query)
@@ -259,9 +263,12 @@ class AttentionCell(Module):
                     "reweighting=gaussian needs a mask with window and centre (attention.local_predictive)"
                 )
             weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
+        if soft_BxQ is not None:
+            weights = _softened(weights, soft_BxQ)
         context_BxQxHxD = read(weights.values, memory.values)
         context_BxQxC = context_BxQxHxD.reshape(*context_BxQxHxD.shape[:2], -1)
-        return context_BxQxC, Alignment(weights.values, logits_BxHxQxK, weights.log_prob)
+        entropy = None if weights.log_prob is None else _entropy(weights.probabilities)
+        return context_BxQxC, Alignment(weights.values, logits_BxHxQxK, weights.log_prob, entropy)
 
     def step(
         self,
@@ -269,6 +276,7 @@ class AttentionCell(Module):
         memory: AttentionMemory,
         *,
         position_R: Int[Array, " R"] | None = None,
+        soft_R: Bool[Array, " R"] | None = None,
         **facts: Any,
     ) -> tuple[Float[Array, "R C"], Alignment]:
         """The context of one query of every row, and how it was read [R, H, K]; `facts` as of a call.
@@ -280,8 +288,9 @@ class AttentionCell(Module):
         Errors: ValueError when the memory's examples do not divide the rows.
         """
         examples = memory.values.shape[0]
-        position_BxQ = None if position_R is None else by_example(position_R, examples)
-        context_BxQxC, alignment = self(by_example(query_RxE, examples), memory, position_BxQ=position_BxQ, **facts)
+        of_rows = {"position_BxQ": position_R, "soft_BxQ": soft_R}
+        facts |= {name: by_example(each, examples) for name, each in of_rows.items() if each is not None}
+        context_BxQxC, alignment = self(by_example(query_RxE, examples), memory, **facts)
         return as_rows(context_BxQxC), jax.tree.map(queries_as_rows, alignment)
 
     def _within_extent(self, mask: Mask, q_BxQxHxD: Array, position_BxQ: Array | None) -> Mask:
@@ -308,6 +317,24 @@ class AttentionCell(Module):
         if projection is not None:
             return projection(x_BxNxE)
         return x_BxNxE.reshape(*x_BxNxE.shape[:2], self.config.heads, -1)
+
+
+def _softened(weights: Weights, soft_BxQ: Bool[Array, "B Q"]) -> Weights:
+    """Probabilities in place of draws where a query is to read softly (Xu et al. 2015, section 4.1)."""
+    if weights.log_prob is None:
+        raise ValueError("soft_BxQ is given to an attention that draws nothing: leave it out")
+    soft_Bx1xQ = soft_BxQ[:, None]
+    return weights._replace(
+        values=jnp.where(soft_Bx1xQ[..., None], weights.probabilities, weights.values),
+        log_prob=jnp.where(soft_Bx1xQ, 0, weights.log_prob),
+    )
+
+
+def _entropy(probabilities_BxHxQxK: Array) -> Array:
+    """The entropy -sum p log p in nats, where p = 0 adds nothing."""
+    positive = probabilities_BxHxQxK > 0
+    log_BxHxQxK = jnp.log(jnp.where(positive, probabilities_BxHxQxK, 1))
+    return -jnp.sum(probabilities_BxHxQxK * log_BxHxQxK, axis=-1)
 
 
 def scan_steps(

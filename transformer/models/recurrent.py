@@ -108,8 +108,10 @@ class RecurrentEncoderDecoderConfig:
     `width`: of a state of either side and of the readout; `embedding`: of words. `direction` of the encoder: backward
     reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
     (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for.
-    In training a word that the decoder reads is its own draw, and not the reference's, with a probability that rises
-    to `scheduled_sampling` over as many steps as `scheduled_sampling_steps` says (Bengio et al. 2015).
+    Of a `normaliser` that draws, `soft_share` is the probability that a training example is read by the probabilities
+    in place of draws (Xu et al. 2015, section 4.1). In training a word that the decoder reads is its own draw, and not
+    the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
+    `scheduled_sampling_steps` says (Bengio et al. 2015).
 
     Errors: UserError for sizes below 1, and for choices that exclude each other.
     """
@@ -133,6 +135,7 @@ class RecurrentEncoderDecoderConfig:
     extent: Extent = AttentionCellConfig.extent
     half_width: int = AttentionCellConfig.half_width
     max_length: int = AttentionCellConfig.max_length
+    soft_share: float = 0.0
     initialisation: Initialisation = Initialisation.XAVIER
     dropout: float = 0.0
     scheduled_sampling: float = 0.0
@@ -144,6 +147,12 @@ class RecurrentEncoderDecoderConfig:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
         check_rate("config.model.dropout", self.dropout)
         check_rate("config.model.scheduled_sampling", self.scheduled_sampling)
+        check_rate("config.model.soft_share", self.soft_share)
+        if self.soft_share and not (self.normaliser in SAMPLERS and self.context.attends):
+            raise UserError(
+                f"config.model.soft_share={self.soft_share} is for an attention that draws: say normaliser=hard or "
+                "straight_through, or soft_share=0"
+            )
         if self.order is Order.INPUT_FEEDING and self.context is Context.NONE:
             raise UserError(
                 "config.model.order=input_feeding feeds what was read of the source back, and config.model.context="
@@ -211,6 +220,14 @@ class Source(NamedTuple):
     lengths: Int[Array, " B"]
     memory: AttentionMemory | None = None
     vector: Float[Array, "B M"] | None = None
+
+
+class Given(NamedTuple):
+    """What a step is given: the word, and, where drawn, whether it reads its own instead, and the source softly."""
+
+    word: Float[Array, "*B E"]
+    own: Bool[Array, "*B"] | None = None
+    soft: Bool[Array, "*B"] | None = None
 
 
 class Carry(NamedTuple):
@@ -291,7 +308,8 @@ class RecurrentEncoderDecoder(Module):
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """Teacher forcing: what `logits` scores the words of a known target from.
 
-        Of an attention that draws, `extras` has `attention_log_prob` [B, T, H], the log-probability of each draw.
+        Of hard attention, whose draws learn by REINFORCE, `extras` has `attention_log_prob` [B, T, H], the
+        log-probability of each draw, and `attention_entropy`, that of what it was drawn from.
         """
         key = key if train else None
         target_BxT = jnp.asarray(inputs["target"])
@@ -300,21 +318,21 @@ class RecurrentEncoderDecoder(Module):
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
         asked = capture_at(SITE, capture)
         own_BxT, state = self._own_words(state, target_BxT, train, _stream(key, "own"))
+        words_BxTxE = self._embedded(target_BxT, _stream(key, "target"))
+        given = Given(words_BxTxE, own_BxT, self._soft(target_BxT, train, _stream(key, "soft")))
         if self.config.order is Order.CURRENT and own_BxT is None:
-            read_BxTxE, log_prob, captured = self._at_once(source, first, target_BxT, mask, train, key, asked)
+            read_BxTxE, draws, captured = self._at_once(source, first, given, mask, train, key, asked)
         else:
-            words_BxTxE = self._embedded(target_BxT, _stream(key, "target"))
             carry = self._carry(first, target_BxT[:, 0] if own_BxT is not None else None)
-            _, (read_BxTxE, log_prob), captured = scan_steps(
+            _, (read_BxTxE, draws), captured = scan_steps(
                 functools.partial(self._step, source=source, train=train),
                 carry,
-                (words_BxTxE, own_BxT),
+                given,
                 mask=mask,
                 key=_stream(key, "steps"),
                 capture=asked,
             )
-        extras = {} if log_prob is None else {"attention_log_prob": log_prob}
-        return read_BxTxE, Aux({} if captured is None else {SITE: captured}, extras, state)
+        return read_BxTxE, Aux({} if captured is None else {SITE: captured}, draws, state)
 
     def logits(self, read: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every word from what was read out, in at least float32."""
@@ -345,7 +363,7 @@ class RecurrentEncoderDecoder(Module):
         """The same step as in training, on the words that were chosen."""
         words_RxE = self._embedded(tokens_R, None)
         rows, (read_RxE, _), alignment = self._step(
-            cache.rows, (words_RxE, None), None, source=cache.examples, train=False
+            cache.rows, Given(words_RxE), None, source=cache.examples, train=False
         )
         maps, asked = {}, capture_at(SITE, capture)
         if alignment is not None and asked is not None:
@@ -355,57 +373,57 @@ class RecurrentEncoderDecoder(Module):
     def _step(
         self,
         carry: Carry,
-        given: tuple[Float[Array, "R E"], Bool[Array, " R"] | None],
+        given: Given,
         key: Key[Array, ""] | None,
         *,
         source: Source,
         train: bool,
-    ) -> tuple[Carry, tuple[Array, Array | None], Alignment | None]:
-        """One word further: the carry, the readout with the log-probability of a draw, and the alignment.
-
-        `given`: the word, and whether the decoder reads its own last draw in its place.
-        """
-        word_RxE, own_R = given
-        if own_R is not None:
+    ) -> tuple[Carry, tuple[Array, dict[str, Array]], Alignment | None]:
+        """One word further: the carry, the readout and what is told of a draw, and the alignment."""
+        word_RxE = given.word
+        if given.own is not None:
             assert carry.said is not None
-            word_RxE = jnp.where(own_R[:, None], self._embedded(carry.said, _stream(key, "said")), word_RxE)
+            word_RxE = jnp.where(given.own[:, None], self._embedded(carry.said, _stream(key, "said")), word_RxE)
+        read = functools.partial(
+            self._read, source=source, position_R=carry.position, soft_R=given.soft, train=train, key=key
+        )
         query = carry.states[-1].hidden
         if self.config.order is Order.PREVIOUS:
-            context, alignment = self._read(query, source, carry.position, train, _stream(key, "attention"))
+            context, alignment = read(query)
             entering = _joined(word_RxE, context)
         else:
             entering = _joined(word_RxE, carry.read)
         output_RxE, states = self.decoder.step(entering, carry.states, key=_stream(key, "decoder"))
         if self.config.order is not Order.PREVIOUS:
-            context, alignment = self._read(output_RxE, source, carry.position, train, _stream(key, "attention"))
+            context, alignment = read(output_RxE)
         read_RxE = self._read_out(output_RxE, word_RxE, context, _stream(key, "readout"))
 
         said = carry.said
-        if own_R is not None:
+        if given.own is not None:
             said = jax.random.categorical(_needed(key, "draw"), self.logits(jax.lax.stop_gradient(read_RxE)))
         fed = read_RxE if self.config.order is Order.INPUT_FEEDING else None
         after = Carry(states, carry.position + 1, fed, None if said is None else said.astype(jnp.int32))
-        return after, (read_RxE, None if alignment is None else alignment.log_prob), alignment
+        return after, (read_RxE, _draws(alignment, self.config.normaliser)), alignment
 
     def _at_once(
         self,
         source: Source,
         first: tuple[CellState, ...],
-        target_BxT: Int[Array, "B T"],
+        given: Given,
         mask: Mask,
         train: bool,
         key: Key[Array, ""] | None,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "B T E"], Float[Array, "B T H"] | None, Captured | None]:
+    ) -> tuple[Float[Array, "B T E"], dict[str, Array], Captured | None]:
         """All steps of a known target whose states do not depend on what is read: one attention for all of them."""
-        words_BxTxE = self._embedded(target_BxT, _stream(key, "target"))
+        words_BxTxE = given.word
         output_BxTxE, _ = self.decoder(words_BxTxE, mask.query_lengths, first, key=_stream(key, "decoder"))
-        captured, log_prob = None, None
+        captured, draws = None, {}
         if self.attention is None:
             context = (
                 None
                 if source.vector is None
-                else jnp.broadcast_to(source.vector[:, None], (*target_BxT.shape, source.vector.shape[-1]))
+                else jnp.broadcast_to(source.vector[:, None], (*words_BxTxE.shape[:2], source.vector.shape[-1]))
             )
         else:
             assert source.memory is not None
@@ -413,25 +431,40 @@ class RecurrentEncoderDecoder(Module):
                 output_BxTxE,
                 source.memory,
                 mask=Mask(query_lengths=mask.query_lengths),
+                soft_BxQ=given.soft,
                 key=_stream(key, "attention"),
                 train=train,
             )
             context = self._over_length(context, source)
-            log_prob = None if alignment.log_prob is None else jnp.moveaxis(alignment.log_prob, 1, 2)
+            draws = {
+                name: jnp.moveaxis(of_draw, 1, 2) for name, of_draw in _draws(alignment, self.config.normaliser).items()
+            }
             if capture is not None:
                 kept = alignment.logits if capture.statistics else None
                 of_layer = capture_weights(alignment.weights, capture, logits=kept, mask=mask)
                 captured = None if of_layer is None else one_layer(of_layer)
-        return self._read_out(output_BxTxE, words_BxTxE, context, _stream(key, "readout")), log_prob, captured
+        return self._read_out(output_BxTxE, words_BxTxE, context, _stream(key, "readout")), draws, captured
 
     def _read(
-        self, query_RxE: Array, source: Source, position_R: Array, train: bool, key: Key[Array, ""] | None
+        self,
+        query_RxE: Array,
+        *,
+        source: Source,
+        position_R: Array,
+        soft_R: Array | None,
+        train: bool,
+        key: Key[Array, ""] | None,
     ) -> tuple[Array | None, Alignment | None]:
         """The context that a state reads, and how."""
         if self.attention is not None:
             assert source.memory is not None
             context_RxC, alignment = self.attention.step(
-                query_RxE, source.memory, position_R=position_R, train=train, key=key
+                query_RxE,
+                source.memory,
+                position_R=position_R,
+                soft_R=soft_R,
+                train=train,
+                key=_stream(key, "attention"),
             )
             return self._over_length(context_RxC, source), alignment
         if source.vector is None:
@@ -474,6 +507,13 @@ class RecurrentEncoderDecoder(Module):
     def _embedded(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
+    def _soft(self, target_BxT: Array, train: bool, key: Key[Array, ""] | None) -> Bool[Array, "B T"] | None:
+        """Which examples are read by the probabilities, none outside of training."""
+        if not (self.config.soft_share and train):
+            return None
+        drawn_Bx1 = jax.random.bernoulli(_needed(key, "which"), self.config.soft_share, (len(target_BxT), 1))
+        return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
+
     def _own_words(
         self, state: dict, target_BxT: Array, train: bool, key: Key[Array, ""] | None
     ) -> tuple[Bool[Array, "B T"] | None, dict]:
@@ -483,6 +523,14 @@ class RecurrentEncoderDecoder(Module):
         share = jnp.minimum(state["steps"] / self.config.scheduled_sampling_steps, 1) * self.config.scheduled_sampling
         own_BxT = jax.random.bernoulli(_needed(key, "which"), share, target_BxT.shape)
         return own_BxT.at[:, 0].set(False), {"steps": state["steps"] + 1}
+
+
+def _draws(alignment: Alignment | None, normaliser: Normaliser) -> dict[str, Array]:
+    """What REINFORCE is made of, by the names of `extras`."""
+    if normaliser is not Normaliser.HARD or alignment is None or alignment.log_prob is None:
+        return {}
+    assert alignment.entropy is not None
+    return {"attention_log_prob": alignment.log_prob, "attention_entropy": alignment.entropy}
 
 
 def _joined(*parts: Array | None) -> Array:
@@ -495,7 +543,20 @@ def _over_length(x: Array, lengths: Int[Array, " R"]) -> Array:
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
 
 
-_STREAMS = ("source", "encoder", "target", "own", "steps", "said", "attention", "decoder", "readout", "which", "draw")
+_STREAMS = (
+    "source",
+    "encoder",
+    "target",
+    "own",
+    "steps",
+    "said",
+    "attention",
+    "decoder",
+    "readout",
+    "which",
+    "draw",
+    "soft",
+)
 
 
 def _stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
@@ -505,7 +566,7 @@ def _stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
 
 def _needed(key: Key[Array, ""] | None, name: str) -> Key[Array, ""]:
     if key is None:
-        raise TypeError("scheduled sampling draws words in training: give the model a key")
+        raise TypeError("a model that draws in training needs a key")
     return jax.random.fold_in(key, _STREAMS.index(name))
 
 

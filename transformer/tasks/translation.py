@@ -12,11 +12,12 @@ from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
 from transformer.models.interface import TRANSLATION, Input, Interface
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, PyTree, Request, View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.plain import PlainTask, means
+from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
 from transformer.tasks.synthetic import made_up_splits
 from transformer.tasks.translate import reading, translate
 from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
@@ -94,6 +95,10 @@ class Translation(PlainTask):
             rows_multiple=self._rows_multiple,
         )
 
+    def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
+        """What a word is usually worth, of a model whose attention draws; nothing of others."""
+        return initial_baseline() if draws(view.model) else super().init_extra(view, key)
+
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of real target tokens, by which every sum of losses is divided."""
         return {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
@@ -135,19 +140,20 @@ class Translation(PlainTask):
             view.variables, self._inputs(batch), method="hidden", train=view.train, key=key, capture=view.capture
         )
         labels_BxT = jnp.asarray(batch["labels"])
-        sums = hidden_token_loss(
-            functools.partial(view.model.logits, view.variables),
-            hidden_BxTxE,
-            labels_BxT,
-            labels_BxT != self._pad,
-            self.config.label_smoothing,
-        )
+        counts_BxT, score = labels_BxT != self._pad, functools.partial(view.model.logits, view.variables)
+        sums = hidden_token_loss(score, hidden_BxTxE, labels_BxT, counts_BxT, self.config.label_smoothing)
         metrics = {
             "loss": sums.smoothed / totals["tokens"],
             "cross_entropy": sums.cross_entropy / totals["tokens"],
             "accuracy": sums.correct / totals["tokens"],
         }
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        if not (view.train and "attention_log_prob" in aux.extras):
+            return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        baseline = view.extra["baseline"]
+        likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
+        estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.reinforce_entropy)
+        loss = metrics["loss"] + self.config.reinforce * estimate.loss / totals["tokens"]
+        return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         ones = {"tokens": jnp.float32(1)}

@@ -33,7 +33,8 @@ class TranslationConfig:
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
     batch, on each side. `beams` = 1 decodes greedily. `shown` sentences of the validation split are translated
     during training, `probed` are mapped. `length_bounds` (4, 8) scores translations also by the words of their
-    sources: 1 to 4, 5 to 8, 9 and more.
+    sources: 1 to 4, 5 to 8, 9 and more. Of a model whose attention draws, `reinforce` weights the loss by which the
+    draws learn, `reinforce_entropy` what keeps them apart (transformer.tasks.reinforce).
     """
 
     dataset: str = "phrases"
@@ -53,6 +54,8 @@ class TranslationConfig:
     probed: int = 8
     evaluated_parameters: str = "raw"
     length_bounds: tuple[int, ...] = ()
+    reinforce: float = 1.0
+    reinforce_entropy: float = 0.01
 
     def __post_init__(self) -> None:
         if len(self.languages) not in (0, 2):
@@ -64,6 +67,9 @@ class TranslationConfig:
             raise UserError(f"config.task.lengths={self.lengths} must hold lengths of at least 2 tokens")
         if any(bound < 1 for bound in self.length_bounds) or sorted(set(self.length_bounds)) != [*self.length_bounds]:
             raise UserError(f"config.task.length_bounds={self.length_bounds} must rise, from at least 1 word")
+        for name in ("reinforce", "reinforce_entropy"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 0")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
         if self.tokens_per_batch < max(self.lengths):
