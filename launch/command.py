@@ -41,6 +41,8 @@ class Command:
 # For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
 TRUST = Flag("trust", "your own modules that the run's config.json may name as family or task, commas between them")
 
+ENSEMBLE = Flag("ensemble", "further runs, commas between them, whose probabilities are averaged with this one's")
+
 
 class Arguments(types.SimpleNamespace):
     """The flags of one call by name (dashes become underscores).
@@ -83,6 +85,11 @@ class Arguments(types.SimpleNamespace):
     def trusted(self) -> tuple[str, ...]:
         """The dotted paths of code that the user trusts (--trust)."""
         return tuple(filter(None, (self.trust or "").split(",")))
+
+    @property
+    def ensembled(self) -> tuple[str, ...]:
+        """The directories of the runs that join the ensemble (--ensemble)."""
+        return tuple(filter(None, (self.ensemble or "").split(",")))
 
     def without(self, *names: str) -> list[str]:
         """The words without these flags."""

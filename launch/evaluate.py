@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import ENSEMBLE, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
 from transformer.config import UserError
 
@@ -19,6 +19,7 @@ COMMAND = Command(
         Flag("workdir", "the run directory", required=True),
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
         Flag("split", "only this split"),
+        ENSEMBLE,
         TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
@@ -32,7 +33,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate, print."""
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.reading import load
+    from transformer.training.reading import load_ensemble
 
     changes = {
         "data_dir": arguments.data_dir,
@@ -41,7 +42,8 @@ def main(arguments: Arguments) -> None:
         "length_penalty": arguments.length_penalty,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    _, assembly, state = load(Path(arguments.workdir), arguments.step, given, arguments.trusted)
+    runs = [Path(arguments.workdir), *arguments.ensembled]
+    _, assembly, state = load_ensemble(runs, arguments.step, given, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import ENSEMBLE, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
 
 # The flags of decoding: fields of transformer.tasks.decoding.Decoding.
@@ -34,6 +34,7 @@ COMMAND = Command(
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
         *DECODING,
         Flag("stop", "stop in front of this text"),
+        ENSEMBLE,
         TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
@@ -55,13 +56,14 @@ def main(arguments: Arguments) -> None:
     from transformer.tasks.contract import Request
     from transformer.training.evaluate import view_of
     from transformer.training.experiment import config_hash
-    from transformer.training.reading import load
+    from transformer.training.reading import load_ensemble
 
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
-    experiment, assembly, state = load(workdir, arguments.step, changes, arguments.trusted)
+    runs = [workdir, *arguments.ensembled]
+    experiment, assembly, state = load_ensemble(runs, arguments.step, changes, arguments.trusted)
     view = view_of(assembly.model, state)
     request = Request(
         [text for text in texts if text.strip()] or [""],

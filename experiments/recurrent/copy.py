@@ -4,7 +4,9 @@
     python -m launch.train --config=experiments/recurrent/copy.py:last --workdir=runs/copy_last
 
 A bidirectional GRU of 64 reads 2 to 24 symbols; the test split has 24 in every pair. `:last` gives the decoder the
-encoder's last state at every step in place of what attention reads; all else is equal.
+encoder's last state at every step in place of what attention reads; all else is equal. Each takes one to two minutes on
+two cores. Expect 0.99 of the symbols right at length 24 with attention, 0.56 without:
+experiments/results/recurrent_copy.md.
 """
 
 from ml_collections import ConfigDict

@@ -1,6 +1,9 @@
 """The demo's phrases by Bahdanau's recurrent encoder-decoder: attention aligns words that nobody aligned for it.
 
-python -m launch.train --config=experiments/recurrent/phrases.py --workdir=runs/phrases
+    python -m launch.train --config=experiments/recurrent/phrases.py --workdir=runs/phrases
+
+Takes about five minutes on two cores. Expect 0.99 of the held-out phrases exactly right, and an alignment error of 0.06,
+where the diagonal's is 0.41: experiments/results/recurrent_phrases.md.
 """
 
 from ml_collections import ConfigDict

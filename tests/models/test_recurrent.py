@@ -23,16 +23,8 @@ from transformer.layers.recurrent import Direction, Links
 from transformer.layers.recurrent_cells import Cell
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface
-from transformer.models.recurrent import (
-    SITE,
-    Bridge,
-    Context,
-    Order,
-    Readout,
-    RecurrentEncoderDecoderConfig,
-    build,
-    operations,
-)
+from transformer.models.recurrent import SITE, build, operations
+from transformer.models.recurrent_config import Bridge, Context, Order, Readout, RecurrentEncoderDecoderConfig
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11
 SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)

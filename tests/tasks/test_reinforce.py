@@ -1,4 +1,4 @@
-"""REINFORCE for attention that draws: the estimate against an enumeration of all draws, and a model that learns by it."""
+"""REINFORCE for attention that draws: the estimate against an enumeration of all draws, and its baseline."""
 
 import itertools
 
@@ -14,7 +14,7 @@ COUNTS = np.array([[True, True, True], [True, True, False]])
 
 
 def worth(draws: tuple[int, ...], row: int) -> np.ndarray:
-    """log p of every word: what one draw does has an effect on all words from there on."""
+    """Log p of every word: what one draw does has an effect on all words from there on."""
     told = np.cumsum(np.array(draws) + 0.5) * np.array([0.7, -0.4, 1.1])
     return -np.abs(told + row)
 

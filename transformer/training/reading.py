@@ -1,14 +1,16 @@
 """Reading a trained run: its experiment, its checkpoints, and its state at one of them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError
+from transformer.decode.ensemble import Ensemble, joined
 from transformer.named import check_trusted
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.training.assembly import Assembly, assemble
+from transformer.training.evaluate import view_of
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.mesh import one_device
 from transformer.training.state import TrainState
@@ -68,3 +70,59 @@ def load(
         if name not in ("optimisers", "hyper")
     }
     return run.experiment, assembly, TrainState(**parts, optimisers={}, hyper={})
+
+
+def load_ensemble(
+    workdirs: Sequence[str | Path],
+    step: int | None = None,
+    task_changes: Mapping[str, Any] | None = None,
+    trusted: Collection[str] = (),
+) -> tuple[Experiment, Assembly, TrainState]:
+    """Several trained runs as one: the first, whose model is the ensemble of all (transformer.decode.ensemble).
+
+    `step` is that of the first; the others are read at their latest. Each is read by the parameters that its own config
+    evaluates.
+
+    Errors: as `load`; UserError for runs of another interface or tokenizer than the first.
+    """
+    runs = [
+        load(workdir, step if place == 0 else None, task_changes, trusted) for place, workdir in enumerate(workdirs)
+    ]
+    (experiment, assembly, state), *others = runs
+    if not others:
+        return experiment, assembly, state
+    for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
+        if _read_by(other) != _read_by(assembly):
+            raise UserError(
+                f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an ensemble "
+                "is of runs of one task and one tokenizer"
+            )
+        if _tokenizer(workdir) != _tokenizer(workdirs[0]):
+            raise UserError(
+                f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
+                "by config.initialise_from or a copy of tokenizer.json"
+            )
+    chosen = [view_of(one.model, of_run, _evaluated(of_experiment)).variables for of_experiment, one, of_run in runs]
+    model = Ensemble.of([one.model for _, one, _ in runs])
+    task = assembly.task
+    if _evaluated(experiment) != "raw":
+        _, assembly, _ = load(workdirs[0], step, {**(task_changes or {}), "evaluated_parameters": "raw"}, trusted)
+        task = assembly.task
+    state = state._replace(variables=joined(chosen), averages={})
+    return experiment, assembly._replace(model=model, task=task), state
+
+
+def _read_by(assembly: Assembly) -> tuple[Any, ...]:
+    """What the models of one ensemble have in common."""
+    interface = assembly.task.interface
+    special = (interface.pad, interface.begin, interface.end)
+    return interface.signature, dict(interface.vocabularies), special
+
+
+def _tokenizer(workdir: str | Path) -> bytes | None:
+    path = RunDirectory.open(workdir).path / "tokenizer.json"
+    return path.read_bytes() if path.is_file() else None
+
+
+def _evaluated(experiment: Experiment) -> str:
+    return getattr(experiment.task, "evaluated_parameters", "raw")

@@ -1,0 +1,115 @@
+"""An ensemble's probabilities are the mean of its members', at once and step by step, whatever their families."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from launch import cli, evaluate
+from transformer.config import UserError
+from transformer.decode.ensemble import Ensemble, joined
+from transformer.layers.module import Precision
+from transformer.models.contract import Model
+from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.interface import Input, Interface
+from transformer.models.recurrent_config import RecurrentEncoderDecoderConfig
+from transformer.models.registry import build
+from transformer.training.experiment import resolve
+from transformer.training.reading import load_ensemble
+from transformer.training.train import train
+
+INTERFACE = Interface({"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens")
+SOURCE = np.array([[3, 4, 5, 2], [6, 2, 0, 0]], np.int32)
+TARGET = np.array([[1, 7, 8], [1, 3, 4]], np.int32)
+
+
+def members() -> list[Model]:
+    small: dict[str, Any] = {"width": 8, "heads": 2, "feed_forward": 8, "max_length": 8}
+    configs = [
+        EncoderDecoderConfig(encoder_layers=1, decoder_layers=1, **small),
+        RecurrentEncoderDecoderConfig(width=4),
+    ]
+    return [build(config, INTERFACE, Precision()) for config in configs]
+
+
+def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
+    models = members()
+    each = [model.init(jax.random.key(number)) for number, model in enumerate(models)]
+    ensemble, variables, inputs = Ensemble.of(models), joined(each), {"source": SOURCE, "target": TARGET}
+    assert (ensemble.sites, ensemble.max_length) == ((), 8)
+    expected = np.zeros((2, 3, 9))
+    for model, of_model in zip(models, each, strict=True):
+        logits = np.asarray(model.apply(of_model, inputs, train=False)[0], np.float64)
+        expected += np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) / 2
+    hidden = ensemble.apply(variables, inputs, method="hidden", train=False)[0]
+    np.testing.assert_allclose(np.exp(ensemble.logits(variables, hidden)), expected, rtol=1e-5)
+    cache, tokens = ensemble.init_cache(variables, inputs, beams=2, length=3)
+    assert (np.asarray(tokens) == 1).all()
+    for place in range(3):
+        logits, cache, _ = ensemble.step(variables, cache, jnp.repeat(TARGET[:, place], 2))
+        np.testing.assert_allclose(np.exp(logits), np.repeat(expected[:, place], 2, axis=0), rtol=1e-5)
+    with pytest.raises(ValueError, match="outside of training"):
+        ensemble.apply(variables, inputs, train=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    found = []
+    for name, symbols, model in (
+        ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
+        ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
+        ("others", 7, {"family": "recurrent", "width": 8, "embedding": 8}),
+    ):
+        task = {
+            "name": "translation",
+            "dataset": f"copy/length=3,symbols={symbols},train=40,validation=4,test=4",
+            "vocabulary": 2 * symbols + 5,
+            "lengths": (4,),
+            "tokens_per_batch": 32,
+            "beams": 2,
+        }
+        config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0, "task": task, "model": model}
+        train(resolve(config), folder / name)
+        found.append(folder / name)
+    return found
+
+
+def test_runs_are_evaluated_as_one(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"--workdir={runs[0]}", f"--ensemble={runs[1]}", "--split=test"]
+    assert cli.run(evaluate.COMMAND, evaluate.main, words) == 0
+    told = capsys.readouterr().out
+    _, assembly, state = load_ensemble(runs[:2])
+    batch = {name: value for name, value in assembly.task.source(0)[0].items() if name in ("source", "target")}
+    mean = np.mean(
+        [np.exp(np.asarray(jax.nn.log_softmax(model.apply(v, batch, train=False)[0]))) for model, v in parts(runs[:2])],
+        axis=0,
+    )
+    ours = assembly.model.apply(state.variables, batch, train=False)[0]
+    np.testing.assert_allclose(np.exp(ours), mean, rtol=1e-4)
+    assert "exact_match" in told
+    assert "alignment" not in told  # an ensemble has no maps
+
+
+def parts(runs: list[Path]) -> list[tuple[Model, Any]]:
+    from transformer.training.reading import load
+
+    return [(assembly.model, state.variables) for _, assembly, state in map(load, runs)]
+
+
+def test_runs_that_do_not_fit_are_refused_in_one_line(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"--workdir={runs[0]}", f"--ensemble={runs[2]}"]
+    assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
+    assert "cannot join an ensemble with" in capsys.readouterr().err
+    other = json.loads((runs[1] / "tokenizer.json").read_text())
+    kept = (runs[1] / "tokenizer.json").read_text()
+    (runs[1] / "tokenizer.json").write_text(json.dumps(other) + "\n")
+    try:
+        with pytest.raises(UserError, match="its tokenizer is another"):
+            load_ensemble(runs[:2])
+    finally:
+        (runs[1] / "tokenizer.json").write_text(kept)
