@@ -42,7 +42,7 @@ def main(arguments: Arguments) -> None:
         "length_penalty": arguments.length_penalty,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    runs = [Path(arguments.workdir), *arguments.ensembled]
+    runs: list[str | Path] = [Path(arguments.workdir), *arguments.ensembled]
     _, assembly, state = load_ensemble(runs, arguments.step, given, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})
     if arguments.split not in (None, *splits):

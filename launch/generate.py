@@ -62,7 +62,7 @@ def main(arguments: Arguments) -> None:
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
-    runs = [workdir, *arguments.ensembled]
+    runs: list[str | Path] = [workdir, *arguments.ensembled]
     experiment, assembly, state = load_ensemble(runs, arguments.step, changes, arguments.trusted)
     view = view_of(assembly.model, state)
     request = Request(

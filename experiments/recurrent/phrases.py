@@ -2,8 +2,8 @@
 
     python -m launch.train --config=experiments/recurrent/phrases.py --workdir=runs/phrases
 
-Takes about five minutes on two cores. Expect 0.99 of the held-out phrases exactly right, and an alignment error of 0.06,
-where the diagonal's is 0.41: experiments/results/recurrent_phrases.md.
+Takes about five minutes on two cores. Expect 0.99 of the held-out phrases exactly right, and an alignment error of
+0.06, where the diagonal's is 0.41: experiments/results/recurrent_phrases.md.
 """
 
 from ml_collections import ConfigDict

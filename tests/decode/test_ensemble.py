@@ -67,13 +67,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ):
         task = {
             "name": "translation",
-            "dataset": f"copy/length=3,symbols={symbols},train=40,validation=4,test=4",
+            "dataset": f"copy/length=3,symbols={symbols},train=40,validation=8,test=8",
             "vocabulary": 2 * symbols + 5,
             "lengths": (4,),
             "tokens_per_batch": 32,
             "beams": 2,
         }
-        config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0, "task": task, "model": model}
+        optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0}
+        config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
+        config |= {"task": task, "model": model, "optimizer": optimizer}
         train(resolve(config), folder / name)
         found.append(folder / name)
     return found

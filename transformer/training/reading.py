@@ -85,17 +85,16 @@ def load_ensemble(
 
     Errors: as `load`; UserError for runs of another interface or tokenizer than the first.
     """
-    runs = [
-        load(workdir, step if place == 0 else None, task_changes, trusted) for place, workdir in enumerate(workdirs)
-    ]
+    steps = (step, *(None,) * (len(workdirs) - 1))
+    runs = [load(workdir, of_run, task_changes, trusted) for workdir, of_run in zip(workdirs, steps, strict=True)]
     (experiment, assembly, state), *others = runs
     if not others:
         return experiment, assembly, state
     for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
         if _read_by(other) != _read_by(assembly):
             raise UserError(
-                f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an ensemble "
-                "is of runs of one task and one tokenizer"
+                f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an "
+                "ensemble is of runs of one task and one tokenizer"
             )
         if _tokenizer(workdir) != _tokenizer(workdirs[0]):
             raise UserError(
