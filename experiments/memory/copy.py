@@ -15,7 +15,6 @@ def get_config() -> ConfigDict:
             "name": "turing_copy",
             "seed": 1,
             "steps": 3000,
-            "log_every": 50,
             "maps_every": 250,
             "task": {"name": "algorithms", "lengths": (17, 29, 41)},
             "model": {"family": "turing"},

@@ -1,4 +1,4 @@
-"""The copy task by an LSTM without a memory: it copies what it was trained on at best, and no more (Graves et al. 2014).
+"""The copy task by an LSTM without a memory, which copies nothing longer than what it learned (Graves et al. 2014).
 
     python -m launch.train --config=experiments/memory/copy_lstm.py --workdir=runs/lstm_copy
 
