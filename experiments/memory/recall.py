@@ -11,7 +11,7 @@ from experiments.memory import copy
 
 
 def get_config() -> ConfigDict:
-    """6,000 steps of 16 sequences; as copy.py, but an LSTM controller."""
+    """6,000 steps of 16 sequences; as copy.py, with the paper's controller of 256 and four heads of each kind."""
     config = copy.get_config()
     config.name = "turing_recall"
     config.steps = 6000
@@ -25,5 +25,5 @@ def get_config() -> ConfigDict:
             "evaluated": (6, 8, 10, 12, 15, 20),
         }
     )
-    config.model = ConfigDict({"family": "turing", "controller": "lstm"})
+    config.model = ConfigDict({"family": "turing", "width": 256, "read_heads": 4, "write_heads": 4})
     return config

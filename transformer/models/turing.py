@@ -187,9 +187,10 @@ class TuringMachine(Module):
         """A logit for every bit at every step; what stands at or beyond a sequence's length is never read."""
         vectors_BxTxI, lengths_B = jnp.asarray(inputs["vectors"], self.dtype), jnp.asarray(inputs["lengths"])
         mask = Mask(query_lengths=lengths_B)
-        _, (read_BxTxF, weights_BxTxHxN), _ = scan_steps(
-            self.advance, self.begin(len(vectors_BxTxI)), vectors_BxTxI, mask=mask
-        )
+        # Kept for the backward pass, a step's intermediates are several memories: to write and read them takes longer
+        # than to compute them again.
+        step = jax.checkpoint(self.advance, prevent_cse=False)
+        _, (read_BxTxF, weights_BxTxHxN), _ = scan_steps(step, self.begin(len(vectors_BxTxI)), vectors_BxTxI, mask=mask)
         weights_BxHxTxN = jnp.moveaxis(weights_BxTxHxN, 2, 1)
         count = self.config.read_heads
         maps: dict[str, Captured] = {}
@@ -217,10 +218,11 @@ def operations(config: TuringConfig, batch: Mapping[str, Any], vocabularies: Map
     controller = (inputs + read) * width
     if config.controller is Controller.LSTM:
         controller = 4 * (inputs + read + width) * width
-    maps = controller + width * config.emitted + (width + read) * vocabularies["bits"]
     # Every head compares itself with all slots; one that reads sums them up, one that writes adds to them.
     of_slots = 2 * config.heads * config.slots * config.slot_width
-    return Operations(2.0 * rows * steps * (maps + of_slots))
+    step = controller + width * config.emitted + of_slots
+    output = (width + read) * vocabularies["bits"]
+    return Operations(2.0 * rows * steps * (step + output), recomputed=2.0 * rows * steps * step)
 
 
 FAMILY = Family(TuringConfig, build, frozenset({BITS}), operations)
