@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/memory/copy_lstm.py --workdir=runs/lstm_copy
 
-Takes six minutes on one core of two. 1,000 steps, two minutes, leave it with 47 % of the bits wrong at 50 vectors, where
+Takes six minutes on one core of two. 1,000 steps, two minutes, leave it with 47 % of the bits wrong at 50 vectors;
 chance is 50 %: experiments/results/turing_copy.md.
 """
 

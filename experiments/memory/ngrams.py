@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/memory/ngrams.py --workdir=runs/turing_ngrams
 
-Takes a quarter of an hour on one core of two. After 1,000 steps it was still 38 % above the best, between predictors that
+Takes a quarter of an hour on one core of two. After 1,000 steps it was still 38 % above the best, between those that
 count behind one and two bits of context: experiments/results/turing_ngrams.md. All 3,000 have not been measured.
 """
 

@@ -1,8 +1,9 @@
-"""Associative recall: trained on 2 to 6 items, the Neural Turing Machine finds one of 12 (Graves et al. 2014).
+"""Associative recall: shown an item again, the Neural Turing Machine says the one behind it (Graves et al. 2014).
 
     python -m launch.train --config=experiments/memory/recall.py --workdir=runs/turing_recall
 
-Takes ? minutes on two cores.
+Takes seven minutes on one core of two. After 4,000 steps one run of two had 5 % of the bits wrong at 6 items, the most
+of its training, and 40 % at 12, which the paper's machine recalls: experiments/results/turing_recall.md.
 """
 
 from ml_collections import ConfigDict
