@@ -50,9 +50,10 @@ def test_a_point_on_an_edge_is_no_corner_and_one_that_occurs_twice_is_one() -> N
 
 
 @pytest.mark.parametrize("steps", [-1, 0, 1])
-def test_a_turn_is_judged_exactly_where_points_lie_as_near_to_a_line_as_float32_allows(steps: int) -> None:
-    points = np.float32([[0.125, 0.125], [0.5, 0.5], [0.875, 0.875], [0, 0.9]])
-    points[1, 0] += steps * 2.0**-24
+def test_a_turn_is_judged_exactly_where_points_lie_as_near_as_float32_allows(steps: int) -> None:
+    """A corner between two others that bends by one part in 2^24, and one far away."""
+    near = 0.5 + np.array([[0, 0], [4 + steps, 4], [8, 8]]) * 2.0**-24
+    points = np.concatenate([near, [[0.5, 0.9]]]).astype(np.float32)
     assert (1 in hull(points)) == (steps > 0)
 
 

@@ -122,6 +122,31 @@ def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, b
     assert not all(found[False])
 
 
+@pytest.mark.parametrize("problem", Problem)
+def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Problem) -> None:
+    """Beams that are short of hypotheses go on with impossible ones, which may be made of padding."""
+    task = task_of(problem)
+    view, batch = view_of(task), task.source(2)[0]
+    decoding = Decoding(length=problem.steps(6), beams=4, length_penalty=0.0)
+    said = jax.jit(lambda batch: point_out(view, batch, problem, decoding, constrained=True))
+    padding = np.arange(6) >= batch["lengths"][:, None]
+    filled = batch | {"points": np.where(padding[..., None], np.float32(np.nan), batch["points"])}
+    for ours, theirs in zip(said(batch), said(filled), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert not np.isnan(ours).any()
+
+
+@pytest.mark.parametrize("problem", Problem)
+def test_some_token_is_allowed_behind_whatever_tokens_came(problem: Problem) -> None:
+    lengths = np.int32([3, 5])
+    rule, tokens = problem.rule(lengths), np.random.default_rng(0).integers(0, 6, (12, 40))
+    tokens[:, 20:] = np.maximum(tokens[:, 20:], 1)  # half of the rows never end
+    state = rule.start(40, 6)
+    for tokens_R in tokens:
+        assert rule.allowed(state).any(axis=1).all()
+        state = rule.advance(state, tokens_R)
+
+
 def test_hulls_are_measured_by_corners_and_area() -> None:
     truth = hull(SQUARE)
     assert truth == (0, 3, 1, 2)

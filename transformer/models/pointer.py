@@ -76,7 +76,7 @@ class PointerConfig:
 
 
 class Pointer(Module):
-    """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3, equation 3).
+    """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3).
 
     e_1 ... e_n are the encoder's outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state
     behind what was fed of C_{i-1}, and behind a learned vector at the first step.

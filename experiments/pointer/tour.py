@@ -1,0 +1,17 @@
+"""A pointer network that finds the shortest tours (Vinyals et al. 2015, section 4.4), of 5 to 10 points.
+
+python -m launch.train --config=experiments/pointer/tour.py --workdir=runs/pointer_tour
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.pointer import hull
+
+
+def get_config() -> ConfigDict:
+    """The network and training of hull.py; every batch's shortest tours are computed as it is drawn."""
+    config = hull.get_config()
+    config.name = "pointer_tour"
+    config.task.problem = "tour"
+    config.task.tested = (5, 10)
+    return config
