@@ -17,7 +17,6 @@ def get_config() -> ConfigDict:
             "steps": 20_000,
             "log_every": 250,
             "eval_every": 2000,
-            "maps_every": 500,
             "checkpoint_every": 2000,
             "task": {"name": "planar", "tested": (5, 10, 15, 20)},
             "model": {

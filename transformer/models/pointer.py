@@ -16,7 +16,6 @@ from transformer.attention import (
     Capture,
     Captured,
     Mask,
-    Score,
     Site,
     capture_at,
     capture_weights,
@@ -90,7 +89,8 @@ class Pointer(Module):
         normal = jax.nn.initializers.normal(0.1)
         self.begin = builder.parameter(normal, (config.fed_width,), ("features",))
         self.end = builder.parameter(normal, (encoded,), ("features",))
-        self.pointer = AttentionCell(AttentionCellConfig(Score.ADDITIVE), encoded, encoded, builder=builder)
+        # Its default is the additive score; the weighted sum of what it points at is read by nobody.
+        self.pointer = AttentionCell(AttentionCellConfig(), encoded, encoded, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Nothing is carried from one training step to the next."""
