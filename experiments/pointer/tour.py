@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/pointer/tour.py --workdir=runs/pointer_tour
 
-Takes half an hour on one core.
+Takes a quarter of an hour on one core.
 """
 
 from ml_collections import ConfigDict
@@ -11,9 +11,10 @@ from experiments.pointer import hull
 
 
 def get_config() -> ConfigDict:
-    """The network and training of hull.py; every batch's shortest tours are computed as it is drawn."""
+    """The network of hull.py in 9,000 batches, whose shortest tours are computed as they are drawn."""
     config = hull.get_config()
     config.name = "pointer_tour"
+    config.steps = 9_000
     config.task.problem = "tour"
     config.task.tested = (5, 10)
     return config
