@@ -9,19 +9,19 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """20,000 fresh batches of 128; a bidirectional LSTM reads the points, one of width 256 points at them."""
+    """15,000 fresh batches of 128; two bidirectional LSTMs read the points, one of width 256 points at them."""
     return ConfigDict(
         {
             "name": "pointer_hull",
             "seed": 1,
-            "steps": 20_000,
+            "steps": 15_000,
             "log_every": 250,
-            "eval_every": 2000,
-            "checkpoint_every": 2000,
+            "eval_every": 1500,
+            "checkpoint_every": 1500,
             "task": {"name": "planar", "tested": (5, 10, 15, 20)},
             "model": {
                 "family": "pointer",
-                "encoder": {"width": 128, "direction": "bidirectional"},
+                "encoder": {"width": 128, "layers": 2, "direction": "bidirectional"},
                 "fed": "encoded",
             },
             "optimizer": {

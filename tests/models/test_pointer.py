@@ -10,6 +10,7 @@ import pytest
 
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
+from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig
 from transformer.layers.recurrent_cells import Cell
@@ -32,17 +33,18 @@ class Case(NamedTuple):
     cell: Cell = Cell.LSTM
     direction: Direction = Direction.FORWARD
     layers: int = 1
+    decoder_layers: int = 1
 
     @property
     def config(self) -> PointerConfig:
         encoder = RecurrentConfig(self.cell, 3, self.layers, self.direction)
-        return PointerConfig(encoder, self.fed)
+        return PointerConfig(encoder, self.decoder_layers, self.fed)
 
 
 CASES = (
     Case(),
     Case(Fed.ENCODED, direction=Direction.BIDIRECTIONAL),
-    Case(Fed.ENCODED, Cell.GRU_RESET_AFTER, layers=2),
+    Case(Fed.ENCODED, Cell.GRU_RESET_AFTER, layers=2, decoder_layers=2),
     Case(cell=Cell.VANILLA, direction=Direction.BIDIRECTIONAL, layers=2),
 )
 
@@ -64,7 +66,7 @@ def expected(case: Case, weights: Any, row: int) -> np.ndarray:
     encoded, carry = oracle.stack(of_encoder, weights["encoder"], points[None], np.array([len(points)]))
     keys = [weights["end"], *encoded[0]]
     fed = [weights["begin"], *(points if case.fed is Fed.POINT else encoded[0])]
-    states = [of_layer[0] for of_layer in carry]
+    states = [of_layer[0] for of_layer in carry[case.layers - case.decoder_layers :]]
     matrix = {name: weights["pointer"]["score"][name][0] for name in ("keys", "queries", "vector")}
     logits = []
     for number in TARGET[row, : STEPS[row]]:
@@ -120,7 +122,7 @@ def test_what_stands_behind_the_points_has_no_effect_on_logits_or_gradients() ->
 @pytest.mark.parametrize("fed", Fed)
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(fed: Fed) -> None:
     """Two beams an example that say different things read the same points."""
-    model = model_of(Case(fed, direction=Direction.BIDIRECTIONAL, layers=2).config, "float32")
+    model = model_of(Case(fed, direction=Direction.BIDIRECTIONAL, layers=2, decoder_layers=2).config, "float32")
     variables, beams = random_variables(model), 2
     said = np.repeat(TARGET, beams, axis=0)
     said[1::2, 1:] = said[1::2, [2, 1, 4, 3]]
@@ -151,7 +153,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(fed: Fed) -> None:
 
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     config = dataclasses.replace(CASES[2].config.encoder, dropout=0.5)
-    model = model_of(PointerConfig(config), "float32")
+    model = model_of(PointerConfig(config, decoder_layers=2), "float32")
     variables = random_variables(model)
 
     def logits(train: bool, key: int) -> np.ndarray:
@@ -176,3 +178,9 @@ def test_the_operations_are_two_for_each_matrix_element_and_position(case: Case)
         total += 2 * leaf.size * next(times for name, times in uses.items() if name in names)
     assert FAMILY.operations is not None
     assert FAMILY.operations(case.config, INPUTS, {}).forward == rows * total
+
+
+@pytest.mark.parametrize("layers", [0, 3])
+def test_decoder_layers_without_a_state_to_begin_with_are_refused(layers: int) -> None:
+    with pytest.raises(UserError, match=f"decoder_layers={layers} must be 1 to 2, config.model.encoder.layers"):
+        PointerConfig(RecurrentConfig(layers=2), layers)

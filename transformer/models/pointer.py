@@ -22,6 +22,7 @@ from transformer.attention import (
     captured_at,
 )
 from transformer.axes import place
+from transformer.config import UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
 from transformer.layers.lengths import real_positions, target_lengths
@@ -55,18 +56,29 @@ class Fed(enum.Enum):
 class PointerConfig:
     """A recurrent encoder over the points, and a decoder that points at them.
 
-    `encoder`: its cell, width, layers and direction. The decoder has the same cell and layers, is as wide as the
-    encoder's outputs, and begins with the state in which the encoder ended (section 2.3). `fed`: what it reads at each
-    step.
+    `encoder`: its cell, width, layers and direction. The decoder has the same cell and the width of the encoder's
+    outputs; its `decoder_layers` begin with the states in which the topmost of the encoder's ended (section 2.3).
+    `fed`: what it reads at each step.
+
+    Errors: UserError for less than one layer, and for more than the encoder has.
     """
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
+    decoder_layers: int = 1
     fed: Fed = Fed.POINT
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.decoder_layers <= self.encoder.layers:
+            raise UserError(
+                f"config.model.decoder_layers={self.decoder_layers} must be 1 to {self.encoder.layers}, "
+                "config.model.encoder.layers: each begins with the state of one of those"
+            )
 
     @property
     def decoder(self) -> RecurrentConfig:
         """The decoder's layers."""
-        return dataclasses.replace(self.encoder, width=self.encoder.output_width, direction=Direction.FORWARD)
+        width, forward = self.encoder.output_width, Direction.FORWARD
+        return dataclasses.replace(self.encoder, width=width, layers=self.decoder_layers, direction=forward)
 
     @property
     def fed_width(self) -> int:
@@ -121,7 +133,7 @@ class Pointer(Module):
                 fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), encoded_BxNxE)
             case _:
                 assert_never(self.config.fed)
-        return self.pointer.prepare(memory_BxKxE, lengths_B + 1), fed_BxKxI, carry
+        return self.pointer.prepare(memory_BxKxE, lengths_B + 1), fed_BxKxI, carry[-self.config.decoder_layers :]
 
     def point(self, query_BxQxE: Float[Array, "B Q E"], memory: AttentionMemory, mask: Mask) -> Alignment:
         """How each query weighs the end and the points; the logits are the answer's."""
