@@ -14,14 +14,13 @@ from ml_collections import ConfigDict
 
 def get_config(context: str = "attention") -> ConfigDict:
     """A bidirectional GRU of 64 whose decoder is given `context`: attention, last, mean, none ..."""
-    return ConfigDict(
+    config = ConfigDict(
         {
             "name": f"copy_{context}",
             "seed": 1,
             "steps": 1500,
             "eval_every": 250,
             "maps_every": 250,
-            "checkpoint_every": 500,
             "task": {
                 "name": "translation",
                 "dataset": "copy/length=24,shortest=2,tested=24,symbols=16,train=96000",
@@ -32,8 +31,11 @@ def get_config(context: str = "attention") -> ConfigDict:
                 "beams": 1,
                 "length_bounds": (4, 8, 12, 16, 20),
             },
-            "model": {"family": "recurrent", "width": 64, "embedding": 32, "context": context},
+            "model": {"family": "recurrent", "width": 64, "embedding": 32},
             "optimizer": {"learning_rate": 2e-3, "schedule": "constant", "warmup": 0, "clip_norm": 1.0},
             "pod": "cpu:1",
         }
     )
+    if context != "attention":
+        config.model.context = context
+    return config
