@@ -367,6 +367,25 @@ def test_operations_are_those_of_the_program(name: str) -> None:
     assert operations(config, batch, INTERFACE.vocabularies).forward == products(program.jaxpr)
 
 
+def test_a_soft_share_reads_by_the_probabilities() -> None:
+    hard = build(tiny(normaliser=Normaliser.HARD, soft_share=0.999999), INTERFACE, Precision())
+    soft = model_of("bahdanau")
+    variables, batch = soft.init(jax.random.key(2)), {"source": SOURCE, "target": TARGET}
+    outputs, aux = hard.apply(variables, batch, train=True, key=jax.random.key(0))
+    np.testing.assert_allclose(outputs[:2], soft.apply(variables, batch, train=False)[0][:2], rtol=1e-5, atol=1e-6)
+    assert (aux.extras["attention_log_prob"] == 0).all()
+    assert (aux.extras["attention_entropy"][0] > 0).all()
+    # Without a share, and in evaluation, each query reads one key.
+    drawn = build(tiny(normaliser=Normaliser.HARD), INTERFACE, Precision())
+    capture = Capture((SITE,))
+    for train in (True, False):
+        _, aux = drawn.apply(variables, batch, train=train, key=jax.random.key(0), capture=capture)
+        weights = np.asarray(aux.maps[SITE].weights)[0, 0, 0]
+        assert set(np.unique(weights)) == {0, 1}
+    with pytest.raises(UserError, match=r"soft_share=0\.5 is for an attention that draws"):
+        tiny(soft_share=0.5)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
