@@ -28,12 +28,19 @@ Batch = dict[str, jax.ShapeDtypeStruct]
 
 
 def products(jaxpr: Any) -> int:
-    """2 x output size x contracted size of every dot_general; the body of a loop counts as often as it runs."""
+    """2 x output size x contracted size of every dot_general, 2 x output size x window x channels of every convolution.
+
+    The body of a loop counts as often as it runs.
+    """
     total = 0
     for equation in jaxpr.eqns:
         inner = sum(products(sub) for value in equation.params.values() for sub in jaxprs(value))
         total += inner * (equation.params["length"] if equation.primitive.name == "scan" else 1)
-        assert equation.primitive.name not in ("while", "conv_general_dilated"), "cannot be counted"
+        assert equation.primitive.name != "while", "cannot be counted"
+        if equation.primitive.name == "conv_general_dilated":
+            kernel, numbers = equation.invars[1].aval, equation.params["dimension_numbers"]
+            assert equation.params["feature_group_count"] == equation.params["batch_group_count"] == 1
+            total += 2 * equation.outvars[0].aval.size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             shape = equation.invars[0].aval.shape

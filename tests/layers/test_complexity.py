@@ -1,0 +1,131 @@
+"""What lectures compare of recurrence, convolution and self-attention, counted in the programs of our own layers.
+
+Operations of one layer over n = 1,000 positions of d = 1,000 features, a multiplication and an addition counting as
+two; the steps that wait for one another; and how many layers, or steps, the first input needs to reach the last output
+(Vaswani et al. 2017, table 1).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.costs.test_flops import jaxprs, products
+from transformer.attention import AttentionSpec, Backend, Mask, attend
+from transformer.layers.attention import MultiHeadAttention
+from transformer.layers.convolution import Convolution1D, Padding, Window
+from transformer.layers.module import Functional
+from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
+from transformer.layers.recurrent_cells import Cell
+from transformer.layers.transformer_config import TransformerConfig
+
+Layer = Callable[[int, int], tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def shape(*sizes: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+def recurrent(cell: Cell) -> Layer:
+    def made(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        functional = Functional(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
+        return lambda params, x: functional.bind(params)(x)[0], (functional.shapes(), shape(1, n, d))
+
+    return made
+
+
+def convolution(n: int, d: int, dilation: int = 1) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    window = Window(3, dilation=dilation, padding=Padding.CAUSAL)
+    functional = Functional(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
+    return lambda params, x: functional.bind(params)(x), (functional.shapes(), shape(1, n, d))
+
+
+def core(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    spec = AttentionSpec(backend=Backend.EINSUM)
+    return lambda q, k, v: attend(q, k, v, spec=spec)[0], (shape(1, n, 1, d),) * 3
+
+
+def self_attention(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    config = TransformerConfig(width=d, heads=1, feed_forward=1, max_length=n, backend=Backend.EINSUM)
+    functional = Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
+    return lambda params, x: functional.bind(params)(x, x, mask=Mask())[0], (functional.shapes(), shape(1, n, d))
+
+
+def operations(layer: Layer, n: int, d: int) -> int:
+    run, given = layer(n, d)
+    return products(jax.make_jaxpr(run)(*given).jaxpr)
+
+
+COUNTS = {
+    "attention without projections": (core, 4e9),
+    "self-attention with projections": (self_attention, 12e9),
+    "convolution of width 3": (convolution, 6e9),
+    "vanilla": (recurrent(Cell.VANILLA), 4e9),
+    "gru": (recurrent(Cell.GRU_RESET_BEFORE), 12e9),
+    "lstm": (recurrent(Cell.LSTM), 16e9),
+}
+
+
+@pytest.mark.parametrize(("layer", "count"), COUNTS.values(), ids=COUNTS)
+def test_a_layer_of_a_thousand_by_a_thousand(layer: Layer, count: float) -> None:
+    assert operations(layer, 1000, 1000) == count
+
+
+def slope(layer: Layer) -> float:
+    counts = [operations(layer, n, 64) for n in (4096, 16384)]
+    return math.log(counts[1] / counts[0]) / math.log(4)
+
+
+def test_attention_grows_with_the_square_of_the_length_and_recurrence_with_the_length() -> None:
+    assert slope(core) == pytest.approx(2)
+    assert 1.9 < slope(self_attention) < 2.1
+    assert slope(recurrent(Cell.LSTM)) == pytest.approx(1)
+    assert slope(convolution) == pytest.approx(1)
+
+
+def waits(jaxpr: Any) -> int:
+    """The longest loop: how many steps cannot begin before the one before them has ended."""
+    lengths = [1]
+    for equation in jaxpr.eqns:
+        inner = [waits(sub) for value in equation.params.values() for sub in jaxprs(value)]
+        loop = equation.params["length"] if equation.primitive.name == "scan" else 1
+        lengths.append(loop * max(inner, default=1))
+    return max(lengths)
+
+
+@pytest.mark.parametrize(("layer", "steps"), [(self_attention, 1), (convolution, 1), (recurrent(Cell.LSTM), 50)])
+def test_only_recurrence_waits_for_every_position(layer: Layer, steps: int) -> None:
+    run, given = layer(50, 8)
+    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == steps
+
+
+def depth(layers: Callable[[int], Layer], n: int) -> int:
+    """The least number of layers by which the last output depends on the first input."""
+    rng, d = np.random.default_rng(0), 4
+    x, reads = jnp.asarray(rng.normal(size=(1, n, d)), jnp.float32), []
+    for number in range(n):
+        run, (shapes, _) = layers(number)(n, d)
+        params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), shapes)
+        reads.append((run, params))
+
+        def last(x: Any) -> Any:
+            for run, params in reads:
+                x = run(params, x)
+            return jnp.sum(x[0, -1])
+
+        if (np.asarray(jax.jit(jax.grad(last))(x))[0, 0] != 0).any():
+            return number + 1
+    raise AssertionError("no number of layers reaches it")
+
+
+def test_how_many_layers_join_the_two_ends() -> None:
+    n = 17
+    assert depth(lambda _: self_attention, n) == 1
+    assert depth(lambda _: recurrent(Cell.GRU_RESET_AFTER), n) == 1  # but n steps, one after another
+    assert depth(lambda _: convolution, n) == math.ceil((n - 1) / 2)
+    dilated = depth(lambda number: lambda n, d: convolution(n, d, 3**number), n)
+    assert dilated == math.ceil(math.log(n, 3))
