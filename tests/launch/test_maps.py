@@ -120,8 +120,9 @@ import os, sys
 from pathlib import Path
 from transformer.training.sinks.live_page import LivePage
 page = LivePage(Path(sys.argv[1]))
-page.maps(0, {})
-page.scalars(1, "train", {})
+page.maps(0, {})  # of a model without attention: nothing to serve
+page.maps(0, {"a site": None})
+page.maps(1, {"a site": None})
 sys.stdin.read()
 page.close() if sys.argv[2] == "close" else os._exit(1)
 """

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer.maps.tiers import StoredMaps
-from transformer.training.sinks.contract import NullSink, Number
+from transformer.training.sinks.contract import NullSink
 
 
 class LivePage(NullSink):
-    """A sink that starts serving the run's page at the first report, when the run's directory is there for certain.
+    """A sink that starts serving the run's page at its first maps; a model without attention has none.
 
     The page is made by another process, of lower priority, so that steps do not wait for it.
     """
@@ -22,24 +22,17 @@ class LivePage(NullSink):
 
     def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Serve from now on."""
-        self._start()
-
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        """Serve from now on: a run that resumes logs before it maps."""
-        self._start()
+        if maps and self._server is None:
+            # Spawned: a fork would copy the locks of jax's threads.
+            spawning = multiprocessing.get_context("spawn")
+            self._server = spawning.Process(target=_serve, args=(self._workdir,), daemon=True)
+            self._server.start()
 
     def close(self) -> None:
         """Serve no longer."""
         if self._server is not None:
             self._server.terminate()
             self._server.join()
-
-    def _start(self) -> None:
-        if self._server is None:
-            # Spawned: a fork would copy the locks of jax's threads.
-            spawning = multiprocessing.get_context("spawn")
-            self._server = spawning.Process(target=_serve, args=(self._workdir,), daemon=True)
-            self._server.start()
 
 
 def _serve(workdir: Path) -> None:
