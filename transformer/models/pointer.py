@@ -208,18 +208,11 @@ def build(config: PointerConfig, interface: Interface, precision: Precision) -> 
 def operations(config: PointerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
     """Matrix products of a forward pass: of the recurrent layers at every position, and of the attention.
 
-    A layer of G gates multiplies I inputs and F features of its state by G F columns, in each direction; the attention
-    of width E multiplies each query and key by E^2 numbers, and each pair of them by E.
+    The attention of width E multiplies each query and key by E^2 numbers, and each pair of them by E.
     """
     rows, points = batch["points"].shape[:2]
     steps, width = batch["target"].shape[1], config.encoder.output_width
-
-    def stack(recurrent: RecurrentConfig, inputs: int) -> int:
-        gates, directions = len(recurrent.cell.gates), len(recurrent.direction.cells)
-        read = [inputs] + [recurrent.output_width] * (recurrent.layers - 1)
-        return sum(2 * directions * gates * recurrent.width * (size + recurrent.width) for size in read)
-
-    recurrent = points * stack(config.encoder, COORDINATES) + steps * stack(config.decoder, config.fed_width)
+    recurrent = points * config.encoder.operations(COORDINATES) + steps * config.decoder.operations(config.fed_width)
     projections = 2 * width**2 * (steps + points + 1)
     pairs = 2 * width * steps * (points + 1)
     return Operations(float(rows * (recurrent + projections + pairs)))
