@@ -41,6 +41,7 @@ MESHES = {
     "fsdp": ShardingConfig(data=2, fsdp=4, rules="fsdp"),
     "fsdp+tp": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
     "sp": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
+    "sp+tp": ShardingConfig(fsdp=2, tensor=2, sequence=2, rules="sp+tp"),
 }
 assert set(MESHES) == set(RULES)
 

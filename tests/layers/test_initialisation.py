@@ -33,6 +33,8 @@ def published(name: str, role: str, fan_in: int, fan_out: int) -> float:
         case "bert":
             # Of a normal cut at two deviations: 1 - 4 phi(2) / (2 Phi(2) - 1) is the variance left.
             return 0.02 * 0.8796256610342398
+        case "bahdanau":
+            return 0.01
         case "t5":
             if table:
                 return 1.0
