@@ -263,7 +263,7 @@ CASES = (
             **TRANSLATION,
             "task": {**TRANSLATION["task"], "dataset": "copy/length=5,symbols=8,train=64,validation=16,test=16"}
             | {"vocabulary": 24, "lengths": (6,), "tokens_per_batch": 16 * 6},
-            "model": {"family": "recurrent", "width": 16, "embedding": 8, "dropout": 0.1},
+            "model": {"family": "recurrent", "width": 16, "embedding": 8, "embedding_rows": 24, "dropout": 0.1},
         },
         steps=24,
         learning_rate=0.01,

@@ -4,9 +4,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.config import UserError
 from transformer.layers.initialisation import Role
 from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
+
+
+def rows_for(tokens: int, rows: int | None) -> int:
+    """The rows of a table for so many tokens: `rows` where a config says so, such as a multiple that a mesh divides.
+
+    Errors: UserError where the tokens are more.
+    """
+    if rows is not None and rows < tokens:
+        raise UserError(
+            f"config.model.embedding_rows={rows} does not hold the task's {tokens} tokens: give at least as many, or "
+            "None"
+        )
+    return tokens if rows is None else rows
 
 
 class Embedding(Module):

@@ -10,6 +10,7 @@ from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
+from transformer.layers.embedding import rows_for
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
 from transformer.layers.module import Builder
@@ -187,12 +188,7 @@ class TransformerConfig:
 
         Errors: UserError where the tokens are more than `embedding_rows`.
         """
-        if self.embedding_rows is not None and self.embedding_rows < tokens:
-            raise UserError(
-                f"config.model.embedding_rows={self.embedding_rows} does not hold the task's {tokens} tokens: "
-                "give at least as many, or None"
-            )
-        return tokens if self.embedding_rows is None else self.embedding_rows
+        return rows_for(tokens, self.embedding_rows)
 
     def sizes(self, *, bidirectional: bool = False) -> Sizes:
         """What the trained arrays of these blocks' attention are as large as."""

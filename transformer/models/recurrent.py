@@ -22,7 +22,7 @@ from transformer.layers.attention_cell import (
     scan_steps,
 )
 from transformer.layers.beams import repeat_rows
-from transformer.layers.embedding import Embedding
+from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialisation import Initialise
 from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.linear import Linear
@@ -74,7 +74,8 @@ class RecurrentEncoderDecoder(Module):
         if interface.pad is None or interface.begin is None:
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
-        vocabulary, width, embedding = interface.vocabularies["joint"], config.width, config.embedding
+        vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
+        width, embedding = config.width, config.embedding
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder(), embedding, builder=builder)
         annotations = config.encoder().output_width
@@ -426,7 +427,7 @@ def operations(
         count += 2 * annotations * config.decoder_layers * width * (2 if config.cell is Cell.LSTM else 1)
     count += target * config.decoder().operations(embedding + fed)
     read, pairs = width + context + (embedding if maxout else 0), 2 if maxout else 1
-    count += target * 2 * width * (read * pairs + vocabularies["joint"])
+    count += target * 2 * width * (read * pairs + rows_for(vocabularies["joint"], config.embedding_rows))
     return Operations(float(rows * count))
 
 

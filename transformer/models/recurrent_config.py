@@ -78,7 +78,8 @@ class RecurrentEncoderDecoderConfig:
 
     `width`: of a state of either side and of the readout; `embedding`: of words. `direction` of the encoder: backward
     reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
-    (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for.
+    (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for,
+    `embedding_rows` those of the vocabulary, None for as many as the task has tokens.
     Of a `normaliser` that draws, `soft_share` is the probability that a training example is read by the probabilities
     in place of draws (Xu et al. 2015, section 4.1). In training a word that the decoder reads is its own draw, and not
     the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
@@ -107,6 +108,7 @@ class RecurrentEncoderDecoderConfig:
     half_width: int = AttentionCellConfig.half_width
     max_length: int = AttentionCellConfig.max_length
     soft_share: float = 0.0
+    embedding_rows: int | None = None
     initialisation: Initialisation = Initialisation.XAVIER
     dropout: float = 0.0
     scheduled_sampling: float = 0.0
