@@ -2,7 +2,8 @@
 
     python -m launch.train --config=experiments/pointer/tour.py --workdir=runs/pointer_tour
 
-Takes ten minutes on one core.
+Takes ten minutes on one core. Expect constrained answers 0.2 % above the shortest tours of 5 points, and 3.9 % above
+those of 10: experiments/results/pointer_tour.md.
 """
 
 from ml_collections import ConfigDict
