@@ -81,7 +81,9 @@ def model_of(name: str, precision: str = "float32") -> Model:
 
 def random_weights(model: Model) -> Any:
     normal = np.random.default_rng(0).normal
-    return jax.tree.map(lambda leaf: normal(size=leaf.shape).astype(leaf.dtype), model.functional.shapes())
+    with jax.enable_x64(True):
+        shapes = model.functional.shapes()
+    return jax.tree.map(lambda leaf: normal(size=leaf.shape).astype(leaf.dtype), shapes)
 
 
 class Expected(NamedTuple):
