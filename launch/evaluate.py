@@ -25,6 +25,7 @@ COMMAND = Command(
         Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
         Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
         Flag("length_penalty", "exponent of the length penalty; as in the config by default", kind=float),
+        Flag("coverage_penalty", "weight of the coverage penalty of beams; as in the config by default", kind=float),
     ),
     before_jax=keep_compiled,
 )
@@ -40,6 +41,7 @@ def main(arguments: Arguments) -> None:
         "evaluated_parameters": arguments.parameters,
         "beams": arguments.beams,
         "length_penalty": arguments.length_penalty,
+        "coverage_penalty": arguments.coverage_penalty,
     }
     given = {name: value for name, value in changes.items() if value is not None}
     runs: list[str | Path] = [Path(arguments.workdir), *arguments.ensembled]

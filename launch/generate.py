@@ -12,6 +12,7 @@ DECODING = (
     Flag("length", "the greatest number of new tokens (default: 64; a translation's: all positions)", kind=int),
     Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
     Flag("length_penalty", "exponent of the beams' length penalty", kind=float),
+    Flag("coverage_penalty", "weight of what the beams' attention left out of the source", kind=float),
     Flag("temperature", "sample, from softmax(logits / temperature)", kind=float),
     Flag("top_k", "sample, among so many of the likeliest tokens", kind=int),
     Flag("top_p", "sample, among the likeliest tokens of so much probability", kind=float),

@@ -125,6 +125,7 @@ def run_entry(sizes: "RunSizes") -> dict[str, Any]:
         "task": sizes.task,
         "step": sizes.step,
         "parameters": sizes.parameters,
+        "active_parameters": sizes.active,
         "parts": dict(sizes.parts),
         "state": sizes.state,
         "operations_a_step": sizes.operations,
@@ -141,6 +142,8 @@ def run_table(sizes: "RunSizes") -> str:
         f"{part:<{name}}  {size:>{count},}  {100 * size / max(sizes.parameters, 1):4.0f} %"
         for part, size in parts.items()
     ]
+    if sizes.active != sizes.parameters:
+        lines += [f"of which one position meets {sizes.active:,}, by its choice among experts"]
     if sizes.state:
         lines += [f"and {sizes.state:,} numbers of state, which is carried and not trained"]
     computed = "unknown, for the family has no formula"

@@ -20,8 +20,9 @@ class AxisKind(enum.Enum):
 class Values(enum.Enum):
     """What the numbers of a map are.
 
-    probability: rows that sum to one. sample: rows of a hard attention, one where the sample fell. reweighted:
-    probabilities times something else, such as Luong's Gaussian window, whose rows need not sum to one.
+    probability: rows that sum to one, or are zero where there is nothing to see. sample: rows of a hard attention, one
+    where the sample fell. reweighted: probabilities times something else, such as Luong's Gaussian window, whose rows
+    need not sum to one.
     """
 
     PROBABILITY = "probability"

@@ -1,11 +1,13 @@
 """Parameters and operations of the named sizes, counted from abstract shapes: no array is ever made."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 
 from transformer.costs.flops import training_flops_a_token
 from transformer.layers.module import Precision
+from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.contract import count_parameters
 from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config, sizes
@@ -35,6 +37,17 @@ def count(name: str) -> Counted:
     matrices = sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(shapes) if path[-1].key in _MATRICES)
     flops = training_flops_a_token(model_config({"size": name}), size.context, size.vocabulary)
     return Counted(count_parameters(shapes), matrices, flops)
+
+
+def active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
+    """Of parameters by path those that one position meets: of a mixture's networks the chosen ones' share."""
+    if not isinstance(config, TransformerConfig):
+        return sum(sizes.values())
+    experts = config.experts
+    return sum(
+        size * experts.chosen // experts.count if "/experts/networks/" in f"/{path}" else size
+        for path, size in sizes.items()
+    )
 
 
 def abstract_parameters(config: Any, vocabulary: int) -> dict[str, Any]:

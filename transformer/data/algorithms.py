@@ -72,8 +72,24 @@ def _named(targets_BxTxO: np.ndarray, shown: list[list[str]], asked_T: np.ndarra
     )
 
 
+class _OfVectors:
+    """A problem that shows vectors of bits with `flags` more channels, and asks for bits with `marks` more."""
+
+    bits: int
+    flags: ClassVar[int]
+    marks: ClassVar[int] = 0
+
+    @property
+    def inputs(self) -> int:
+        return self.bits + self.flags
+
+    @property
+    def outputs(self) -> int:
+        return self.bits + self.marks
+
+
 @dataclasses.dataclass(frozen=True)
-class Copy:
+class Copy(_OfVectors):
     """`size` random vectors of `bits` bits and a delimiter; then the same vectors are to be said (section 4.1).
 
     Channels: bits, delimiter.
@@ -82,14 +98,7 @@ class Copy:
     bits: int = 8
 
     smallest: ClassVar[int] = 1
-
-    @property
-    def inputs(self) -> int:
-        return self.bits + 1
-
-    @property
-    def outputs(self) -> int:
-        return self.bits
+    flags: ClassVar[int] = 1
 
     def steps(self, size: int) -> int:
         return 2 * size + 1
@@ -111,7 +120,7 @@ class Copy:
 
 
 @dataclasses.dataclass(frozen=True)
-class RepeatCopy:
+class RepeatCopy(_OfVectors):
     """`size` random vectors and a number n; then the vectors are to be said n times, and an end mark (section 4.2).
 
     n is drawn from 1 to `repeats`, the same for sequences that are drawn together, and `repeats` in the hardest. It
@@ -122,14 +131,8 @@ class RepeatCopy:
     repeats: int = 10
 
     smallest: ClassVar[int] = 1
-
-    @property
-    def inputs(self) -> int:
-        return self.bits + 2
-
-    @property
-    def outputs(self) -> int:
-        return self.bits + 1
+    flags: ClassVar[int] = 2
+    marks: ClassVar[int] = 1
 
     def steps(self, size: int) -> int:
         return size + 1 + size * self.repeats + 1
@@ -154,7 +157,7 @@ class RepeatCopy:
 
 
 @dataclasses.dataclass(frozen=True)
-class AssociativeRecall:
+class AssociativeRecall(_OfVectors):
     """`size` items of `item` vectors, then one of them but the last: the item behind it is to be said (section 4.3).
 
     A delimiter stands before every item, another before and behind the query. Channels: bits, delimiter of items,
@@ -165,14 +168,7 @@ class AssociativeRecall:
     item: int = 3
 
     smallest: ClassVar[int] = 2
-
-    @property
-    def inputs(self) -> int:
-        return self.bits + 2
-
-    @property
-    def outputs(self) -> int:
-        return self.bits
+    flags: ClassVar[int] = 2
 
     def steps(self, size: int) -> int:
         return size * (self.item + 1) + 2 * self.item + 2
@@ -249,7 +245,7 @@ class NGrams:
 
 
 @dataclasses.dataclass(frozen=True)
-class PrioritySort:
+class PrioritySort(_OfVectors):
     """`size` random vectors, each with a priority from -1 to 1; the `answered` highest are to be said, falling.
 
     Section 4.5: the paper shows 20 and asks for 16. Where fewer are shown, all are asked for. Channels: bits, priority,
@@ -260,14 +256,7 @@ class PrioritySort:
     answered: int = 16
 
     smallest: ClassVar[int] = 1
-
-    @property
-    def inputs(self) -> int:
-        return self.bits + 2
-
-    @property
-    def outputs(self) -> int:
-        return self.bits
+    flags: ClassVar[int] = 2
 
     def steps(self, size: int) -> int:
         return size + 1 + min(self.answered, size)

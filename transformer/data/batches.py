@@ -48,6 +48,34 @@ class Bucket:
         return -(-len(self.examples) // self.rows)
 
 
+class BucketPlan:
+    """Which examples of which bucket make the batch of a step, epoch after epoch.
+
+    An epoch holds every example once, in an order drawn from (seed, epoch); without a seed, in that of the data, bucket
+    by bucket.
+    """
+
+    def __init__(self, buckets: Sequence[Bucket], seed: int | None):
+        self._buckets, self._seed = buckets, seed
+        self.batches_per_epoch = sum(bucket.batches for bucket in buckets)
+        self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
+
+    def __getitem__(self, step: int) -> tuple[Bucket, np.ndarray]:
+        """The bucket of one step, and the numbers of at most `rows` of its examples."""
+        epoch, position = divmod(step, self.batches_per_epoch)
+        if self._plan is None or self._plan[0] != epoch:
+            self._plan = (epoch, self._epoch(epoch))
+        return self._plan[1][position]
+
+    def _epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
+        random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
+        plan = []
+        for bucket in self._buckets:
+            order = bucket.examples if random is None else random.permutation(bucket.examples)
+            plan += [(bucket, order[start : start + bucket.rows]) for start in range(0, len(order), bucket.rows)]
+        return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
+
+
 class TokenBatches:
     """Endless batches of about `tokens` source or target positions each, epoch after epoch.
 
@@ -69,7 +97,7 @@ class TokenBatches:
         seed: int | None,
         rows_multiple: int = 1,
     ):
-        self._pairs, self._seed, self._rows_multiple = pairs, seed, rows_multiple
+        self._pairs, self._rows_multiple = pairs, rows_multiple
         longest = np.array([max(len(s), len(t)) for s, t in zip(pairs.sources, pairs.targets, strict=True)], int)
         bucket_of = np.searchsorted(np.array(sorted(lengths)), longest)
         self.left_out = int(np.sum(bucket_of == len(lengths)))
@@ -81,29 +109,17 @@ class TokenBatches:
             )
             for number, length in enumerate(sorted(lengths))
         ]
-        self.batches_per_epoch = sum(bucket.batches for bucket in self.buckets)
+        self._plan = BucketPlan(self.buckets, seed)
+        self.batches_per_epoch = self._plan.batches_per_epoch
         if not self.batches_per_epoch:
             raise UserError(
                 f"no example fits lengths={tuple(lengths)}; the shortest has {longest.min()} tokens: give "
                 "config.task.lengths a greater one"
             )
-        self._plan: tuple[int, list[tuple[Bucket, np.ndarray]]] | None = None
 
     def __getitem__(self, step: int) -> Batch:
         """The batch of one step."""
-        epoch, position = divmod(step, self.batches_per_epoch)
-        if self._plan is None or self._plan[0] != epoch:
-            self._plan = (epoch, self._epoch(epoch))
-        bucket, examples = self._plan[1][position]
-        return self._fill(bucket, examples)
-
-    def _epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
-        random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
-        plan = []
-        for bucket in self.buckets:
-            order = bucket.examples if random is None else random.permutation(bucket.examples)
-            plan += [(bucket, order[start : start + bucket.rows]) for start in range(0, len(order), bucket.rows)]
-        return plan if random is None else [plan[i] for i in random.permutation(len(plan))]
+        return self._fill(*self._plan[step])
 
     def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
         rows = -(-bucket.rows // self._rows_multiple) * self._rows_multiple

@@ -18,6 +18,12 @@ def draw_points(random: np.random.Generator, rows: int, count: int) -> Float[np.
     return random.random((rows, count, 2), dtype=np.float32)
 
 
+def left_to_right(points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B N"]:
+    """The indices of each row's points in the order of their x, those behind its length last."""
+    there_BxN = np.arange(points_BxNx2.shape[1]) < lengths_B[:, None]
+    return np.argsort(np.where(there_BxN, points_BxNx2[..., 0], np.inf), axis=1, kind="stable")
+
+
 def hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
     """The corners of the convex hull counter-clockwise, beginning at the one of the lowest index.
 

@@ -1,4 +1,4 @@
-"""Beam search with a length penalty."""
+"""Beam search with penalties of length and coverage."""
 
 import dataclasses
 import enum
@@ -26,6 +26,7 @@ class Ending(enum.Enum):
 class _State(NamedTuple):
     tokens: Int[Array, "B N T"]  # live hypotheses
     log_probability: Float[Array, "B N"]
+    penalty: Float[Array, "B N"]  # of live hypotheses beside that of their length
     ended_tokens: Int[Array, "B N T"]  # the best ended hypotheses, with their penalised scores
     ended_scores: Float[Array, "B N"]
     ended_lengths: Int[Array, "B N"]
@@ -33,11 +34,12 @@ class _State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
-    """The `beams` best hypotheses by log p(Y | X) / lp(Y), lp(Y) = ((5 + |Y|) / 6)^length_penalty.
+    """The `beams` best hypotheses by log p(Y | X) / lp(Y) + cp(X; Y), lp(Y) = ((5 + |Y|) / 6)^length_penalty.
 
-    The penalty is that of Wu et al. 2016, equation 14; |Y| counts the token that ends. Vaswani et al. 2017 use 4
-    beams and a length penalty of 0.6 (section 6.1). Hypotheses that are cut off at the greatest length count
-    only where fewer than `beams` have ended.
+    Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the token that ends. cp is 0 without coverage
+    (transformer.decode.coverage) and at most 0 with it; it ranks what has ended, and prunes nothing that lives.
+    Vaswani et al. 2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses that are cut off at the
+    greatest length count only where fewer than `beams` have ended.
 
     Errors: UserError for less than one beam.
     """
@@ -54,7 +56,12 @@ class Beam:
         """One live hypothesis an example: the other rows are copies of it and must not compete."""
         empty = jnp.full((examples, self.beams, length), tokens.fill, jnp.int32)
         impossible = jnp.full((examples, self.beams), -jnp.inf)
-        return _State(empty, impossible.at[:, 0].set(0), empty, impossible, jnp.zeros(impossible.shape, jnp.int32))
+        nothing, counts = jnp.zeros(impossible.shape), jnp.zeros(impossible.shape, jnp.int32)
+        return _State(empty, impossible.at[:, 0].set(0), nothing, empty, impossible, counts)
+
+    def penalised(self, state: _State, penalty_R: Float[Array, " R"]) -> _State:
+        """The state whose live hypotheses have these coverage penalties."""
+        return state._replace(penalty=penalty_R.reshape(state.penalty.shape))
 
     def choose(
         self,
@@ -86,7 +93,8 @@ class Beam:
                 assert_never(self.ending)
         ended = self._pooled(state, *ending, step)
         log_probability, parent, token = best(jnp.where(ends_BxM, -jnp.inf, total_BxM))
-        state = _State(_grown(state.tokens, parent, token, step), log_probability, *ended)
+        penalty = jnp.take_along_axis(state.penalty, parent, axis=1)
+        state = _State(_grown(state.tokens, parent, token, step), log_probability, penalty, *ended)
         parents_R = (parent + beams * jnp.arange(examples)[:, None]).reshape(-1)
         return state, token.reshape(-1), parents_R
 
@@ -95,7 +103,8 @@ class Beam:
     ) -> tuple[Array, Array, Array]:
         """The best of the hypotheses that have ended and that end now: tokens, penalised scores, lengths."""
         grown_BxNxT = _grown(state.tokens, parent_BxN, token_BxN, step)
-        scores = jnp.concatenate([state.ended_scores, log_probability_BxN / self.penalty(step + 1)], axis=1)
+        ending = log_probability_BxN / self.penalty(step + 1) + jnp.take_along_axis(state.penalty, parent_BxN, axis=1)
+        scores = jnp.concatenate([state.ended_scores, ending], axis=1)
         tokens = jnp.concatenate([state.ended_tokens, grown_BxNxT], axis=1)
         lengths = jnp.concatenate([state.ended_lengths, jnp.full_like(state.ended_lengths, step + 1)], axis=1)
         scores, index = jax.lax.top_k(scores, state.ended_scores.shape[1])
@@ -106,7 +115,7 @@ class Beam:
         """Whether no live hypothesis can still beat the worst ended one.
 
         A log-probability only falls, and the penalty that favours it most is that of the greatest length
-        (of the present one, where the penalty is negative).
+        (of the present one, where the penalty is negative); the best that coverage can become is 0.
         """
         longest = state.tokens.shape[-1] if self.length_penalty >= 0 else step + 1
         reachable_B = jnp.max(state.log_probability, axis=1) / self.penalty(longest)
@@ -114,7 +123,7 @@ class Beam:
 
     def finish(self, state: _State, tokens: Tokens) -> Rollout:
         """The ended hypotheses, best first; where too few ended, the live ones behind them."""
-        live_scores = state.log_probability / self.penalty(state.tokens.shape[-1])
+        live_scores = state.log_probability / self.penalty(state.tokens.shape[-1]) + state.penalty
         missing = jnp.isneginf(state.ended_scores)
         order = jnp.argsort(missing, axis=1, stable=True)
         # The k-th gap is filled by the k-th best live hypothesis (both are sorted).

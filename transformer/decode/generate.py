@@ -1,6 +1,6 @@
 """One loop for every way of decoding: step the model, let a chooser pick tokens, re-order the cache."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.decode.constraints import Constraints, Prompt
+from transformer.decode.coverage import Coverage
 from transformer.models.contract import Inputs, Model, Variables
 
 # The number of the model's stream within a rollout's key; choosers draw from others.
@@ -73,6 +74,13 @@ class Chooser(Protocol):
         """The result of the last state."""
 
 
+class Covering(Chooser, Protocol):
+    """A chooser of hypotheses that can have a penalty beside their probability."""
+
+    def penalised(self, state: Any, penalty_R: Float[Array, " R"]) -> Any:
+        """The state whose hypotheses have these penalties if they end at the next choice."""
+
+
 def generate(
     model: Model,
     variables: Variables,
@@ -84,6 +92,7 @@ def generate(
     key: Key[Array, ""] | None = None,
     prompt: Prompt | None = None,
     constraints: Constraints | None = None,
+    coverage: Coverage | None = None,
 ) -> Rollout:
     """Decode at most `length` tokens for every example in one loop that stops when all are done.
 
@@ -91,12 +100,13 @@ def generate(
     lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end token or with the
     token that completes a stop string. `key` gives a stream of random numbers to the chooser and another
     to a model that draws at each step (hard attention). `prompt` holds the tokens that the inputs begin with; a
-    repetition penalty counts them, and the rollout does not contain them.
+    repetition penalty counts them, and the rollout does not contain them. With `coverage` the steps return their
+    attention, and the chooser, which must be `Covering`, ranks what has ended by its penalty as well.
 
     Jit it with `model`, `chooser`, `length` and `tokens` static.
 
-    Errors: ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary, and for a
-    chooser that draws without a key.
+    Errors: ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary, for a chooser
+    that draws without a key, and for coverage with a chooser that ranks no hypotheses.
     """
     limits = Constraints() if constraints is None else constraints
     cache, first_R = model.init_cache(variables, inputs, beams=chooser.beams, length=length)
@@ -107,9 +117,13 @@ def generate(
     end_V = np.arange(vocabulary) == tokens.end
 
     def advance(carry: tuple) -> tuple:
-        step, tokens_R, cache, said, state = carry
+        step, tokens_R, cache, said, attended, state = carry
         step_key = None if of_model is None else jax.random.fold_in(of_model, step)
-        logits_RxV, cache, _ = model.step(variables, cache, tokens_R, key=step_key)
+        asked = None if coverage is None else coverage.capture
+        logits_RxV, cache, aux = model.step(variables, cache, tokens_R, key=step_key, capture=asked)
+        if coverage is not None:
+            attended = attended + coverage.attended(aux.maps)
+            state = covering(chooser).penalised(state, coverage.penalty(attended))
         logits_RxV = limits.apply(logits_RxV, said)
         if tokens.never:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never)].set(-jnp.inf)
@@ -121,8 +135,8 @@ def generate(
                 layers=jax.tree.map(lambda leaf: leaf[:, parents_R], cache.layers),
                 rows=jax.tree.map(lambda leaf: leaf[parents_R], cache.rows),
             )
-            said = jax.tree.map(lambda leaf: leaf[parents_R], said)
-        return step + 1, tokens_R, cache, limits.advance(said, tokens_R), state
+            said, attended = jax.tree.map(lambda leaf: leaf[parents_R], (said, attended))
+        return step + 1, tokens_R, cache, limits.advance(said, tokens_R), attended, state
 
     def going(carry: tuple) -> Array:
         step, *_, state = carry
@@ -130,5 +144,13 @@ def generate(
 
     said = limits.start(rows, vocabulary, prompt)
     chosen = chooser.start(rows // chooser.beams, length, tokens, key)
-    *_, state = jax.lax.while_loop(going, advance, (jnp.int32(0), first_R, cache, said, chosen))
+    attended = None if coverage is None else coverage.nothing(chooser.beams)
+    *_, state = jax.lax.while_loop(going, advance, (jnp.int32(0), first_R, cache, said, attended, chosen))
     return chooser.finish(state, tokens)
+
+
+def covering(chooser: Chooser) -> Covering:
+    """The chooser, if it can rank hypotheses by a penalty."""
+    if not hasattr(chooser, "penalised"):
+        raise ValueError(f"coverage needs a chooser that ranks hypotheses, a beam search: this is {chooser}")
+    return cast(Covering, chooser)

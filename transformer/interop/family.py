@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.config import UserError, to_config
 from transformer.interop.layouts import Layout
-from transformer.layers.transformer_config import TransformerConfig
+from transformer.layers.transformer_config import PositionJoin, TransformerConfig
 from transformer.models.registry import name_of
 
 Config = dict[str, Any]
@@ -170,6 +170,10 @@ class Family:
         for name, usual in (("kv_heads", model.heads), ("head_dim", model.width // model.heads)):
             if name not in listed and ours[name] != usual:
                 faults.append(f"config.model.{name}={ours[name]} is not {usual}")
+        if model.experts.count:
+            faults.append(f"config.model.experts.count={model.experts.count} is not 0")
+        if model.position_join is not PositionJoin.ADDED:
+            faults.append(f"config.model.position_join={model.position_join.value} is not added")
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.theirs: only.value for only in self.only if only.written}
         for key in self.keys:

@@ -20,7 +20,7 @@ from transformer.layers.initialisation import Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 from transformer.layers.rings import KeysAndValues, own, read_rings, slot_positions, write_slot, writers
-from transformer.layers.transformer_config import Biases, Cross, Positions, TransformerConfig
+from transformer.layers.transformer_config import Biases, Cross, TransformerConfig
 
 # The name by which a rematerialisation policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"
@@ -48,9 +48,7 @@ class MultiHeadAttention(Module):
         # A score or scheme that reads a key's index as its position needs a cache with every key at its own place.
         self.indexed = SCORES[config.score].indexed or SCHEMES[position].indexed
         self.mean = cross and config.cross is Cross.MEAN
-        if cross:
-            config = dataclasses.replace(config, positions=Positions.NONE)
-        self.relative = TrainedPositions(config, builder=builder)
+        self.relative = TrainedPositions(SCHEMES[position], config.sizes(), builder=builder)
 
     def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
         """The projected keys and values of a memory, without positions."""

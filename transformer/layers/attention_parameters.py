@@ -70,8 +70,8 @@ class TrainedScore(_Trained):
 class TrainedPositions(_Trained):
     """What a layer's own relative positions have learned: nothing where all layers share it, or no array is trained."""
 
-    def __init__(self, config: TransformerConfig, *, builder: Builder):
-        self.scheme, self.sizes = config.positions.scheme, config.sizes()
+    def __init__(self, scheme: type[PositionScheme], sizes: Sizes, *, builder: Builder):
+        self.scheme, self.sizes = scheme, sizes
         weights = {} if self.scheme.shared else self.scheme.weights(self.sizes)
         super().__init__(weights, builder=builder)
 

@@ -1,5 +1,6 @@
 """The Transformer's block, and running a stack of them: whole sequences, prefilled caches, one position at a time."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +14,10 @@ from transformer.attention.positions import PositionScheme
 from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
+from transformer.layers.block_aux import NO_CAPTURE, BlockAux, BlockCapture
+from transformer.layers.experts import Experts
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.module import Builder, Module, Params, entry, layer_of, scan
+from transformer.layers.module import Builder, Module, Params, entry, layer_of, scan, unstacked
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 from transformer.layers.rings import KeysAndValues, fill_ring
@@ -40,7 +43,7 @@ class Memory(NamedTuple):
 
 
 class Block(Module):
-    """Self-attention, attention over a memory where `cross`, and a feed-forward network.
+    """Self-attention, attention over a memory where `cross`, and a feed-forward network or a mixture of such experts.
 
     `alpha` is deepnorm's factor of the residual connections.
     """
@@ -50,6 +53,7 @@ class Block(Module):
         config: TransformerConfig,
         *,
         cross: bool,
+        experts: bool,
         alpha: float,
         builder: Builder,
     ):
@@ -67,14 +71,21 @@ class Block(Module):
         self.attention_residual = residual()
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
         self.cross_residual = later() if cross else None
-        self.feed_forward = FeedForward(
-            config.width,
-            config.feed_forward,
-            activation=config.activation,
-            bias=config.biases is not Biases.NONE,
-            builder=builder,
-        )
+
+        def feed_forward(builder: Builder) -> FeedForward:
+            bias = config.biases is not Biases.NONE
+            return FeedForward(
+                config.width, config.feed_forward, activation=config.activation, bias=bias, builder=builder
+            )
+
+        self.feed_forward = None if experts else feed_forward(builder)
+        self.experts = Experts(config.experts, config.width, feed_forward, builder=builder) if experts else None
         self.feed_forward_residual = later()
+
+    @property
+    def blocks(self) -> tuple["Block", ...]:
+        """Itself: as an entry of a stack it is one block."""
+        return (self,)
 
     def __call__(
         self,
@@ -84,20 +95,19 @@ class Block(Module):
         mask: Mask,
         table: PositionScheme | None = None,
         memory: Memory | None = None,
-        capture: tuple[Capture | None, Capture | None] = (None, None),
-    ) -> tuple[Float[Array, "B T E"], tuple[Captured | None, Captured | None]]:
-        """One layer over whole sequences, and the maps of self-attention and of attention over the memory."""
+        asked: BlockCapture = NO_CAPTURE,
+    ) -> tuple[Float[Array, "B T E"], BlockAux]:
+        """One layer over whole sequences, and what its sub-layers returned beside."""
 
         def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
-            return self.attention(x, x, mask=mask, table=table, key=key, capture=capture[0])
+            return self.attention(x, x, mask=mask, table=table, key=key, capture=asked.attention)
 
         def attend_to_memory(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
             assert self.cross is not None
             assert memory is not None
-            return self.cross(x, memory.content, mask=memory.mask, key=key, capture=capture[1])
+            return self.cross(x, memory.content, mask=memory.mask, key=key, capture=asked.cross)
 
-        x_BxTxE, captured = self._apply(x_BxTxE, layer, attend, attend_to_memory)
-        return x_BxTxE, (captured[0], captured[1] if self.cross is not None else None)
+        return self._apply(x_BxTxE, layer, attend, attend_to_memory, mask.query_lengths, asked.experts)
 
     def prefill(
         self,
@@ -118,8 +128,8 @@ class Block(Module):
             ring = jax.tree.map(lambda values: fill_ring(values, last_B, slots), cached)
             return self.attention.read(x, *projected, mask=mask, table=table)[0], ring
 
-        x_BxPxE, extras = self._apply(x_BxPxE, layer, attend, None)
-        return x_BxPxE, extras[0]
+        x_BxPxE, aux = self._apply(x_BxPxE, layer, attend, None, mask.query_lengths)
+        return x_BxPxE, aux.attention
 
     def step(
         self,
@@ -131,9 +141,9 @@ class Block(Module):
         ancestors_RxT: Int[Array, "R T"],
         table: PositionScheme | None = None,
         memory: Memory | None = None,
-        capture: tuple[Capture | None, Capture | None] = (None, None),
-    ) -> tuple[Float[Array, "R E"], KeysAndValues, tuple[Captured | None, Captured | None]]:
-        """One layer over one new position of every row: the output, the grown rings, the maps of both attentions."""
+        asked: BlockCapture = NO_CAPTURE,
+    ) -> tuple[Float[Array, "R E"], KeysAndValues, BlockAux]:
+        """One layer over one new position of every row: the output, the grown rings, and what else it returns."""
 
         def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, Captured | None]]:
             output, grown, captured = self.attention.step(
@@ -143,7 +153,7 @@ class Block(Module):
                 window=layer.window,
                 ancestors_RxT=ancestors_RxT,
                 table=table,
-                capture=capture[0],
+                capture=asked.attention,
             )
             return output, (grown, captured)
 
@@ -152,24 +162,56 @@ class Block(Module):
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
             x_BxQxE = by_example(x_Rx1xE[:, 0], memory.content[0].shape[0])
-            y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture[1])
+            y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=asked.cross)
             if captured is not None:
                 captured = captured.with_maps(lambda leaf: queries_as_rows(leaf)[:, :, None])
             return as_rows(y_BxQxE)[:, None], captured
 
-        x_Rx1xE, extras = self._apply(x_RxE[:, None], layer, attend, attend_to_memory)
-        grown, of_self = extras[0]
-        return x_Rx1xE[:, 0], grown, (of_self, extras[1] if self.cross is not None else None)
+        x_Rx1xE, aux = self._apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=asked.experts)
+        grown, of_self = aux.attention
+        return x_Rx1xE[:, 0], grown, aux._replace(attention=of_self)
 
     def _apply(
-        self, x: Array, layer: Layer, attend: Callable[..., Any], attend_to_memory: Callable[..., Any] | None
-    ) -> tuple[Array, tuple[Any, ...]]:
+        self,
+        x: Array,
+        layer: Layer,
+        attend: Callable[..., Any],
+        attend_to_memory: Callable[..., Any] | None,
+        lengths_B: Array | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Array, Any]:
+        """The sub-layers, and as `BlockAux` whatever each of them has to say."""
+
+        def feed_forward(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Any]:
+            if self.experts is None:
+                assert self.feed_forward is not None
+                return self.feed_forward(x), (None, None)
+            y, captured, balance = self.experts(x, lengths_B=lengths_B, key=key, capture=capture)
+            return y, (captured, balance)
+
         sublayers: list[tuple[Residual, Any]] = [(self.attention_residual, attend)]
         if self.cross_residual is not None:
             sublayers.append((self.cross_residual, attend_to_memory))
-        sublayers.append((self.feed_forward_residual, lambda x, key: (self.feed_forward(x), None)))
-        x, extras = apply_sublayers(place(x, *PLACED), sublayers, layer.drops, layer.key)
-        return place(x, *PLACED), extras
+        sublayers.append((self.feed_forward_residual, feed_forward))
+        x, (of_self, *of_cross, of_experts) = apply_sublayers(place(x, *PLACED), sublayers, layer.drops, layer.key)
+        return place(x, *PLACED), BlockAux(of_self, of_cross[0] if of_cross else None, *of_experts)
+
+
+class Group(Module):
+    """`count` blocks one after another, of which the last alone has experts, as one entry of a stack.
+
+    `make(experts, builder)` builds a block.
+    """
+
+    def __init__(self, make: Callable[[bool, Builder], Block], count: int, builder: Builder):
+        self.dense = builder.stack(functools.partial(make, False), count - 1)
+        self.last, self.count = make(True, builder), count
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """They, in order."""
+        dense = (layer_of(self.dense, params) for params in unstacked(self.dense, self.count - 1))
+        return (*dense, self.last)
 
 
 def run_layers(
@@ -193,8 +235,9 @@ def run_layers(
     rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
     keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
 
-    def group(blocks: tuple[Any, ...], x: Array, given: tuple[Any, Any, Any]) -> tuple[Array, tuple[Any, ...]]:
+    def group(entries: tuple[Any, ...], x: Array, given: tuple[Any, Any, Any]) -> tuple[Array, tuple[Any, ...]]:
         rates_P, keys_P, inputs_P = given
+        blocks = [block for entry in entries for block in entry.blocks]
         outputs = []
         for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
             depth = rates_P[number] if config.stochastic_depth else 0.0
@@ -210,7 +253,7 @@ def run_layers(
         stacked,
         x,
         (rates.reshape(periods, len(period)), keys, inputs),
-        period=len(period),
+        period=len(period) // config.experts.group,
         unroll=config.unroll,
         checkpoint=_policy(config.remat),
     )
@@ -224,22 +267,20 @@ def step_layers(
     x: Array,
     inputs: Sequence[Any],
 ) -> tuple[Array, tuple[Any, ...]]:
-    """Run the function of `run_layers` over layers in line, each with its parameters and its own input.
+    """Run the function of `run_layers` over layers in line, each with its own input.
+
+    `params` are those of each entry of the stack.
 
     A loop over layers would copy each layer's parameters and caches out of their stacks, and back: more than a step
     of decoding reads.
     """
     outputs = []
-    for number, (of_layer, given) in enumerate(zip(params, inputs, strict=True)):
+    blocks = [block for of_entry in params for block in layer_of(stacked, of_entry).blocks]
+    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         layer = Layer(config.period[number % len(config.period)], Drops(config.dropout, 0.0), None)
-        x, output = function(layer_of(stacked, of_layer), x, layer, given)
+        x, output = function(block, x, layer, given)
         outputs.append(output)
     return x, tuple(outputs)
-
-
-def by_layer(outputs: tuple[Any, ...]) -> Any:
-    """Outputs of `run_layers` that are alike in all layers of a period, with one leading axis of layers."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:]), *outputs)
 
 
 def each_layer(outputs: tuple[Any, ...]) -> list[Any]:

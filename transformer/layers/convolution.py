@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.layers.initialisation import Role
 from transformer.layers.lengths import real_positions
+from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
 
 
@@ -111,6 +112,7 @@ class _Convolution(Module):
         *,
         activation: ConvolutionActivation,
         bias: bool,
+        role: Role,
         builder: Builder,
     ):
         self.windows, self.activation = windows, activation
@@ -121,7 +123,7 @@ class _Convolution(Module):
         axes = (*("features",) * len(windows), "features", name)
 
         def kernel() -> Any:
-            rule = builder.rule(Role.DENSE, places * inputs, places * size)
+            rule = builder.rule(role, places * inputs, places * size)
             return builder.parameter(rule, (*shape, inputs, size), axes)
 
         def vector() -> Any:
@@ -145,18 +147,6 @@ class _Convolution(Module):
             sums = sums + jnp.concatenate(biases).astype(sums.dtype)
         return self.activation(sums)
 
-    def _convolve(self, x: Array, kernel: Array | None, letters: str) -> Array:
-        """The outputs of x [batch, *axes, features], whose axes `letters` names."""
-        sums = jax.lax.conv_general_dilated(
-            x,
-            self._kernel(kernel, x.dtype),
-            window_strides=[window.stride for window in self.windows],
-            padding=[window.zeros for window in self.windows],
-            rhs_dilation=[window.dilation for window in self.windows],
-            dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
-        )
-        return self._finish(sums)
-
 
 class Convolution1D(_Convolution):
     """y_t = f(sum_i x_(t stride + i dilation - before) W_i + b) over a sequence, i counting the window's positions.
@@ -172,6 +162,7 @@ class Convolution1D(_Convolution):
         *,
         activation: ConvolutionActivation = ConvolutionActivation.NONE,
         bias: bool = True,
+        role: Role = Role.DENSE,
         builder: Builder,
     ):
         super().__init__(
@@ -180,6 +171,7 @@ class Convolution1D(_Convolution):
             (window,),
             activation=activation,
             bias=bias,
+            role=role,
             builder=builder,
         )
         self.inputs, self.window = inputs, window
@@ -196,9 +188,9 @@ class Convolution1D(_Convolution):
         Without lengths all positions are real. `kernel` stands in for its own (a normed one).
         """
         if lengths_B is None:
-            return self._convolve(x_BxTxI, kernel, "H")
+            return self._convolve(x_BxTxI, kernel)
         real_BxT = real_positions(lengths_B, x_BxTxI.shape[1])
-        y_BxUxF = self._convolve(jnp.where(real_BxT[..., None], x_BxTxI, 0), kernel, "H")
+        y_BxUxF = self._convolve(jnp.where(real_BxT[..., None], x_BxTxI, 0), kernel)
         real_BxU = real_positions(self.window.outputs(lengths_B), y_BxUxF.shape[1])
         return jnp.where(real_BxU[..., None], y_BxUxF, 0)
 
@@ -207,9 +199,15 @@ class Convolution1D(_Convolution):
         return jnp.zeros((rows, self.window.reach - 1, self.inputs), dtype)
 
     def step(
-        self, x_RxI: Float[Array, "R I"], past_RxPxI: Float[Array, "R P I"]
+        self,
+        x_RxI: Float[Array, "R I"],
+        past_RxPxI: Float[Array, "R P I"],
+        *,
+        kernel: Float[Array, "W I F"] | None = None,
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P I"]]:
         """The output at one more position of every row, and the newest inputs, which the next step reads.
+
+        `kernel` stands in for its own.
 
         Errors: ValueError for a convolution that is not causal or skips positions.
         """
@@ -219,9 +217,23 @@ class Convolution1D(_Convolution):
                 "position: only causal with a stride of 1 can take a step"
             )
         seen_RxPxI = jnp.concatenate([past_RxPxI.astype(x_RxI.dtype), x_RxI[:, None]], axis=1)
-        read_RxWxI = seen_RxPxI[:, :: self.window.dilation]
-        sums_RxF = jnp.tensordot(read_RxWxI, self._kernel(None, x_RxI.dtype), axes=2)
-        return self._finish(sums_RxF), seen_RxPxI[:, 1:]
+        return self._products(seen_RxPxI[:, :: self.window.dilation], kernel), seen_RxPxI[:, 1:]
+
+    def _convolve(self, x_BxTxI: Array, kernel: Array | None) -> Array:
+        """The outputs of whole sequences.
+
+        As one product of all windows: a compiler for CPUs takes a hundred times as long for a convolution within a
+        loop, as layers, micro-batches and vmapped runs put it.
+        """
+        window = self.window
+        padded = jnp.pad(x_BxTxI, ((0, 0), window.zeros, (0, 0)))
+        reads = window.stride * max((padded.shape[1] - window.reach) // window.stride + 1, 0)
+        starts = range(0, window.reach, window.dilation)
+        read = jnp.stack([padded[:, start : start + reads : window.stride] for start in starts], axis=2)
+        return self._products(read, kernel)
+
+    def _products(self, read: Float[Array, "*B W I"], kernel: Array | None) -> Float[Array, "*B F"]:
+        return self._finish(product(read, self._kernel(kernel, read.dtype), 2))
 
 
 class Convolution2D(_Convolution):
@@ -249,6 +261,7 @@ class Convolution2D(_Convolution):
             windows,
             activation=activation,
             bias=bias,
+            role=Role.DENSE,
             builder=builder,
         )
 
@@ -256,4 +269,12 @@ class Convolution2D(_Convolution):
         self, x_BxYxXxI: Float[Array, "B Y X I"], *, kernel: Float[Array, "V W I F"] | None = None
     ) -> Float[Array, "B U T F"]:
         """The outputs; `kernel` stands in for its own (a normed one)."""
-        return self._convolve(x_BxYxXxI, kernel, "HW")
+        sums = jax.lax.conv_general_dilated(
+            x_BxYxXxI,
+            self._kernel(kernel, x_BxYxXxI.dtype),
+            window_strides=[window.stride for window in self.windows],
+            padding=[window.zeros for window in self.windows],
+            rhs_dilation=[window.dilation for window in self.windows],
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        return self._finish(sums)

@@ -11,7 +11,7 @@ from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.initialisation import Role
 from transformer.layers.linear import Linear, product
 from transformer.layers.module import Builder, Module
-from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.layers.transformer_config import PositionJoin, Positions, TransformerConfig
 
 
 class Bias(Module):
@@ -45,6 +45,9 @@ class TokenEnds(Module):
         self.embedding = Embedding(vocabulary, width, builder=builder)
         learned = config.positions is Positions.LEARNED
         self.positions = LearnedPositions(rows, width, builder=builder) if learned else None
+        concatenated = config.position_join is PositionJoin.CONCATENATED
+        both = (("features", 2 * width),)
+        self.join = Linear(both, (("embed", width),), bias=False, builder=builder) if concatenated else None
         self.types = Embedding(types, width, role=Role.POSITIONS, builder=builder) if types else None
         self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
@@ -58,7 +61,7 @@ class TokenEnds(Module):
         key: Key[Array, ""] | None,
         types_BxT: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T E"]:
-        """Dropout over the sum of the embeddings of token, position and type (Vaswani et al. 2017, section 5.4)."""
+        """Dropout over the embeddings of token, position and type together (Vaswani et al. 2017, section 5.4)."""
         width = self.config.width
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
         if (scale := self.config.embedding_scale.factor(width)) != 1:
@@ -66,11 +69,11 @@ class TokenEnds(Module):
         match self.config.positions:
             case Positions.LEARNED:
                 assert self.positions is not None
-                x_BxTxE = x_BxTxE + self.positions(positions_BxT + self.offset).astype(self.dtype)
+                x_BxTxE = self._joined(x_BxTxE, self.positions(positions_BxT + self.offset))
             case Positions.SINUSOIDAL:
-                x_BxTxE = x_BxTxE + sinusoidal(positions_BxT, width).astype(self.dtype)
+                x_BxTxE = self._joined(x_BxTxE, sinusoidal(positions_BxT, width))
             case Positions.SINUSOIDAL_HALVES:
-                x_BxTxE = x_BxTxE + sinusoidal(positions_BxT, width, halves=True).astype(self.dtype)
+                x_BxTxE = self._joined(x_BxTxE, sinusoidal(positions_BxT, width, halves=True))
             case _:
                 pass
         if self.types is not None:
@@ -79,6 +82,13 @@ class TokenEnds(Module):
         if self.embedding_norm is not None:
             x_BxTxE = self.embedding_norm(x_BxTxE)
         return dropout(place(x_BxTxE, "batch", "length", None), self.config.dropout, key)
+
+    def _joined(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
+        """Tokens with their positions, as `PositionJoin` says."""
+        if self.join is None:
+            return x_BxTxE + p_BxTxE.astype(self.dtype)
+        p_BxTxE = jnp.broadcast_to(p_BxTxE, x_BxTxE.shape).astype(self.dtype)
+        return self.join(jnp.concatenate([x_BxTxE, p_BxTxE], axis=-1))
 
     def scoring(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
         """The matrix that scores vectors of this type.

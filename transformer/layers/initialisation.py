@@ -25,6 +25,8 @@ class Initialisation(enum.Enum):
       embeddings N(0, 1) (Raffel et al. 2020, its code).
     deepnorm: Xavier normal, values, outputs and feed-forward multiplied with beta, which falls with the depth
       (Wang et al. 2022, figure 2).
+    gehring: N(0, p / fan_in), of what feeds a gated linear unit N(0, 4 p / fan_in), for inputs that dropout keeps with
+      the probability p; embeddings N(0, 0.1^2) (Gehring et al. 2017, section 3.5).
     """
 
     XAVIER = "xavier"
@@ -34,10 +36,11 @@ class Initialisation(enum.Enum):
     BAHDANAU = "bahdanau"
     T5 = "t5"
     DEEPNORM = "deepnorm"
+    GEHRING = "gehring"
 
 
 class Role(enum.Enum):
-    """What a parameter is for; `dense` is any matrix outside the blocks."""
+    """What a parameter is for; `gated` feeds a gated linear unit, `dense` is any other matrix outside the blocks."""
 
     EMBEDDING = "embedding"
     POSITIONS = "positions"
@@ -47,6 +50,7 @@ class Role(enum.Enum):
     OUTPUT = "output"
     EXPAND = "expand"
     CONTRACT = "contract"
+    GATED = "gated"
     DENSE = "dense"
 
 
@@ -59,13 +63,14 @@ _TABLES = frozenset({Role.EMBEDDING, Role.POSITIONS})
 class Initialise:
     """An initialisation for stacks of `residuals` residual sub-layers in all, heads of depth `depth`.
 
-    `gain` is deepnorm's beta.
+    `gain` is deepnorm's beta, `retained` the share of a matrix's inputs that dropout keeps, which gehring asks for.
     """
 
     name: Initialisation = Initialisation.XAVIER
     residuals: int = 1
     depth: int = 1
     gain: float = 1.0
+    retained: float = 1.0
 
     def __call__(self, role: Role, fan_in: int, fan_out: int) -> Initializer:
         """The distribution of a matrix from `fan_in` to `fan_out` features; of a table, `fan_out` is its width."""
@@ -91,6 +96,12 @@ class Initialise:
                     return normal(fan_out**-0.5)
                 gain = self.gain if role in _SCALED_BY_DEEPNORM else 1.0
                 return normal(gain * math.sqrt(2 / (fan_in + fan_out)))
+            case Initialisation.GEHRING:
+                if role in _TABLES:
+                    return normal(0.1)
+                # A gated linear unit passes on a quarter of the variance of what enters it.
+                variance = 4 if role is Role.GATED else 1
+                return normal(math.sqrt(variance * self.retained / fan_in))
 
 
 class RecurrentInitialisation(enum.Enum):

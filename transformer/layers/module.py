@@ -76,13 +76,13 @@ class Builder:
         key = None if initializer in CONSTANTS else next(self._keys)
         return nnx.Param(initializer(key, shape, jnp.dtype(self.precision.parameters)), out_sharding=axes)
 
-    def stack[M: Module](self, make: Callable[["Builder"], M], count: int) -> M:
-        """`count` modules of one structure as one module whose parameters carry a leading `layers` axis."""
+    def stack[M: Module](self, make: Callable[["Builder"], M], count: int, axis: str = "layers") -> M:
+        """`count` modules of one structure as one module whose parameters carry a leading axis of this name."""
         build = nnx.vmap(
             lambda key: make(Builder(key, self.precision, self.rule)),
             in_axes=0,
             out_axes=0,
-            transform_metadata={nnx.PARTITION_NAME: "layers"},
+            transform_metadata={nnx.PARTITION_NAME: axis},
         )
         return build(jax.random.split(next(self._keys), count))
 
@@ -130,6 +130,16 @@ def unstacked(stacked: Module, count: int) -> tuple[Params, ...]:
 def layer_of(stacked: Module, params: Params) -> Any:
     """One layer of a stacked module, with these parameters in it."""
     return nnx.merge(nnx.graphdef(stacked), params)
+
+
+def one_by_one(stacked: Module) -> tuple[Callable[[Params, Array], Array], Params]:
+    """A stacked module as f(params, x), each module of its own entry of x, and its parameters."""
+    definition, state = nnx.split(stacked)
+
+    def of_one(params: Params, x: Array) -> Array:
+        return nnx.merge(definition, params)(x)
+
+    return jax.vmap(of_one), nnx.to_pure_dict(state)
 
 
 class Functional[M: Module]:

@@ -6,7 +6,7 @@ dense path computes it: the whole square of queries and keys, whatever causality
 
 from transformer.attention.scores import SCORES
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Remat, TransformerConfig
+from transformer.layers.transformer_config import PositionJoin, Remat, TransformerConfig
 
 
 def score_operations(config: TransformerConfig, vocabulary: int) -> int:
@@ -14,17 +14,52 @@ def score_operations(config: TransformerConfig, vocabulary: int) -> int:
     return 2 * config.width * vocabulary
 
 
-def layer_operations(config: TransformerConfig, rows: int, length: int) -> int:
+def embedding_operations(config: TransformerConfig) -> int:
+    """What joins a token with its position: nothing where they are added."""
+    return 4 * config.width**2 if config.position_join is PositionJoin.CONCATENATED else 0
+
+
+def stack_operations(
+    config: TransformerConfig, layers: int, rows: int, length: int, source: int = 0
+) -> tuple[int, int]:
+    """Of a stack of so many layers: a forward pass, and what its backward pass computes a second time.
+
+    The layers also attend to `source` positions unless there are none.
+    """
+    forward = recomputed = 0
+    period = len(config.period)
+    with_experts = config.experts.layers(period)
+    for number in range(period):
+        experts, last = number in with_experts, number == period - 1
+        of_cross = rows * cross_operations(config, length, source) if source else 0
+        forward += layer_operations(config, rows, length, experts) + of_cross
+        recomputed += recomputed_operations(config, rows, length, source, experts=experts, last=last)
+    return layers // period * forward, layers // period * recomputed
+
+
+def layer_operations(config: TransformerConfig, rows: int, length: int, experts: bool = False) -> int:
     """Self-attention and feed-forward network of one layer.
 
     At every position 4 E H D for queries and output, 4 E G D for keys and values of G heads, and 4 E F for the
-    feed-forward network, 6 E F where it is gated.
+    feed-forward network, 6 E F where it is gated; of a layer with X experts, k times that and 4 E X for the two maps
+    that choose the k. Rows that stay empty in an expert's room, and turns that an overfull one computes again, are
+    left out.
     """
     projections = 4 * config.width * config.depth * (config.heads + config.groups)
-    feed_forward = (6 if config.activation.gated else 4) * config.width * config.feed_forward
+    feed_forward = _networks(config, experts) + (_router(config) if experts else 0)
     relative, once = config.positions.scheme.operations(config.sizes(), length)
     core = _attention(config, length, length) + relative
     return rows * (length * (projections + feed_forward) + core) + once
+
+
+def _networks(config: TransformerConfig, experts: bool) -> int:
+    """The feed-forward networks that one position uses."""
+    one = (6 if config.activation.gated else 4) * config.width * config.feed_forward
+    return config.experts.chosen * one if experts else one
+
+
+def _router(config: TransformerConfig) -> int:
+    return 4 * config.width * config.experts.count
 
 
 def cross_operations(config: TransformerConfig, queries: int, keys: int) -> int:
@@ -41,23 +76,29 @@ def _attention(config: TransformerConfig, queries: int, keys: int) -> int:
     return core + 2 * config.heads * config.depth**2 * multiplied
 
 
-def recomputed_operations(config: TransformerConfig, rows: int, length: int, source: int = 0) -> int:
+def recomputed_operations(
+    config: TransformerConfig, rows: int, length: int, source: int = 0, *, experts: bool = False, last: bool = True
+) -> int:
     """What the backward pass of one layer computes a second time, by `config.remat`.
 
     full: the layer's forward pass; attention: the same but for the weighted sums; dots: attention's scores and
-    weighted sums, which have a batch axis. Where nothing but a sum follows the feed-forward network (pre, parallel),
-    its last product is not needed again, nor in a parallel layer attention's. What fused kernels of attention compute
-    again by themselves is left out. The layer also attends to `source` positions unless there are none.
+    weighted sums, and the products of experts, which have a batch axis. Where nothing but a sum follows the
+    feed-forward network (pre, parallel) and the layer is the `last` of its period, its last product is not needed
+    again, nor in a parallel layer attention's; of experts it is, by the gradient of their gates. What fused kernels of
+    attention compute again by themselves is left out. The layer also attends to `source` positions unless there are
+    none.
     """
     core = rows * (_attention(config, length, length) + config.positions.scheme.operations(config.sizes(), length)[0])
-    whole = layer_operations(config, rows, length)
+    whole = layer_operations(config, rows, length, experts)
     sums = 2 * rows * length * length * config.heads * config.depth
     if source:
         core += rows * _attention(config, length, source)
         whole += rows * cross_operations(config, length, source)
         sums += 2 * rows * length * source * config.heads * config.depth
-    if config.norm_placement in (NormPlacement.PRE, NormPlacement.PARALLEL):
+    if experts:
+        core += rows * length * _networks(config, experts)
+    if last and config.norm_placement in (NormPlacement.PRE, NormPlacement.PARALLEL) and not experts:
         whole -= rows * length * 2 * config.width * config.feed_forward
-    if config.norm_placement is NormPlacement.PARALLEL:
+    if last and config.norm_placement is NormPlacement.PARALLEL:
         whole -= rows * length * 2 * config.width * config.heads * config.depth
     return {Remat.NONE: 0, Remat.DOTS: core, Remat.ATTENTION: whole - sums, Remat.FULL: whole}[config.remat]

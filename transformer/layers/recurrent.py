@@ -147,8 +147,7 @@ class RecurrentLayer(Module):
         if self.direction is not Direction.FORWARD:
             raise ValueError(f"direction={self.direction.value} reads what is to come: only forward can take a step")
         (projected_RxGxF,) = projected
-        weights = self.cells[0].weights(projected_RxGxF.dtype)
-        return advance(self.kind, weights, projected_RxGxF, _in_type(state, projected_RxGxF.dtype))
+        return self.cells[0].step_over(projected_RxGxF, _in_type(state, projected_RxGxF.dtype))
 
     def __call__(
         self,

@@ -102,7 +102,11 @@ class RecurrentCell(Module):
 
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
         """The state behind one input of every row."""
-        return advance(self.kind, self.weights(x_RxI.dtype), self.project(x_RxI), state)
+        return self.step_over(self.project(x_RxI), state)
+
+    def step_over(self, projected_RxGxF: Float[Array, "R G F"], state: CellState) -> CellState:
+        """As `step`, of an input that is projected already."""
+        return advance(self.kind, self.weights(projected_RxGxF.dtype), projected_RxGxF, state)
 
 
 def advance(

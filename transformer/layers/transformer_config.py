@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import math
 
 from transformer.attention.backends import Variant, unsupported
 from transformer.attention.blocks import Sizes
@@ -11,6 +12,7 @@ from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
 from transformer.layers.embedding import rows_for
+from transformer.layers.experts import ExpertsConfig
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
 from transformer.layers.module import Builder
@@ -52,6 +54,17 @@ class Positions(enum.Enum):
 
 
 WAVES = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
+
+
+class PositionJoin(enum.Enum):
+    """How the vector p of a position joins the vector x of a token.
+
+    added: x + p (Vaswani et al. 2017, section 3.5). concatenated: W [x ; p], two matrices side by side, which is
+    x + p after a map of its own for each.
+    """
+
+    ADDED = "added"
+    CONCATENATED = "concatenated"
 
 
 class Biases(enum.Enum):
@@ -118,8 +131,9 @@ class TransformerConfig:
     with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
     sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
     `embedding_rows` is the size of the vocabulary that the model has room for, where that is more than its task's
-    tokens. `unroll` compiles so many layers (periods of windows) in line. `size` names a published model whose values
-    fill the keys that are not given (transformer.models.sizes).
+    tokens. `unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the
+    place of feed-forward networks, each expert as large as the network was. `size` names a published model whose
+    values fill the keys that are not given (transformer.models.sizes).
     """
 
     width: int = 512
@@ -137,6 +151,7 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     positions: Positions = Positions.SINUSOIDAL
+    position_join: PositionJoin = PositionJoin.ADDED
     rotary_base: float = 10000.0
     buckets: int = 32
     max_distance: int = 128
@@ -152,6 +167,7 @@ class TransformerConfig:
     remat: Remat = Remat.NONE
     embedding_rows: int | None = None
     unroll: int = 1
+    experts: ExpertsConfig = dataclasses.field(default_factory=ExpertsConfig)
     size: str | None = None
 
     @property
@@ -171,8 +187,9 @@ class TransformerConfig:
 
     @property
     def period(self) -> tuple[int, ...]:
-        """The windows of one period of layers."""
-        return self.windows or (0,)
+        """The windows of one period of layers, which begins again where the layers with experts do as well."""
+        windows = self.windows or (0,)
+        return windows * (math.lcm(len(windows), self.experts.group) // len(windows))
 
     def make_norm(self, builder: Builder) -> LayerNorm | RmsNorm:
         """A norm of this kind over the width; only a layer norm can have a bias."""
@@ -223,6 +240,11 @@ class TransformerConfig:
             )
         if self.positions in WAVES and self.width % 2:
             raise UserError(f"config.model.width={self.width} is odd; sinusoidal positions need an even width")
+        if self.position_join is PositionJoin.CONCATENATED and self.positions not in (*WAVES, Positions.LEARNED):
+            raise UserError(
+                "config.model.position_join=concatenated needs positions in the embeddings, and config.model.positions="
+                f"{self.positions.value} has none there: say sinusoidal or learned"
+            )
         if self.positions.scheme.turns and self.depth % 2:
             raise UserError(
                 f"the head depth {self.depth} is odd; config.model.positions={self.positions.value} turns pairs of "
@@ -247,14 +269,19 @@ class TransformerConfig:
                 raise UserError(f"config.model.windows={self.windows} must hold numbers of positions, 0 for all")
 
     def check_period(self, layers: str) -> None:
-        """Refuse a number of layers, that of field `layers`, which is no multiple of the period of windows.
+        """Refuse a number of layers, that of field `layers`, which is no multiple of the period of windows and experts.
 
-        Errors: UserError naming both.
+        Errors: UserError naming them.
         """
-        if getattr(self, layers) % len(self.period):
+        count, experts = getattr(self, layers), self.experts
+        if self.windows and count % len(self.windows):
             raise UserError(
-                f"config.model.{layers}={getattr(self, layers)} is no multiple of the {len(self.period)} windows of "
+                f"config.model.{layers}={count} is no multiple of the {len(self.windows)} windows of "
                 f"config.model.windows={self.windows}"
+            )
+        if count % experts.group:
+            raise UserError(
+                f"config.model.{layers}={count} is no multiple of config.model.experts.every={experts.every}"
             )
 
 

@@ -37,14 +37,18 @@ class ControllerOnlyConfig:
             if getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
 
+    @property
+    def stack(self) -> RecurrentConfig:
+        """The recurrent layers."""
+        return RecurrentConfig(self.cell, self.width, self.layers)
+
 
 class ControllerOnly(Module):
     """Logits of every bit, W h_t + b, from the last layer's output h_t; all states begin at zero."""
 
     def __init__(self, config: ControllerOnlyConfig, inputs: int, outputs: int, builder: Builder):
         self.dtype = builder.dtype
-        stack = RecurrentConfig(config.cell, config.width, config.layers)
-        self.stack = RecurrentStack(stack, inputs, builder=builder)
+        self.stack = RecurrentStack(config.stack, inputs, builder=builder)
         self.output = Linear((("embed", config.width),), (("features", outputs),), bias=True, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
@@ -75,10 +79,8 @@ def build(config: ControllerOnlyConfig, interface: Interface, precision: Precisi
 def operations(config: ControllerOnlyConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
     """Matrix products of a forward pass, 2 for each multiplication and addition."""
     rows, steps, inputs = batch["vectors"].shape
-    gates, width = len(config.cell.gates), config.width
-    read = inputs + width * (config.layers - 1)
-    products = gates * width * (read + width * config.layers) + width * vocabularies["bits"]
-    return Operations(2.0 * rows * steps * products)
+    output = 2 * config.width * vocabularies["bits"]
+    return Operations(float(rows * steps * (config.stack.operations(inputs) + output)))
 
 
 FAMILY = Family(ControllerOnlyConfig, build, frozenset({BITS}), operations)

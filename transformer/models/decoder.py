@@ -7,24 +7,25 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, capture_at
+from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.sites import Axis, Site
+from transformer.attention.sites import Axis
 from transformer.layers.beams import repeat_rows
 from transformer.layers.block import each_layer, run_layers, windowed
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
+from transformer.layers.operations import embedding_operations, score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.published import of_family
-from transformer.models.token_model import TokenModel, returned, split_key
+from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
+from transformer.models.token_model import TokenModel, split_key
 
-SELF = "decoder/self"
+STACK = "decoder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Decoder(TokenModel):
         if "segments" in inputs and "positions" not in inputs:
             raise ValueError("inputs has segments without positions: packed rows need both, positions from 0 in each")
         positions = inputs.get("positions", jnp.arange(tokens_BxT.shape[1])[None])
-        x_BxTxE, captured = self.run_self_attention(
+        x_BxTxE, aux = self.run_self_attention(
             self.layers,
             self.count,
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
@@ -88,9 +89,9 @@ class Decoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            capture=capture_at(SELF, capture),
+            asked=asked_of(STACK, capture),
         )
-        return x_BxTxE, Aux(returned({SELF: captured}), {}, state)
+        return x_BxTxE, Aux(maps_of(STACK, aux), {}, state, losses_of(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts, right-padded to one width; the first step reads each row's last prompt token again."""
@@ -100,7 +101,7 @@ class Decoder(TokenModel):
         last_B = lengths_B - 1
         mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
         table = None if self.relative is None else self.relative()
-        _, found = run_layers(
+        _, outputs = run_layers(
             self.layers,
             self.config,
             self.count,
@@ -115,7 +116,7 @@ class Decoder(TokenModel):
             self.embed(tokens_BxP, jnp.arange(width)[None], None),
         )
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
-        filled = each_layer(found)
+        filled = each_layer(outputs)
         cache = self.make_cache(self.layers, filled, last_B, beams=beams, length=width + length, examples={})
         return cache, repeat_rows(first_B, beams)
 
@@ -129,16 +130,16 @@ class Decoder(TokenModel):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The logits behind each row's new token, and the maps of its attention over the cache's slots."""
-        logits_RxV, cache, (captured, _) = self.step_rows(
+        logits_RxV, cache, aux = self.step_rows(
             self.layers,
             cache,
             tokens_R,
             relative=self.relative,
             norm=self.norm,
             memories=[None] * self.count,
-            capture=(capture_at(SELF, capture), None),
+            asked=asked_of(STACK, capture),
         )
-        return logits_RxV, cache, Aux(returned({SELF: captured}), {}, state)
+        return logits_RxV, cache, Aux(maps_of(STACK, aux), {}, state)
 
 
 def _mask(inputs: Inputs) -> Mask:
@@ -160,11 +161,9 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
     """
     check_length(config.max_length, interface)
     tokens = Axis("tokens")
-    heads = tuple(str(head) for head in range(config.heads))
-    layers = tuple(str(layer) for layer in range(config.layers))
     return Model(
         functional=Functional(lambda builder: Decoder(config, interface, builder), precision),
-        sites=(Site(SELF, tokens, tokens, layers, heads, causal=True),),
+        sites=sites_of(STACK, config, config.layers, tokens, tokens, causal=True),
         max_length=config.max_length,
     )
 
@@ -172,11 +171,9 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
 def operations(config: DecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
     """The matrix products of a batch, every position scored against the whole vocabulary."""
     rows, length = batch["tokens"].shape
-    scores = rows * length * score_operations(config, vocabularies["tokens"])
-    return Operations(
-        float(config.layers * layer_operations(config, rows, length) + scores),
-        float(config.layers * recomputed_operations(config, rows, length)),
-    )
+    ends = embedding_operations(config) + score_operations(config, vocabularies["tokens"])
+    forward, recomputed = stack_operations(config, config.layers, rows, length)
+    return Operations(float(forward + rows * length * ends), float(recomputed))
 
 
 FAMILY = Family(

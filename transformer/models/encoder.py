@@ -8,24 +8,25 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, capture_at
+from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.sites import Axis, Site
+from transformer.attention.sites import Axis
 from transformer.config import UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.operations import layer_operations, recomputed_operations, score_operations
+from transformer.layers.operations import embedding_operations, score_operations, stack_operations
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import FILLING, Interface, check_length
 from transformer.models.published import of_family
-from transformer.models.token_model import TokenModel, returned, split_key
+from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
+from transformer.models.token_model import TokenModel, split_key
 
-SELF = "encoder/self"
+STACK = "encoder"
 
 
 class Head(enum.Enum):
@@ -141,7 +142,7 @@ class Encoder(TokenModel):
         mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
         embedding_key, layers_key = split_key(key if train else None)
         types_BxT = jnp.asarray(inputs["types"]) if "types" in inputs else None
-        x_BxTxE, captured = self.run_self_attention(
+        x_BxTxE, aux = self.run_self_attention(
             self.layers,
             self.count,
             self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key, types_BxT),
@@ -149,10 +150,10 @@ class Encoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            capture=capture_at(SELF, capture),
+            asked=asked_of(STACK, capture),
         )
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
-        return x_BxTxE, Aux(returned({SELF: captured}), extras, state)
+        return x_BxTxE, Aux(maps_of(STACK, aux), extras, state, losses_of(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token from states behind the last block.
@@ -179,11 +180,9 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
             "a folder whose model has its masked head"
         )
     tokens = Axis("tokens")
-    heads = tuple(str(head) for head in range(config.heads))
-    layers = tuple(str(layer) for layer in range(config.layers))
     return Model(
         functional=Functional(lambda builder: Encoder(config, interface, builder), precision),
-        sites=(Site(SELF, tokens, tokens, layers, heads),),
+        sites=sites_of(STACK, config, config.layers, tokens, tokens),
         max_length=config.max_length,
     )
 
@@ -193,11 +192,9 @@ def operations(config: EncoderConfig, batch: Mapping[str, Any], vocabularies: Ma
     rows, length = batch["tokens"].shape
     square = 2 * config.width**2
     head = square + score_operations(config, vocabularies["tokens"]) if config.head is Head.MASKED else 0
-    ends = rows * (length * head + (square if config.pooler else 0))
-    return Operations(
-        float(config.layers * layer_operations(config, rows, length) + ends),
-        float(config.layers * recomputed_operations(config, rows, length)),
-    )
+    ends = rows * (length * (embedding_operations(config) + head) + (square if config.pooler else 0))
+    forward, recomputed = stack_operations(config, config.layers, rows, length)
+    return Operations(float(forward + ends), float(recomputed))
 
 
 FAMILY = Family(

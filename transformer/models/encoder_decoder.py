@@ -7,30 +7,27 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
-from transformer.attention.sites import Axis, Site
+from transformer.attention.sites import Axis
 from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block import Memory, by_layer, each_layer, run_layers, windowed
+from transformer.layers.block import Memory, each_layer, run_layers, windowed
+from transformer.layers.block_aux import BlockAux, by_layer
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
 from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import (
-    cross_operations,
-    layer_operations,
-    recomputed_operations,
-    score_operations,
-)
+from transformer.layers.operations import embedding_operations, score_operations, stack_operations
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
-from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
-from transformer.models.token_model import TokenModel, returned, split_key
+from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
+from transformer.models.token_model import TokenModel, split_key
 
-ENCODER_SELF, DECODER_SELF, DECODER_CROSS = "encoder/self", "decoder/self", "decoder/cross"
+ENCODER, DECODER = "encoder", "decoder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,31 +99,34 @@ class EncoderDecoder(TokenModel):
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
         memory = Memory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
-        at = (capture_at(DECODER_SELF, capture), capture_at(DECODER_CROSS, capture))
+        asked = asked_of(DECODER, capture)
         embedding_key, layers_key = split_key(decoder_key)
-        x_BxTxE, found = run_layers(
+        x_BxTxE, outputs = run_layers(
             self.decoder,
             self.config,
             self.decoder_layers,
             lambda block, x, layer, _: block(
-                x, layer, mask=windowed(mask, layer.window), table=table, memory=memory, capture=at
+                x, layer, mask=windowed(mask, layer.window), table=table, memory=memory, asked=asked
             ),
             self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
             key=layers_key,
         )
-        of_self, of_cross = by_layer(found)
-        maps = returned({ENCODER_SELF: of_encoder, DECODER_SELF: of_self, DECODER_CROSS: of_cross})
         x_BxTxE = x_BxTxE if self.decoder_norm is None else self.decoder_norm(x_BxTxE)
-        return x_BxTxE, Aux(maps, {}, state)
+        maps: dict[str, Captured] = {}
+        losses: dict[str, AuxiliaryLoss] = {}
+        for stack, of_stack in ((ENCODER, of_encoder), (DECODER, by_layer(outputs))):
+            maps |= maps_of(stack, of_stack)
+            losses |= losses_of(stack, of_stack, self.config.experts)
+        return x_BxTxE, Aux(maps, {}, state, losses)
 
     def encode(
         self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None, capture: Capture | None
-    ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], Captured | None]:
-        """The encoder's output, the lengths of the sources, and the maps."""
+    ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
+        """The encoder's output, the lengths of the sources, and what its layers returned beside."""
         lengths = real_lengths(source_BxS, self.pad)
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
         embedding_key, layers_key = split_key(key)
-        x_BxSxE, captured = self.run_self_attention(
+        x_BxSxE, aux = self.run_self_attention(
             self.encoder,
             self.encoder_layers,
             self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key),
@@ -134,9 +134,9 @@ class EncoderDecoder(TokenModel):
             relative=self.encoder_relative,
             norm=self.encoder_norm,
             key=layers_key,
-            capture=capture_at(ENCODER_SELF, capture),
+            asked=asked_of(ENCODER, capture),
         )
-        return x_BxSxE, lengths, captured
+        return x_BxSxE, lengths, aux
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
@@ -147,7 +147,7 @@ class EncoderDecoder(TokenModel):
             zeros = jnp.zeros((examples, attention.cache_length(length, window), groups, depth), self.dtype)
             return zeros, zeros
 
-        _, found = run_layers(
+        _, outputs = run_layers(
             self.decoder,
             self.config,
             self.decoder_layers,
@@ -157,7 +157,7 @@ class EncoderDecoder(TokenModel):
             ),
             jnp.zeros(()),
         )
-        memories, filled = zip(*each_layer(found), strict=True)
+        memories, filled = zip(*each_layer(outputs), strict=True)
         cache = self.make_cache(
             self.decoder,
             filled,
@@ -179,16 +179,16 @@ class EncoderDecoder(TokenModel):
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The logits behind each row's new token, and the maps of its attention over cache and memory."""
         mask = Mask(key_lengths=cache.examples["lengths"])
-        logits_RxV, cache, (of_self, of_cross) = self.step_rows(
+        logits_RxV, cache, aux = self.step_rows(
             self.decoder,
             cache,
             tokens_R,
             relative=self.decoder_relative,
             norm=self.decoder_norm,
             memories=[Memory(content, mask) for content in cache.examples["memory"]],
-            capture=(capture_at(DECODER_SELF, capture), capture_at(DECODER_CROSS, capture)),
+            asked=asked_of(DECODER, capture),
         )
-        return logits_RxV, cache, Aux(returned({DECODER_SELF: of_self, DECODER_CROSS: of_cross}), {}, state)
+        return logits_RxV, cache, Aux(maps_of(DECODER, aux), {}, state)
 
 
 def build(config: EncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
@@ -200,15 +200,11 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
     # A target position reads one token and predicts the next: as a query it is known by the one that it
     # predicts, as a key by the one that it has read.
     source, target, target_input = Axis("source"), Axis("target"), Axis("target_input")
-    heads = tuple(str(head) for head in range(config.heads))
-    encoder = tuple(str(layer) for layer in range(config.encoder_layers))
-    decoder = tuple(str(layer) for layer in range(config.decoder_layers))
     return Model(
         functional=Functional(lambda builder: EncoderDecoder(config, interface, builder), precision),
         sites=(
-            Site(ENCODER_SELF, source, source, encoder, heads),
-            Site(DECODER_SELF, target, target_input, decoder, heads, causal=True),
-            Site(DECODER_CROSS, target, source, decoder, heads),
+            *sites_of(ENCODER, config, config.encoder_layers, source, source),
+            *sites_of(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
         ),
         max_length=config.max_length,
     )
@@ -218,16 +214,11 @@ def operations(config: EncoderDecoderConfig, batch: Mapping[str, Any], vocabular
     """The matrix products of a batch, every target position scored against the whole vocabulary."""
     rows, source = batch["source"].shape
     target = batch["target"].shape[1]
-    encoder = config.encoder_layers * layer_operations(config, rows, source)
-    of_decoder = layer_operations(config, rows, target) + rows * cross_operations(config, target, source)
-    scores = rows * target * score_operations(config, vocabularies["joint"])
-    return Operations(
-        float(encoder + config.decoder_layers * of_decoder + scores),
-        float(
-            config.encoder_layers * recomputed_operations(config, rows, source)
-            + config.decoder_layers * recomputed_operations(config, rows, target, source)
-        ),
-    )
+    encoder = stack_operations(config, config.encoder_layers, rows, source)
+    decoder = stack_operations(config, config.decoder_layers, rows, target, source)
+    scores = target * score_operations(config, vocabularies["joint"])
+    ends = rows * ((source + target) * embedding_operations(config) + scores)
+    return Operations(float(encoder[0] + decoder[0] + ends), float(encoder[1] + decoder[1]))
 
 
 FAMILY = Family(

@@ -54,8 +54,12 @@ def signature(*inputs: str, output: str) -> Signature:
 TRANSLATION = signature("source", "target", output="target tokens")
 CONTINUATION = signature("tokens", output="next tokens")
 FILLING = signature("tokens", output="hidden tokens")
+# Texts, the first `lengths` of their tokens real; a logit for each of `Interface.vocabularies["classes"]` classes.
+CLASSIFICATION = signature("tokens", "lengths", output="class")
 # Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.
 BITS = signature("vectors", "lengths", output="bits")
+# Of pointers END begins an answer, ends it and pads behind it, and point j has the number j + 1.
+END = 0
 POINTING = signature("points", "lengths", "target", output="pointers")
 
 

@@ -31,11 +31,9 @@ from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentSt
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
-from transformer.models.interface import POINTING, Interface
+from transformer.models.interface import END, POINTING, Interface
 
 SITE = "decoder/pointer"
-# The number that begins and that ends an answer, and pads behind it; point j has the number j + 1.
-END = 0
 COORDINATES = 2
 # The logit of a point that is not there: finite, so that its product with a smoothing of zero is zero.
 NO_POINT = -1e9

@@ -14,13 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.measure import capture_weights
 from transformer.attention.normalisers import SAMPLERS, Normaliser
 from transformer.attention.sites import Axis, Site, Values
-from transformer.layers.attention_cell import (
-    Alignment,
-    AttentionCell,
-    AttentionMemory,
-    Extent,
-    scan_steps,
-)
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionMemory, Extent, scan_steps
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialisation import Initialise
@@ -82,9 +76,7 @@ class RecurrentEncoderDecoder(Module):
 
         attends = config.context.attends
         self.attention = AttentionCell(config.attention(), width, annotations, builder=builder) if attends else None
-        context = config.context_width
-        fed = {Order.PREVIOUS: context, Order.CURRENT: 0, Order.INPUT_FEEDING: width}[config.order]
-        self.decoder = RecurrentStack(config.decoder(), embedding + fed, builder=builder)
+        self.decoder = RecurrentStack(config.decoder(), embedding + config.fed_width, builder=builder)
 
         def first() -> Linear:
             states = (("layers", config.decoder_layers), ("embed", width))
@@ -93,9 +85,9 @@ class RecurrentEncoderDecoder(Module):
         made = config.bridge is Bridge.TANH
         self.first_hidden = first() if made else None
         self.first_memory = first() if made and config.cell is Cell.LSTM else None
+        read, given = config.readout_sizes
         maxout = config.readout is Readout.MAXOUT
-        read, pairs = width + context + (embedding if maxout else 0), 2 if maxout else 1
-        self.readout = Linear((("features", read),), (("embed", pairs * width),), bias=maxout, builder=builder)
+        self.readout = Linear((("features", read),), (("embed", given),), bias=maxout, builder=builder)
         self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
@@ -387,9 +379,10 @@ def _stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
 
 
 def _needed(key: Key[Array, ""] | None, name: str) -> Key[Array, ""]:
-    if key is None:
+    of_name = _stream(key, name)
+    if of_name is None:
         raise TypeError("a model that draws in training needs a key")
-    return jax.random.fold_in(key, _STREAMS.index(name))
+    return of_name
 
 
 def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
@@ -418,16 +411,14 @@ def operations(
     """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
     (rows, source), target = batch["source"].shape, batch["target"].shape[1]
     width, embedding, encoder = config.width, config.embedding, config.encoder()
-    annotations, context, maxout = encoder.output_width, config.context_width, config.readout is Readout.MAXOUT
+    annotations, (read, given) = encoder.output_width, config.readout_sizes
     count = source * encoder.operations(embedding)
     if config.context.attends:
         count += config.attention().operations(width, annotations, queries=target, keys=source)
-    fed = {Order.PREVIOUS: context, Order.CURRENT: 0, Order.INPUT_FEEDING: width}[config.order]
     if config.bridge is Bridge.TANH:
         count += 2 * annotations * config.decoder_layers * width * (2 if config.cell is Cell.LSTM else 1)
-    count += target * config.decoder().operations(embedding + fed)
-    read, pairs = width + context + (embedding if maxout else 0), 2 if maxout else 1
-    count += target * 2 * width * (read * pairs + rows_for(vocabularies["joint"], config.embedding_rows))
+    count += target * config.decoder().operations(embedding + config.fed_width)
+    count += target * 2 * (read * given + width * rows_for(vocabularies["joint"], config.embedding_rows))
     return Operations(float(rows * count))
 
 

@@ -170,6 +170,25 @@ class RecurrentEncoderDecoderConfig:
             return self.attention().context_width(self.width, annotations)
         return 0 if self.context is Context.NONE else annotations
 
+    @property
+    def fed_width(self) -> int:
+        """The features that the decoder's first layer reads beside the word."""
+        match self.order:
+            case Order.PREVIOUS:
+                return self.context_width
+            case Order.CURRENT:
+                return 0
+            case Order.INPUT_FEEDING:
+                return self.width
+
+    @property
+    def readout_sizes(self) -> tuple[int, int]:
+        """Features that the readout's matrix reads, and those that it gives: maxout reads the word and gives pairs."""
+        both = self.width + self.context_width
+        if self.readout is Readout.MAXOUT:
+            return both + self.embedding, 2 * self.width
+        return both, self.width
+
     def attention(self) -> AttentionCellConfig:
         """The decoder's attention: local-p with its Gaussian window."""
         bahdanau = self.initialisation is Initialisation.BAHDANAU

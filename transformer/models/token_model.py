@@ -1,5 +1,6 @@
 """What every family over tokens is built from: stacks of blocks between two ends, and running one over a sequence."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.beams import repeat_rows
-from transformer.layers.block import Block, Layer, Memory, by_layer, run_layers, step_layers, windowed
+from transformer.layers.block import Block, Group, Layer, Memory, run_layers, step_layers, windowed
+from transformer.layers.block_aux import BlockAux, BlockCapture, by_layer, of_all
 from transformer.layers.ends import TokenEnds
 from transformer.layers.initialisation import DeepNorm
 from transformer.layers.module import Builder, Module, unstacked
@@ -48,7 +50,14 @@ class TokenModel(TokenEnds):
         """`count` blocks of the config's arrangement as one stacked module."""
         config = self.config
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
-        return builder.stack(lambda builder: Block(config, cross=cross, alpha=alpha, builder=builder), count)
+
+        def block(experts: bool, builder: Builder) -> Block:
+            return Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
+
+        group = config.experts.group
+        if group == 1:
+            return builder.stack(functools.partial(block, bool(config.experts.count)), count)
+        return builder.stack(lambda builder: Group(block, group, builder), count // group)
 
     def make_table(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
         """The relative positions that all layers of a stack share, where their scheme has such."""
@@ -70,22 +79,19 @@ class TokenModel(TokenEnds):
         relative: SharedPositions | None,
         norm: FinalNorm,
         key: OptionalKey,
-        capture: Capture | None,
-    ) -> tuple[Float[Array, "B T E"], Captured | None]:
-        """A stack without a memory over whole sequences and its final norm, and the maps asked for at its site."""
+        asked: BlockCapture,
+    ) -> tuple[Float[Array, "B T E"], BlockAux]:
+        """A stack without a memory over whole sequences and its final norm, and what its layers returned beside."""
         table = None if relative is None else relative()
-        x_BxTxE, found = run_layers(
+        x_BxTxE, outputs = run_layers(
             stacked,
             self.config,
             count,
-            lambda block, x, layer, _: block(
-                x, layer, mask=windowed(mask, layer.window), table=table, capture=(capture, None)
-            ),
+            lambda block, x, layer, _: block(x, layer, mask=windowed(mask, layer.window), table=table, asked=asked),
             x_BxTxE,
             key=key,
         )
-        captured, _ = by_layer(found)
-        return (x_BxTxE if norm is None else norm(x_BxTxE)), captured
+        return (x_BxTxE if norm is None else norm(x_BxTxE)), by_layer(outputs)
 
     def make_cache(
         self,
@@ -104,7 +110,10 @@ class TokenModel(TokenEnds):
         rows = {"position": position_R, "ancestors": ancestors_RxT}
         # What rows share is never re-ordered; a ring of each row's own is.
         shared, own = (rings, ()) if sharing(beams) > 1 else ((), rings)
-        weights = {"layers": unstacked(stacked, len(filled)), "scoring": self.scoring(self.dtype)}
+        weights = {
+            "layers": unstacked(stacked, len(filled) // self.config.experts.group),
+            "scoring": self.scoring(self.dtype),
+        }
         return Cache((), {**rows, "rings": own}, {**examples, "rings": shared}, weights)
 
     def step_rows(
@@ -116,11 +125,11 @@ class TokenModel(TokenEnds):
         relative: SharedPositions | None,
         norm: FinalNorm,
         memories: Sequence[Memory | None],
-        capture: tuple[Capture | None, Capture | None],
-    ) -> tuple[Float[Array, "R V"], Cache, tuple[Captured | None, Captured | None]]:
-        """One new position of every row: its logits, the grown cache, and the maps of both attentions.
+        asked: BlockCapture,
+    ) -> tuple[Float[Array, "R V"], Cache, BlockAux]:
+        """One new position of every row: its logits, the grown cache, and what its layers returned beside.
 
-        `memories` are what each layer reads beside its rings, and `capture` what is asked of self- and cross-attention.
+        `memories` are what each layer reads beside its rings.
 
         Errors: ValueError for maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
         """
@@ -141,15 +150,16 @@ class TokenModel(TokenEnds):
                 ancestors_RxT=ancestors_RxT,
                 table=table,
                 memory=memory,
-                capture=capture,
+                asked=asked,
             )
             return output, tuple(rest)
 
         x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
         given = list(zip(rings, memories, strict=True))
         x_RxE, outputs = step_layers(stacked, self.config, cache.weights["layers"], of_layer, x_RxE, given)
-        grown, captured = zip(*outputs, strict=True)
-        widths = {of_self.weights.shape[-1] for of_self, _ in captured if of_self and of_self.weights is not None}
+        grown, aux = zip(*outputs, strict=True)
+        of_self = [each.attention for each in aux if each.attention is not None]
+        widths = {captured.weights.shape[-1] for captured in of_self if captured.weights is not None}
         if len(widths) > 1:
             raise ValueError(
                 f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
@@ -161,12 +171,7 @@ class TokenModel(TokenEnds):
             cache = cache._replace(rows=rows, examples={**cache.examples, "rings": grown})
         else:
             cache = cache._replace(rows={**rows, "rings": grown})
-        return logits_RxV, cache, jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)
-
-
-def returned(captured: Mapping[str, Captured | None]) -> dict[str, Captured]:
-    """The maps of the sites that were asked for."""
-    return {site: of_site for site, of_site in captured.items() if of_site is not None}
+        return logits_RxV, cache, of_all(aux, lambda *leaves: jnp.stack(leaves))
 
 
 def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:

@@ -28,8 +28,13 @@ from transformer.training.experiment import Experiment, resolve
 from transformer.training.schema import with_overrides
 from transformer.training.state import by_path, key_for
 
-# Where a family keeps its first feed-forward matrices, [layer, width, hidden]; of two stacks the decoder's is measured.
-_FIRST_MATRICES = ("decoder/feed_forward/expand/kernel", "layers/feed_forward/expand/kernel")
+# Where a family keeps its first feed-forward matrices, [layer, width, hidden], or [layer, expert, width, hidden] of
+# experts; of two stacks the decoder's is measured.
+_FIRST_MATRICES = tuple(
+    f"{stack}/{network}/expand/kernel"
+    for stack in ("decoder", "layers")
+    for network in ("feed_forward", "experts/networks")
+)
 HOW = (
     "The Euclidean norm of the gradient of the training loss on the first training batch, with respect to the first "
     "matrix of each block's feed-forward network (of an encoder-decoder: the decoder's blocks), before any update; "
@@ -123,7 +128,10 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
     path = next((path for path in _FIRST_MATRICES if path in paths), None)
     if path is None:
         family = models.name_of(experiments[0].model)
-        raise UserError(f"config.model.family={family} has no feed-forward blocks whose gradients could be measured")
+        raise UserError(
+            f"config.model.family={family} has no feed-forward blocks, alike in all its layers, whose gradients could "
+            "be measured"
+        )
     # What runs a few times is not worth the optimisations of a compiler, which take longer than they save.
     cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     program = jax.jit(functools.partial(_norms, model, task, path), compiler_options=cheap)
@@ -137,14 +145,14 @@ def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float
     prepared, extra = task.prepare(view, batch, key_for(key, 0, "prepare"))
     totals = task.totals(prepared)
 
-    def loss(matrices_LxExF: Array) -> Array:
-        params = with_average(variables.params, {path: matrices_LxExF})
+    def loss(matrices: Array) -> Array:
+        params = with_average(variables.params, {path: matrices})
         inner = view._replace(variables=Variables(params, variables.state), extra=extra)
         losses = [o.loss(inner, prepared, totals, key_for(key, 0, o.name))[0] for o in task.objectives]
         return jnp.sum(jnp.stack(losses))
 
-    gradient_LxExF = jax.grad(loss)(by_path(variables.params)[path])
-    return jnp.sqrt(jnp.sum(jnp.square(gradient_LxExF), axis=(1, 2)))
+    gradient = jax.grad(loss)(by_path(variables.params)[path])
+    return jnp.sqrt(jnp.sum(jnp.square(gradient), axis=tuple(range(1, gradient.ndim))))
 
 
 def _number(value: float) -> float | None:

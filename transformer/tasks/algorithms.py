@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from transformer.attention import Capture, Captured, Site
+from transformer.attention import Site
 from transformer.config import UserError
 from transformer.data.algorithms import Algorithm, Copy, Problem, Sequences, algorithm, word
 from transformer.data.drawn import Drawn
 from transformer.models.interface import BITS, Input, Interface, Modality
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.labels import Labels
-from transformer.tasks.plain import PlainTask
+from transformer.tasks.plain import PlainTask, look_over
 
 # Of seeds that no run trains on.
 SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
@@ -182,16 +182,12 @@ class Algorithms(PlainTask):
         parts = [batch_of(one, steps) for one in given]
         batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         inputs = {name: jnp.asarray(batch[name]) for name in BITS.inputs}
-
-        def look(capture: Capture) -> Mapping[str, Captured]:
-            return view.model.apply(view.variables, inputs, train=False, capture=capture)[1].maps
-
         logits_BxTxO = np.asarray(view.model.apply(view.variables, inputs, train=False)[0])
         lines = [
             " ".join(word(bits) for bits in (logits > 0)[asked])
             for logits, asked in zip(logits_BxTxO, batch["asked"], strict=True)
         ]
-        return Answers(lines, described(given), look)
+        return Answers(lines, described(given), look_over(view, inputs))
 
 
 def batch_of(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:

@@ -1,6 +1,8 @@
 """The decoding options that all tasks share."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
@@ -11,6 +13,9 @@ from transformer.decode.greedy import Greedy
 from transformer.decode.sampling import Sampling
 from transformer.decode.stops import stop_table
 
+# The options that ask for sampling.
+_SAMPLING = ("temperature", "top_k", "top_p")
+
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
@@ -18,12 +23,13 @@ class Decoding:
 
     `samples` are drawn from each prompt, by the key of `seed`. `length` is the greatest number of new tokens.
 
-    Errors: UserError for beams together with sampling, and for values out of range.
+    Errors: UserError for beams together with sampling, a coverage penalty without beams, and values out of range.
     """
 
     length: int = 64
     beams: int = 1
     length_penalty: float = 0.6
+    coverage_penalty: float = 0.0
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -39,8 +45,21 @@ class Decoding:
         given = self._sampled()
         if given and self.beams > 1:
             raise UserError(f"beams={self.beams} searches and {given[0]} samples: give one of them")
+        check_coverage(self.coverage_penalty, self.beams)
         if self.samples > 1 and not given:
             raise UserError(f"samples={self.samples} needs sampling: give temperature, top_k or top_p as well")
+
+    @classmethod
+    def asked(cls, given: Mapping[str, Any], **own: Any) -> "Decoding":
+        """What a request gives over a task's own settings; sampling replaces the task's own beam search.
+
+        Errors: as the class.
+        """
+        if any(name in given for name in _SAMPLING):
+            own["beams"] = 1
+        if (own | dict(given)).get("beams", 1) == 1:
+            own.pop("coverage_penalty", None)
+        return cls(**own | dict(given))
 
     @property
     def chooser(self) -> Chooser:
@@ -68,4 +87,14 @@ class Decoding:
 
     def _sampled(self) -> list[str]:
         """The given options that ask for sampling."""
-        return [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
+        return [name for name in _SAMPLING if getattr(self, name) is not None]
+
+
+def check_coverage(coverage_penalty: float, beams: int) -> None:
+    """Errors: UserError for a coverage penalty below 0, or one that no beam search reads."""
+    if not coverage_penalty >= 0:
+        raise UserError(f"coverage_penalty={coverage_penalty} must be at least 0")
+    if coverage_penalty and beams == 1:
+        raise UserError(
+            f"coverage_penalty={coverage_penalty} ranks the hypotheses of a beam search: say beams=4 or more"
+        )

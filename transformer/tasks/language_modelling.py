@@ -16,6 +16,7 @@ from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.windows import Windows, join
 from transformer.models.interface import CONTINUATION
+from transformer.tasks.balance import importance_sums, importance_variations, with_gates
 from transformer.tasks.continuation import continue_texts, encode_prompts, roll_out
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.decoding import Decoding
@@ -124,8 +125,9 @@ class LanguageModelling(TextTask):
             Batching.PACKED: f"documents of their own, cut to {self.config.context}",
         }[self.config.batching]
 
-        def finish(sums: Mapping[str, float], rows: object) -> Report:
-            return Report(per_token_and_byte(sums), note=f"{int(sums['tokens'])} tokens in {fed}")
+        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+            scalars = per_token_and_byte(sums) | importance_variations(sums)
+            return Report(scalars, note=f"{int(sums['tokens'])} tokens in {fed}")
 
         return Evaluation(
             name="loss",
@@ -138,11 +140,11 @@ class LanguageModelling(TextTask):
         )
 
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        _, aux = self._loss(view, batch, {"tokens": jnp.float32(1)}, key)
+        _, aux = self._loss(with_gates(view), batch, {"tokens": jnp.float32(1)}, key)
         bytes_BxT = jnp.take(jnp.asarray(self._bytes_V), jnp.asarray(batch["labels"]))
         counted = jnp.sum(jnp.where(_counts(batch), bytes_BxT, 0)).astype(jnp.float32)
         sums = {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"]}
-        return {**sums, **self.totals(batch), "bytes": counted}, None
+        return {**sums, **self.totals(batch), **importance_sums(aux.maps, _counts(batch)), "bytes": counted}, None
 
     def _continuations(self, prompts: Batch) -> Evaluation:
         """The prompts with what the model makes of them, by greedy decoding."""
@@ -166,10 +168,12 @@ class LanguageModelling(TextTask):
         """
         if request.language is not None:
             raise UserError(f"--language={request.language} is for runs that translate")
+        if request.decoding.get("coverage_penalty"):
+            raise UserError(f"--coverage_penalty={request.decoding['coverage_penalty']} is for runs that translate")
         max_length, tokenizer = max_length_of(view), self.tokenizer
         prompts = encode_prompts(tokenizer, request.texts)
         room = max(max_length - int(prompts["lengths"].max()), 1)
-        decoding = Decoding(**{"length": min(Decoding.length, room), **request.decoding})
+        decoding = Decoding.asked(request.decoding, length=min(Decoding.length, room))
         said = continue_texts(view, tokenizer, request.texts, decoding, max_length)
         lines = [text + more for text, several in zip(request.texts, said, strict=True) for more in several]
         best = [text + several[0] for text, several in zip(request.texts, said, strict=True)]

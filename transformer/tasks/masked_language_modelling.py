@@ -17,6 +17,7 @@ from transformer.models.interface import FILLING
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.filling import fill_in
 from transformer.tasks.masking import mask_tokens, words_of_row
+from transformer.tasks.plain import refuse_decoding
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents
 from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, reading, real_places
@@ -85,11 +86,7 @@ class MaskedLanguageModelling(TextTask):
 
         Errors: UserError for a language, for a way of decoding, and for texts that hide nothing or are too long.
         """
-        if request.language is not None:
-            raise UserError(f"--language={request.language} is for runs that translate")
-        if request.decoding:
-            name = next(iter(request.decoding))
-            raise UserError(f"--{name} is for runs that generate; this one fills in hidden tokens")
+        refuse_decoding(request, "fills in hidden tokens")
         rows = fill_in(view, self.tokenizer, request.texts, max_length_of(view))
         lines = [self.tokenizer.decode(row) for row in rows]
         shown = [row[:MAPPED_TOKENS] for row in rows]

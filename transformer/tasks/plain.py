@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.models.contract import Aux
-from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, Look, Report, Request, View
 
 
 class PlainTask:
@@ -45,3 +45,32 @@ class PlainTask:
 def means(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> Report:
     """The report of sums over a split, each divided by the one named `by`."""
     return Report({name: value / max(sums[by], 1) for name, value in sums.items() if name != by})
+
+
+def look_over(view: View, inputs: Batch, *, method: str = "forward") -> Look:
+    """A pass of the model over inputs, for their maps."""
+    return lambda capture: view.model.apply(view.variables, inputs, method=method, train=False, capture=capture)[1].maps
+
+
+def refuse_decoding(request: Request, does: str) -> None:
+    """Refuse a language and ways of decoding, for a task that generates nothing but `does` something else.
+
+    Errors: UserError.
+    """
+    if request.language is not None:
+        raise UserError(f"--language={request.language} is for runs that translate")
+    if request.decoding:
+        name = next(iter(request.decoding))
+        raise UserError(f"--{name} is for runs that generate; this one {does}")
+
+
+def check_rows(rows: int, rows_multiple: int) -> None:
+    """Refuse `config.task.rows` that a mesh and a config cannot cut into equal parts.
+
+    Errors: UserError.
+    """
+    if rows % rows_multiple:
+        raise UserError(
+            f"config.task.rows={rows} cannot be cut into {rows_multiple} equal parts (those of the batch on the mesh x "
+            f"config.accumulate): give a multiple of {rows_multiple}, or another config.sharding"
+        )

@@ -1,6 +1,7 @@
 """Problems of points in the plane: convex hulls, Delaunay triangulations, tours, to be answered by pointing at them."""
 
 import dataclasses
+import enum
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,15 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site, between
 from transformer.config import UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import Drawn
-from transformer.data.planar import MOST_OF_A_TOUR, draw_points, hull, tours, triangulation
-from transformer.models.interface import POINTING, Input, Interface, Modality
+from transformer.data.planar import MOST_OF_A_TOUR, draw_points, hull, left_to_right, tours, triangulation
+from transformer.models.interface import END, POINTING, Input, Interface, Modality
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -32,12 +32,32 @@ from transformer.tasks.contract import (
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, means
-from transformer.tasks.planar_decoding import END, Answer, Problem, indices_of, point_out
+from transformer.tasks.plain import PlainTask, check_rows, look_over, means
+from transformer.tasks.planar_decoding import Answer, Problem, indices_of, point_out
 from transformer.tasks.planar_metrics import measure
 
 # Training draws its batches by (seed, step): by these seeds no run trains.
 VALIDATION, TEST = 2**40, 2**41
+
+
+class PointOrder(enum.Enum):
+    """In which order a model reads the points, and so what their indices are.
+
+    drawn: at random, as the points were drawn or given (Vinyals et al. 2015, Pointer networks).
+    left_to_right: by rising x. A set has no order of its own, and the one in which it is read decides what a model
+    learns of it (Vinyals et al. 2016, Order matters, section 5).
+    """
+
+    DRAWN = "drawn"
+    LEFT_TO_RIGHT = "left_to_right"
+
+    def of(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B N"]:
+        """The places at which each row's points stand among those that were drawn."""
+        match self:
+            case PointOrder.DRAWN:
+                return np.broadcast_to(np.arange(points_BxNx2.shape[1]), points_BxNx2.shape[:2])
+            case PointOrder.LEFT_TO_RIGHT:
+                return left_to_right(points_BxNx2, lengths_B)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +73,7 @@ class PlanarConfig:
     problem: Problem = Problem.HULL
     fewest: int = 5
     most: int = 10
+    order: PointOrder = PointOrder.DRAWN
     rows: int = 128
     tested: tuple[int, ...] = (5, 10)
     examples: int = 1000
@@ -81,11 +102,7 @@ class Planar(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: PlanarConfig, rows_multiple: int = 1):
-        if config.rows % rows_multiple:
-            raise UserError(
-                f"config.task.rows={config.rows} cannot be cut into {rows_multiple} equal parts (those of the batch on "
-                f"the mesh x config.accumulate): give a multiple of {rows_multiple}, or another config.sharding"
-            )
+        check_rows(config.rows, rows_multiple)
         self.config, rows = config, config.rows
         inputs = {
             "points": Input((rows, config.most, 2), jnp.float32, Modality.POINTS),
@@ -108,12 +125,16 @@ class Planar(PlainTask):
         config = self.config
         points_BxNx2 = draw_points(random, config.rows, config.most)
         lengths_B = random.integers(config.fewest, config.most + 1, config.rows)
-        return batch_of(config.problem, points_BxNx2, lengths_B)
+        return self._read(points_BxNx2, lengths_B)
 
     def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Examples of one number of points."""
-        points_BxNx2 = draw_points(np.random.default_rng(seed), rows, count)
-        return batch_of(self.config.problem, points_BxNx2, np.full(rows, count))
+        return self._read(draw_points(np.random.default_rng(seed), rows, count), np.full(rows, count))
+
+    def _read(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray) -> dict[str, np.ndarray]:
+        """The points in the order in which the model reads them, and their answers."""
+        places_BxN = self.config.order.of(points_BxNx2, lengths_B)
+        return batch_of(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of steps of all answers, their ends included, by which every sum is divided."""
@@ -175,41 +196,43 @@ class Planar(PlainTask):
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The points and answers of the probe, and where each step should point."""
-        return describe(self.probed, sites)
+        points_BxNx2 = self.probed["points"]
+        return describe(self.probed, sites, PointOrder.DRAWN.of(points_BxNx2, self.probed["lengths"]))
 
     def answer(self, view: View, request: Request) -> Answers:
         """The indices of the points that each text names, from 0, in the order of the answer; triangles with commas.
 
         Decoding keeps to the problem's rules.
 
-        Errors: UserError for a language, samples or stop strings, and for texts that are no points of the unit square.
+        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for texts that are no points
+        of the unit square.
         """
-        config, own = self.config, dict(request.decoding)
-        if request.language is not None or "stops" in own or own.get("samples", 1) > 1:
-            raise UserError("this run points at points: leave out --language, --samples and --stop")
+        config, given = self.config, request.decoding
+        unfit = "stops" in given or given.get("samples", 1) > 1 or given.get("coverage_penalty")
+        if request.language is not None or unfit:
+            raise UserError("this run points at points: leave out --language, --samples, --stop and --coverage_penalty")
         examples = [read_points(text) for text in request.texts]
         lengths_B = np.array([len(points_Nx2) for points_Nx2 in examples])
         longest = int(lengths_B.max())
         points_BxNx2 = np.zeros((len(examples), longest, 2), np.float32)
         for row, points_Nx2 in enumerate(examples):
             points_BxNx2[row, : len(points_Nx2)] = points_Nx2
+        places_BxN = config.order.of(points_BxNx2, lengths_B)
+        points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
         batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
-        if any(name in own for name in ("temperature", "top_k", "top_p")):
-            own["beams"] = 1  # sampling replaces the task's beam search
-        chosen = {"length": config.problem.steps(longest), "beams": config.beams, "length_penalty": 0.0} | own
+        steps = config.problem.steps(longest)
+        decoding = Decoding.asked(given, length=steps, beams=config.beams, length_penalty=0.0)
 
         @jax.jit
         def run(variables: Any, batch: Batch) -> Array:
             seen = view._replace(variables=variables)
-            return point_out(seen, batch, config.problem, Decoding(**chosen), constrained=True).tokens[:, 0]
+            return point_out(seen, batch, config.problem, decoding, constrained=True).tokens[:, 0]
 
         answers = [indices_of(row)[0] for row in np.asarray(run(view.variables, batch))]
-        said = batch | sequences(answers, config.problem.steps(longest))
-
-        def look(capture: Capture) -> Mapping[str, Captured]:
-            return view.model.apply(view.variables, said, train=False, capture=capture)[1].maps
-
-        return Answers([line_of(config.problem, one) for one in answers], describe(said, view.model.sites), look)
+        said = batch | sequences(answers, steps)
+        named = [tuple(row[list(one)].tolist()) for row, one in zip(places_BxN, answers, strict=True)]
+        lines = [line_of(config.problem, one) for one in named]
+        return Answers(lines, describe(said, view.model.sites, places_BxN), look_over(view, said))
 
 
 def batch_of(
@@ -276,13 +299,15 @@ def line_of(problem: Problem, answer: Answer) -> str:
     return " ".join(",".join(map(str, answer[place : place + size])) for place in range(0, len(answer), size))
 
 
-def describe(batch: Batch, sites: Sequence[Site]) -> Labels:
-    """The points by index and coordinates, the steps by the index that they name, and where each of them points."""
+def describe(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> Labels:
+    """The points by name and coordinates, the steps by the name of the point, and where each of them points."""
     points, steps, links = [], [], []
-    for points_Nx2, length, row in zip(batch["points"], batch["lengths"], batch["target"], strict=True):
+    rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
+    for points_Nx2, length, row, names in rows:
         answer, _ = indices_of([*row[1:], END])
-        points.append(("end", *(f"{place} ({x:.2f}, {y:.2f})" for place, (x, y) in enumerate(points_Nx2[:length]))))
-        steps.append((*map(str, answer), "end"))
+        real = zip(names[:length], points_Nx2[:length], strict=True)
+        points.append(("end", *(f"{name} ({x:.2f}, {y:.2f})" for name, (x, y) in real)))
+        steps.append((*(str(names[index]) for index in answer), "end"))
         keys = [*(index + 1 for index in answer), END]
         links.append(tuple(Link(step, key, True) for step, key in enumerate(keys)))
     titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))

@@ -14,11 +14,10 @@ from jaxtyping import Array, Bool, Int
 from transformer.decode.constraints import Constraints
 from transformer.decode.generate import Rollout, Tokens, generate
 from transformer.decode.rules import Once, Rule
+from transformer.models.interface import END
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.decoding import Decoding
 
-# The number of the end in an answer, and of the padding behind it; point j has the number j + 1.
-END = 0
 Answer = tuple[int, ...]
 
 

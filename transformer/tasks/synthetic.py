@@ -29,17 +29,22 @@ def made_up_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
     return Tokenizer(backend, **{role: backend.token_to_id(token_of(role)) for role in roles})
 
 
+def made_up_tokenizer_of(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
+    """Stands in for `open_tokenizer`: an untrained tokenizer of about the size that this kind will have."""
+    match kind:
+        case TokenizerKind.BYTES:
+            return byte_tokenizer(roles)
+        case TokenizerKind.CHARACTERS:
+            return made_up_tokenizer(CHARACTERS, roles)
+        case TokenizerKind.BPE | TokenizerKind.GIVEN:
+            return made_up_tokenizer(vocabulary, roles)
+
+
 def made_up_documents(config: TextConfig, roles: tuple[str, ...]) -> tuple[Tokenizer, dict[str, Documents]]:
     """Stands in for `load_documents`: the vocabulary that the config gives, and two made-up documents a split."""
     # The real text may have several documents, which need an end token.
     roles = (*roles, "end")
-    match config.tokenizer:
-        case TokenizerKind.BYTES:
-            tokenizer = byte_tokenizer(roles)
-        case TokenizerKind.CHARACTERS:
-            tokenizer = made_up_tokenizer(CHARACTERS, roles)
-        case TokenizerKind.BPE | TokenizerKind.GIVEN:
-            tokenizer = made_up_tokenizer(config.vocabulary, roles)
+    tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, roles)
     document = np.arange(config.context + 1, dtype=np.int32) % (tokenizer.vocabulary - len(roles))
     return tokenizer, {name: [document, document] for name in ("train", *config.evaluated)}
 

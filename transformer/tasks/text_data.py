@@ -88,20 +88,33 @@ def load_documents(
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
     text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir)
     splits = {name: text.split(name) for name in ("train", *config.evaluated)}
-    if saved_in(directory):
-        tokenizer = load_tokenizer(directory)
-    else:
-        tokenizer = _train(config, splits, (*roles, "end") if len(splits["train"]) > 1 else roles)
-        tokenizer.save(directory)
+    roles = (*roles, "end") if len(splits["train"]) > 1 else roles
+    tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, splits, roles)
     return tokenizer, {
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
     }
 
 
-def _train(config: TextConfig, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]) -> AnyTokenizer:
-    match config.tokenizer:
+def open_tokenizer(
+    directory: Path, kind: TokenizerKind, vocabulary: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
+) -> AnyTokenizer:
+    """The run's tokenizer, or a newly trained one, with special tokens for `roles`, which the directory then keeps.
+
+    Errors: UserError for a tokenizer that was not given.
+    """
+    if saved_in(directory):
+        return load_tokenizer(directory)
+    tokenizer = _train(kind, vocabulary, splits, roles)
+    tokenizer.save(directory)
+    return tokenizer
+
+
+def _train(
+    kind: TokenizerKind, vocabulary: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
+) -> AnyTokenizer:
+    match kind:
         case TokenizerKind.BPE:
-            return train_byte_bpe(iter(splits["train"]), config.vocabulary, roles)
+            return train_byte_bpe(iter(splits["train"]), vocabulary, roles)
         case TokenizerKind.CHARACTERS:
             # The characters of the held-out splits belong to the alphabet as well.
             return characters((text for texts in splits.values() for text in texts), roles)

@@ -10,16 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
-from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.models.contract import Aux
 from transformer.models.interface import Input, Interface, Signature
 from transformer.tasks.contract import Batch, Look, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
-from transformer.tasks.plain import PlainTask
+from transformer.tasks.plain import PlainTask, check_rows, look_over
 from transformer.tasks.text_data import Documents, TextConfig, describe, padded, repeats, stretches
 
 # The possible inputs of a model; every batch has some of them.
@@ -49,11 +48,7 @@ class TextTask(PlainTask):
         repeated: int = 0,
     ):
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
-        if config.rows % rows_multiple:
-            raise UserError(
-                f"config.task.rows={config.rows} cannot be cut into {rows_multiple} equal parts (those of the batch on "
-                f"the mesh x config.accumulate): give a multiple of {rows_multiple}, or another config.sharding"
-            )
+        check_rows(config.rows, rows_multiple)
         self.interface = Interface(
             inputs={name: Input((config.rows, config.context)) for name in asks.inputs},
             vocabularies={"tokens": tokenizer.vocabulary},
@@ -121,9 +116,4 @@ def max_length_of(view: View) -> int:
 
 def reading(view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Look:
     """A pass of the model over texts, for their maps."""
-    inputs = padded(rows, tokenizer)
-
-    def look(capture: Capture) -> Mapping[str, Captured]:
-        return view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)[1].maps
-
-    return look
+    return look_over(view, padded(rows, tokenizer), method="hidden")

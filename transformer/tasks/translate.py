@@ -5,18 +5,22 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
+from transformer.attention.sites import between
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import TokenBatches
 from transformer.data.datasets.translation import Pair
+from transformer.decode.coverage import Coverage
 from transformer.decode.generate import Rollout, Tokens, generate
 from transformer.decode.stops import cut
 from transformer.models.contract import Variables
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Look, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.translation_data import encode, special_tokens
+from transformer.tasks.plain import look_over
+from transformer.tasks.translation_data import ALIGNED, encode, special_tokens
 
 
 def translate(
@@ -69,6 +73,7 @@ def translate(
             tokens=Tokens(*special_tokens(tokenizer)),
             key=jax.random.key(decoding.seed),
             constraints=constraints,
+            coverage=coverage_over(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
         )
 
     rollout = run(view.variables, source_only)
@@ -79,10 +84,26 @@ def translate(
     ]
 
 
+def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float) -> Coverage | None:
+    """What the attention of target over source is to cover; None without a weight.
+
+    Errors: UserError for a model without such an attention.
+    """
+    if not weight:
+        return None
+    sites = tuple(site.name for site in between(view.model.sites, *ALIGNED))
+    if not sites:
+        raise UserError(
+            f"coverage_penalty={weight} reads the attention of target over source, which this model has not: leave it "
+            "out, or say 0"
+        )
+    return Coverage(weight, sites, source_BxS != special_tokens(tokenizer).pad)
+
+
 def reading(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Look:
     """A pass of the model over the pairs, for their maps."""
     encoded = encode(tokenizer, pairs)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-    return lambda capture: view.model.apply(view.variables, inputs, train=False, capture=capture)[1].maps
+    return look_over(view, inputs)

@@ -11,9 +11,23 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
+from transformer.decode.generate import Tokens, generate
+from transformer.decode.sampling import Sampling
 from transformer.models.interface import TRANSLATION, Input, Interface
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, PyTree, Request, View
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    PyTree,
+    Report,
+    Request,
+    View,
+)
 from transformer.tasks.decoding import Decoding
+from transformer.tasks.expected_reward import Expectation, different, expected_reward, gleu
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.plain import PlainTask, means
@@ -41,7 +55,7 @@ class Translation(PlainTask):
     ):
         self.config, self.tokenizer = config, tokenizer
         special = special_tokens(tokenizer)
-        self._pad = special.pad
+        self._special, self._pad = special, special.pad
         self._train, self._rows_multiple = splits["train"], rows_multiple
         longest = max(config.lengths)
         side = Input((max(config.tokens_per_batch // longest, 1), longest))
@@ -84,7 +98,15 @@ class Translation(PlainTask):
         )
         linked = any(pair.links is not None for pair in test.pairs)
         aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
-        return (*losses, *translations, *aligned)
+        rewarded = Evaluation(
+            name="reward",
+            split=config.validation,
+            batches=evaluation_batches(config, few.encoded),
+            step=self._reward_sums,
+            finish=_mean_reward,
+            parameters=config.evaluated_parameters,
+        )
+        return (*losses, *translations, *aligned, *([] if config.expectation is Expectation.NONE else [rewarded]))
 
     def source(self, seed: int) -> Source:
         return TokenBatches(
@@ -96,12 +118,57 @@ class Translation(PlainTask):
         )
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
-        """What a word is usually worth, of a model whose attention draws; nothing of others."""
-        return initial_baseline() if draws(view.model) else super().init_extra(view, key)
+        """What a word is usually worth, of a model whose attention draws; nothing of others.
+
+        Errors: UserError for an expected reward of such a model.
+        """
+        if not draws(view.model):
+            return super().init_extra(view, key)
+        if self.config.expectation is not Expectation.NONE:
+            raise UserError(
+                f"config.task.expectation={self.config.expectation.value} draws translations, and this model's "
+                "attention draws as well: say config.task.expectation=none or config.model.normaliser=softmax"
+            )
+        return initial_baseline()
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
+        """With an expected reward: the model's own translations `drawn`, their `rewards`, and which of them count.
+
+        Of the minimum risk the reference is one of them.
+        """
+        if self.config.expectation is Expectation.NONE:
+            return batch, view.extra
+        labels_BxT = jnp.asarray(batch["labels"])
+        rollout = generate(
+            view.model,
+            view.variables,
+            {"source": jnp.asarray(batch["source"])},
+            chooser=Sampling(beams=self.config.draws),
+            length=labels_BxT.shape[1],
+            tokens=Tokens(*self._special),
+            key=key,
+        )
+        drawn_BxNxT = rollout.tokens
+        if self.config.expectation is Expectation.MINIMUM_RISK:
+            drawn_BxNxT = jnp.concatenate([labels_BxT[:, None], drawn_BxNxT], axis=1)
+        reference_BxNxT = jnp.broadcast_to(labels_BxT[:, None], drawn_BxNxT.shape)
+        rewards_BxN = gleu(drawn_BxNxT, self._words(drawn_BxNxT), reference_BxNxT, self._words(reference_BxNxT))
+        real_Bx1 = jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
+        all_different = self.config.expectation is Expectation.MINIMUM_RISK
+        counted_BxN = different(drawn_BxNxT) if all_different else jnp.ones(rewards_BxN.shape, bool)
+        added = {"drawn": drawn_BxNxT, "rewards": rewards_BxN, "counted": counted_BxN & real_Bx1}
+        return {**batch, **added}, view.extra
+
+    def _words(self, tokens: Array) -> Array:
+        """Which tokens are part of a sentence, and not its end or padding."""
+        return (tokens != self._pad) & (tokens != self._special.end)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of real target tokens, by which every sum of losses is divided."""
-        return {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
+        """The number of real target tokens, by which every sum of losses is divided, and of drawn translations."""
+        totals = {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
+        if "drawn" in batch:
+            totals["drawn"] = jnp.sum(self._own(batch)).astype(jnp.float32)
+        return totals
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of the probe sentences; the target axis shows the predicted tokens."""
@@ -116,14 +183,13 @@ class Translation(PlainTask):
             samples = request.decoding["samples"]
             raise UserError(f"--samples={samples} is for runs that continue texts: a translation is one")
         max_length = view.model.max_length
-        own = {
-            "length": max(self.config.lengths) if max_length is None else max_length,
-            "beams": self.config.beams,
-            "length_penalty": self.config.length_penalty,
-        }
-        if any(name in request.decoding for name in ("temperature", "top_k", "top_p")):
-            own["beams"] = 1  # sampling replaces the task's beam search
-        decoding = Decoding(**own | dict(request.decoding))
+        decoding = Decoding.asked(
+            request.decoding,
+            length=max(self.config.lengths) if max_length is None else max_length,
+            beams=self.config.beams,
+            length_penalty=self.config.length_penalty,
+            coverage_penalty=self.config.coverage_penalty,
+        )
         pairs = translate(
             view, self.tokenizer, request.texts, decoding, language=request.language, max_length=max_length
         )
@@ -147,6 +213,10 @@ class Translation(PlainTask):
             "cross_entropy": sums.cross_entropy / totals["tokens"],
             "accuracy": sums.correct / totals["tokens"],
         }
+        if "drawn" in batch:
+            worth, reward = self._expected_reward(view, batch, key)
+            loss = (self.config.likelihood * sums.smoothed - worth) / totals["tokens"]
+            return loss, LossAux.of(aux, view.extra, {**metrics, "reward": reward / totals["drawn"]})
         if not (view.train and "attention_log_prob" in aux.extras):
             return metrics["loss"], LossAux.of(aux, view.extra, metrics)
         baseline = view.extra["baseline"]
@@ -155,10 +225,49 @@ class Translation(PlainTask):
         loss = metrics["loss"] + self.config.reinforce * estimate.loss / totals["tokens"]
         return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
+    def _expected_reward(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
+        """What estimates the expected reward of all sources, and the sum of the rewards of what the model drew."""
+        drawn_BxNxT = jnp.asarray(batch["drawn"])
+        batch_size, draws, length = drawn_BxNxT.shape
+        labels_RxT = drawn_BxNxT.reshape(-1, length)
+        begin_Rx1 = jnp.full((batch_size * draws, 1), self._special.begin, labels_RxT.dtype)
+        inputs = {
+            "source": jnp.repeat(jnp.asarray(batch["source"]), draws, axis=0),
+            "target": jnp.concatenate([begin_Rx1, labels_RxT[:, :-1]], axis=1),
+        }
+        logits_RxTxV, _ = view.model.apply(view.variables, inputs, train=view.train, key=key)
+        likelihood_RxT = token_log_likelihood(logits_RxTxV, labels_RxT)
+        likelihood_R = jnp.sum(jnp.where(labels_RxT != self._pad, likelihood_RxT, 0), axis=1)
+        config, rewards_BxN = self.config, jnp.asarray(batch["rewards"])
+        worth_B = expected_reward(
+            config.expectation,
+            likelihood_R.reshape(batch_size, draws),
+            rewards_BxN,
+            jnp.asarray(batch["counted"]),
+            config.sharpness,
+        )
+        real_B = jnp.any(jnp.asarray(batch["labels"]) != self._pad, axis=1)
+        return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._own(batch), rewards_BxN, 0))
+
+    def _reward_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        prepared, _ = self.prepare(view, batch, key)
+        own_BxN = self._own(prepared)
+        return {"reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
+
+    def _own(self, batch: Batch) -> Array:
+        """Which of the sequences of each source the model drew: all but a reference in front of them."""
+        drawn_BxNxT, labels_BxT = jnp.asarray(batch["drawn"]), jnp.asarray(batch["labels"])
+        number = drawn_BxNxT.shape[1] - self.config.draws
+        return (jnp.arange(drawn_BxNxT.shape[1]) >= number) & jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
+
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         ones = {"tokens": jnp.float32(1)}
         _, aux = self._loss(view, batch, ones, key)
         return {**aux.metrics, **self.totals(batch)}, None
+
+
+def _mean_reward(sums: Mapping[str, float], rows: object) -> Report:
+    return means(sums, by="drawn")
 
 
 def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:

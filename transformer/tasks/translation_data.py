@@ -16,6 +16,7 @@ from transformer.data.datasets.translation import Pair, open_translation
 from transformer.data.tokenizer import saved_in, word_indices
 from transformer.data.tokenizer_training import train_bpe
 from transformer.storage import storage_of
+from transformer.tasks.expected_reward import Expectation
 from transformer.tasks.labels import Labels, Link
 
 # The axes of the maps that show which source token a target token comes from.
@@ -31,10 +32,14 @@ class TranslationConfig:
     the data, for sets that are not generated.
     `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
-    batch, on each side. `beams` = 1 decodes greedily. `shown` sentences of the validation split are translated
+    batch, on each side. `beams` = 1 decodes greedily; `coverage_penalty` is the weight of what their attention has left
+    out of the source (transformer.decode.coverage). `shown` sentences of the validation split are translated
     during training, `probed` are mapped. `length_bounds` (4, 8) scores translations also by the words of their
     sources: 1 to 4, 5 to 8, 9 and more. Of a model whose attention draws, `reinforce` weights the loss by which the
-    draws learn, `reinforce_entropy` what keeps them apart (transformer.tasks.reinforce).
+    draws learn, `reinforce_entropy` what keeps them apart (transformer.tasks.reinforce). With an `expectation` the
+    model is trained on the GLEU of `draws` translations of its own for each source, and `likelihood` weights the
+    reference's (transformer.tasks.expected_reward; the defaults are those of Wu et al. 2016, section 5.2): for a model
+    that translates already (`initialise_from`).
     """
 
     dataset: str = "phrases"
@@ -48,6 +53,7 @@ class TranslationConfig:
     test: str = "test"
     beams: int = 4
     length_penalty: float = 0.6
+    coverage_penalty: float = 0.0
     bleu_tokenizer: str = "13a"
     bleu_lowercase: bool = False
     shown: int = 200
@@ -56,18 +62,27 @@ class TranslationConfig:
     length_bounds: tuple[int, ...] = ()
     reinforce: float = 1.0
     reinforce_entropy: float = 0.01
+    expectation: Expectation = Expectation.NONE
+    draws: int = 15
+    likelihood: float = 0.017
+    sharpness: float = 0.005
 
     def __post_init__(self) -> None:
         if len(self.languages) not in (0, 2):
             raise UserError(f"config.task.languages={self.languages} must be (source, target), or empty")
-        for name in ("vocabulary", "tokens_per_batch", "beams", "probed"):
+        for name in ("vocabulary", "tokens_per_batch", "beams", "probed", "draws"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if not self.coverage_penalty >= 0 or (self.coverage_penalty and self.beams == 1):
+            raise UserError(
+                f"config.task.coverage_penalty={self.coverage_penalty} must be at least 0, and above 0 only with "
+                f"config.task.beams above 1, not {self.beams}"
+            )
         if not self.lengths or min(self.lengths) < 2:
             raise UserError(f"config.task.lengths={self.lengths} must hold lengths of at least 2 tokens")
         if any(bound < 1 for bound in self.length_bounds) or sorted(set(self.length_bounds)) != [*self.length_bounds]:
             raise UserError(f"config.task.length_bounds={self.length_bounds} must rise, from at least 1 word")
-        for name in ("reinforce", "reinforce_entropy"):
+        for name in ("reinforce", "reinforce_entropy", "likelihood", "sharpness"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 0")
         if not 0 <= self.label_smoothing < 1:

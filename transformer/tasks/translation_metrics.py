@@ -26,6 +26,7 @@ from transformer.tasks.alignment import (
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.tasks.decoding import Decoding
+from transformer.tasks.translate import coverage_over
 from transformer.tasks.translation_data import ALIGNED, Split, TranslationConfig, special_tokens, words_of
 
 
@@ -101,6 +102,7 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
             length=inputs["source"].shape[1],
             tokens=Tokens(*special_tokens(tokenizer)),
             constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs)),
+            coverage=coverage_over(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
         return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
 

@@ -102,13 +102,9 @@ def load_ensemble(
                 "by config.initialise_from or a copy of tokenizer.json"
             )
     chosen = [view_of(one.model, of_run, _evaluated(of_experiment)).variables for of_experiment, one, of_run in runs]
-    model = Ensemble.of([one.model for _, one, _ in runs])
-    task = assembly.task
-    if _evaluated(experiment) != "raw":
-        _, assembly, _ = load(workdirs[0], step, {**(task_changes or {}), "evaluated_parameters": "raw"}, trusted)
-        task = assembly.task
-    state = state._replace(variables=joined(chosen), averages={})
-    return experiment, assembly._replace(model=model, task=task), state
+    # The average that the first evaluates puts no parameter in the place of those that were chosen.
+    state = state._replace(variables=joined(chosen), averages={_evaluated(experiment): {}})
+    return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
 def _read_by(assembly: Assembly) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from transformer.config import UserError, from_config
+from transformer.data.datasets.options import whole_numbers
 
 # Letters and digits of Latin scripts, so that every symbol is one character that can be seen and written anywhere.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
@@ -58,11 +59,6 @@ def repeated(options: str) -> tuple[dict[str, list[str]], str]:
 
     Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
     """
-    values = {}
-    for item in options.split(",") if options else ():
-        key, _, number = item.partition("=")
-        if not number.isdecimal():
-            raise UserError(f"repeated: {item!r} must give a whole number, as in repeated/symbols=32,longest=16")
-        values[key] = int(number)
+    values = whole_numbers("repeated", options, "symbols=32,longest=16")
     config = from_config(Repeated, values, "repeated")
     return {split: config.draw(split) for split in SPLITS}, f"seed {config.seed}"

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 
 from transformer.config import UserError, from_config
+from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.repeated import ALPHABET, SPLITS
 from transformer.data.datasets.slots import Links, Phrase
 
@@ -71,13 +72,7 @@ def symbols(name: str, options: str) -> dict[str, list[Phrase]]:
 
     Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
     """
-    values = {}
-    for item in options.split(",") if options else ():
-        key, _, number = item.partition("=")
-        if not number.isdecimal():
-            raise UserError(f"{name}: {item!r} must give a whole number, as in {name}/length=12,symbols=16")
-        values[key] = int(number)
-    config = from_config(Symbols, values, name)
+    config = from_config(Symbols, whole_numbers(name, options, "length=12,symbols=16"), name)
     config.check(name)
     return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
 

@@ -1,0 +1,75 @@
+"""Recurrence, convolution and self-attention: what a layer costs, and how far its gradient reaches."""
+
+import sys
+
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
+
+COMMAND = Command(
+    name="layers",
+    description=(
+        "Compare a layer of each kind (Vaswani et al. 2017, table 1): operations, steps that wait, layers between the "
+        "ends, and measured on this machine the time and memory of a gradient; then how much of a gradient reaches "
+        "the first input over a distance."
+    ),
+    example="python -m launch.layers --lengths=250,1000,4000 --width=256",
+    flags=(
+        Flag("lengths", "sequence lengths, joined by commas", default="250,500,1000,2000,4000"),
+        Flag("width", "features", default=256, kind=int),
+        Flag("rows", "sequences", default=1, kind=int),
+        Flag("repeats", "measurements of each", default=5, kind=int),
+        Flag("distances", "distances of the gradients, joined by commas", default="1,10,50,100,200"),
+        Flag("seeds", "initial values that gradients are averaged over", default=16, kind=int),
+    ),
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Measure and print both tables."""
+    from transformer.benchmarks.gradient_reach import reaches
+    from transformer.benchmarks.layer_costs import crossover, slope, time_layers
+    from transformer.benchmarks.layer_kinds import KINDS
+    from transformer.config import UserError
+
+    for name in ("width", "rows", "repeats", "seeds"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name}={getattr(arguments, name)} must be at least 1")
+    lengths, distances = _numbers(arguments, "lengths"), _numbers(arguments, "distances")
+    d = arguments.width
+    print(f"{'kind':<12}{'n':>7}{'operations':>12}{'waits':>7}{'path':>7}{'ms':>10}{'MB beside':>11}")
+    costs = []
+    for n in lengths:
+        for cost in time_layers(n, d, rows=arguments.rows, repeats=arguments.repeats):
+            kind = KINDS[cost.kind]
+            print(
+                f"{cost.kind:<12}{n:>7}{arguments.rows * kind.operations(n, d):>12.2e}{kind.waits(n):>7}"
+                f"{kind.path(n):>7}{1e3 * cost.seconds:>10.1f}{cost.temporaries / 1e6:>11.1f}",
+                flush=True,
+            )
+            costs.append(cost)
+    if len(lengths) > 1:
+        print(f"\nfrom n={lengths[-2]} to n={lengths[-1]}")
+        for name in KINDS:
+            time, memory = slope(costs, name, "seconds"), slope(costs, name, "temporaries")
+            print(f"{name:<12}time grows as n^{time:.2f}, memory as n^{memory:.2f}")
+        met = crossover(costs, "attention", "lstm")
+        crossing = "at none of the measured lengths" if met is None else f"from about n={met:.0f} on"
+        print(f"attention overtakes the lstm's time at d={d}: {crossing}")
+    print("\ngradient of the last output with respect to the first input, over that at the first distance")
+    print(f"{'kind':<14}" + "".join(f"{distance:>10}" for distance in distances))
+    for name, norms in reaches(distances, d, seeds=arguments.seeds).items():
+        print(f"{name:<14}" + "".join(f"{norm / norms[0]:>10.1e}" for norm in norms), flush=True)
+
+
+def _numbers(arguments: Arguments, name: str) -> list[int]:
+    from transformer.config import UserError
+
+    words = getattr(arguments, name).split(",")
+    if not all(word.isdecimal() and int(word) for word in words) or len(set(words)) < len(words):
+        given = f"--{name}={getattr(arguments, name)}"
+        raise UserError(f"{given} must be different whole numbers above 0, joined by commas: 250,1000")
+    return sorted(map(int, words))
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

@@ -1,0 +1,51 @@
+"""How much of a gradient reaches back over a distance, at initialisation, through each kind of layer.
+
+For y the output at the last of n positions and u a random direction, the norm of d(u . y) / dx_1: what a loss at the
+end can teach about the first input (Bengio et al. 1994; Hochreiter 1991).
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer.benchmarks.layer_kinds import KINDS, LayerKind
+
+# The vanilla network's recurrent matrix is orthogonal times this: below 1 it shrinks every state, above 1 it stretches.
+RADII = (0.9, 1.1)
+
+
+def reaches(distances: Sequence[int], d: int, *, seeds: int = 16, scale: float = 0.01) -> dict[str, list[float]]:
+    """The geometric mean of the norms over seeds, by kind, a number for each distance from the first input to the last.
+
+    Each seed has its own initial values, inputs N(0, scale^2) and direction. Small inputs keep the vanilla network
+    where its tanh is nearly straight, so that its matrix decides.
+    """
+    arms: dict[str, tuple[LayerKind, float]] = {f"vanilla x {radius}": (KINDS["vanilla"], radius) for radius in RADII}
+    arms |= {name: (KINDS[name], 1.0) for name in ("gru", "lstm", "attention")}
+    return {
+        name: [_norm(kind, radius, distance + 1, d, seeds, scale) for distance in distances]
+        for name, (kind, radius) in arms.items()
+    }
+
+
+def _norm(kind: LayerKind, radius: float, n: int, d: int, seeds: int, scale: float) -> float:
+    made, run = kind.layer(d)
+
+    def of_seed(key: Array) -> Float[Array, ""]:
+        init, inputs, towards = jax.random.split(key, 3)
+        params = made.init(init)
+        if radius != 1:
+            params = {
+                **params,
+                "forward": {**params["forward"], "recurrent_kernel": radius * params["forward"]["recurrent_kernel"]},
+            }
+        x_BxTxF = scale * jax.random.normal(inputs, (1, n, d))
+        direction_F = jax.random.normal(towards, (d,))
+        gradient_BxTxF = jax.grad(lambda x: run(params, x)[0, -1] @ direction_F / jnp.linalg.norm(direction_F))(x_BxTxF)
+        return jnp.linalg.norm(gradient_BxTxF[0, 0])
+
+    norms = np.asarray(jax.jit(jax.vmap(of_seed))(jax.random.split(jax.random.key(0), seeds)), np.float64)
+    return float(np.exp(np.log(np.maximum(norms, np.finfo(np.float32).tiny)).mean()))

@@ -1,0 +1,95 @@
+"""Two sets of GLUE (Wang et al. 2019) whose texts are single sentences, from files that their user already has."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+from transformer.config import UserError
+from transformer.data.datasets.text_files import read_text
+from transformer.data.labelled import Labelled
+
+
+@dataclasses.dataclass(frozen=True)
+class Glue:
+    """One set: its classes by number, its files by split, and where a line has the sentence and the label.
+
+    `columns` is None where a header names them, else their numbers.
+    """
+
+    classes: tuple[str, ...]
+    files: Mapping[str, str]
+    layout: str
+    columns: tuple[int, int] | None = None
+
+
+SETS = {
+    "SST-2": Glue(
+        ("negative", "positive"),
+        {"train": "SST-2/train.tsv", "validation": "SST-2/dev.tsv", "test": "SST-2/test.tsv"},
+        "a header and the columns sentence and label",
+    ),
+    # GLUE's development set is both of the others: sentences from the training set's sources, and from others.
+    "CoLA": Glue(
+        ("unacceptable", "acceptable"),
+        {
+            "train": "CoLA/raw/in_domain_train.tsv",
+            "validation": "CoLA/raw/in_domain_dev.tsv",
+            "test": "CoLA/raw/out_of_domain_dev.tsv",
+        },
+        "no header and the columns source, label, author's mark and sentence",
+        columns=(3, 1),
+    ),
+}
+
+
+def glue(name: str, data_dir: str | None) -> dict[str, list[Labelled]]:
+    """The sentences of one of `SETS` by split.
+
+    The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split. With the training
+    set cut in two and the labelled development set as test.tsv, as is usual, SST-2 has one.
+
+    Errors: UserError for files that are missing or are not as expected.
+    """
+    made = SETS[name]
+    how = (
+        f"give the folder that holds {', '.join(made.files.values())} by --data_dir, each with {made.layout}, "
+        "separated by tabs"
+    )
+    if data_dir is None:
+        raise UserError(f"glue/{name} needs its files: {how}")
+    splits = {}
+    for split, file in made.files.items():
+        path = pathlib.Path(data_dir).expanduser() / file
+        if not path.is_file():
+            raise UserError(f"glue/{name}: no file {path}: {how}")
+        sentences = _read(path, made, how)
+        if sentences is None and split != "test":
+            raise UserError(f"glue/{name}: {path} has no labels: {how}")
+        if sentences is not None:
+            splits[split] = sentences
+    return splits
+
+
+def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labelled] | None:
+    """The sentences of a file in its order; None for one whose header names no label."""
+    # Not splitlines(): sentences may hold other separators that Unicode takes for line ends.
+    lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    columns, first = made.columns, 1
+    if columns is None:
+        header, first = lines[0].split("\t"), 2
+        if "sentence" not in header:
+            raise UserError(f"{path}: its first line names no column sentence: {how}")
+        if "label" not in header:
+            return None
+        columns = header.index("sentence"), header.index("label")
+    sentence, label = columns
+    labels = {str(number): number for number in range(len(made.classes))}
+    read = []
+    for number, line in enumerate(lines[first - 1 :], first):
+        cells = line.split("\t")
+        if len(cells) <= max(columns) or cells[label] not in labels:
+            raise UserError(f"{path}: line {number} has no label of {', '.join(labels)} and a sentence: {how}")
+        read.append(Labelled(cells[sentence].strip(), labels[cells[label]]))
+    if not read:
+        raise UserError(f"{path} has no sentences: {how}")
+    return read

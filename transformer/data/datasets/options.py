@@ -1,0 +1,17 @@
+"""The options behind the name of a set that is made here, as in "copy/length=12,symbols=16"."""
+
+from transformer.config import UserError
+
+
+def whole_numbers(name: str, options: str, example: str) -> dict[str, int]:
+    """The numbers by key that options such as "length=12,symbols=16" give the set of this name.
+
+    Errors: UserError, with an example of options, for a value that is no whole number.
+    """
+    values = {}
+    for item in options.split(",") if options else ():
+        key, _, number = item.partition("=")
+        if not number.isdecimal():
+            raise UserError(f"{name}: {item!r} must give a whole number, as in {name}/{example}")
+        values[key] = int(number)
+    return values

@@ -1,0 +1,86 @@
+"""Features from the layers of a bidirectional language model (ELMo; Peters et al. 2018)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.config import UserError
+from transformer.layers.embedding import Embedding
+from transformer.layers.lengths import real_positions
+from transformer.layers.module import Builder, Module
+from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
+
+
+@dataclasses.dataclass(frozen=True)
+class ElmoConfig:
+    """The `layers` of each direction of a bidirectional language model, and their `width`; 0 layers: no features.
+
+    Errors: UserError for a negative number of layers, and for a width below 1.
+    """
+
+    layers: int = 0
+    width: int = 256
+
+    def __post_init__(self) -> None:
+        if self.layers < 0 or self.width < 1:
+            raise UserError(
+                f"config.model.elmo.layers={self.layers} must be at least 0 and width={self.width} at least 1"
+            )
+
+    def stack(self, direction: Direction) -> RecurrentConfig:
+        """The layers of one direction."""
+        return RecurrentConfig(width=self.width, layers=self.layers, direction=direction)
+
+    @property
+    def output_width(self) -> int:
+        """The features of a token: those of both directions."""
+        return 2 * self.width if self.layers else 0
+
+    def operations(self) -> int:
+        """The products of all layers at one position, 2 for a multiplication and an addition."""
+        return 2 * self.stack(Direction.FORWARD).operations(self.width) if self.layers else 0
+
+
+class Elmo(Module):
+    """gamma sum_j s_j h_kj of token k, s = softmax(w), j = 0 ... L (section 3.2, equation 1).
+
+    h_kj is both directions' output of layer j side by side, h_k0 the word vector twice. w, which begins at zero, and
+    gamma, which begins at one, are `weights` and `scale`; all else is `pretrained`, the parameters of
+    transformer.models.bidirectional_language_model, which the paper freezes.
+    """
+
+    def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: Builder):
+        self.pretrained = _Layers(config, vocabulary, builder=builder)
+        self.weights = builder.parameter(jax.nn.initializers.zeros, (config.layers + 1,), ("features",))
+        self.scale = builder.parameter(jax.nn.initializers.ones, (), ())
+
+    def __call__(
+        self, tokens_BxT: Int[Array, "B T"], lengths_B: Int[Array, " B"], dtype: jax.typing.DTypeLike
+    ) -> Float[Array, "B T F"]:
+        """The features of every token, zero at padding."""
+        h_LxBxTxF = self.pretrained(tokens_BxT, lengths_B, dtype)
+        s_L = jax.nn.softmax(self.weights[...]).astype(dtype)
+        return self.scale[...].astype(dtype) * jnp.einsum("l,lbtf->btf", s_L, h_LxBxTxF)
+
+
+class _Layers(Module):
+    """Word vectors and the LSTMs of both directions."""
+
+    def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: Builder):
+        self.embedding = Embedding(vocabulary, config.width, builder=builder)
+        self.forward = RecurrentStack(config.stack(Direction.FORWARD), config.width, builder=builder)
+        self.backward = RecurrentStack(config.stack(Direction.BACKWARD), config.width, builder=builder)
+
+    def __call__(
+        self, tokens_BxT: Int[Array, "B T"], lengths_B: Int[Array, " B"], dtype: jax.typing.DTypeLike
+    ) -> Float[Array, "L B T F"]:
+        """h_k0 ... h_kL of every token, zero at padding."""
+        real_BxTx1 = real_positions(lengths_B, tokens_BxT.shape[1])[..., None]
+        forward = backward = jnp.where(real_BxTx1, self.embedding(tokens_BxT, dtype), 0)
+        of_layers = [jnp.concatenate([forward, backward], axis=-1)]
+        for onward, back in zip(self.forward.layers, self.backward.layers, strict=True):
+            (forward, _), (backward, _) = onward(forward, lengths_B), back(backward, lengths_B)
+            of_layers.append(jnp.concatenate([forward, backward], axis=-1))
+        return jnp.stack(of_layers)

@@ -1,0 +1,113 @@
+"""A bidirectional language model, whose layers are features for other tasks (ELMo; Peters et al. 2018, section 3.1)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention import Capture
+from transformer.attention.drop import dropout
+from transformer.layers.lengths import real_positions
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
+from transformer.models import recurrent_decoder
+from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import CONTINUATION, Interface
+from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDecoderConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class BidirectionalLanguageModelConfig:
+    """`layers` LSTMs of `width` in each direction over word vectors of as many features.
+
+    `dropout` acts on what each layer and the output read. `embedding_rows`: None for as many as the task has tokens.
+
+    Errors: UserError for sizes below 1.
+    """
+
+    width: int = 256
+    layers: int = 2
+    dropout: float = 0.0
+    embedding_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        self.forward.stack()
+
+    @property
+    def forward(self) -> RecurrentDecoderConfig:
+        """The language model that reads forward."""
+        return RecurrentDecoderConfig(
+            width=self.width,
+            embedding=self.width,
+            layers=self.layers,
+            dropout=self.dropout,
+            embedding_rows=self.embedding_rows,
+        )
+
+    @property
+    def backward(self) -> RecurrentConfig:
+        """The layers that read backward."""
+        return RecurrentConfig(width=self.width, layers=self.layers, direction=Direction.BACKWARD, dropout=self.dropout)
+
+
+class BidirectionalLanguageModel(RecurrentDecoder):
+    """Minimises sum_k -log p(t_k | t_1 ... t_{k-1}) - log p(t_k | t_{k+1} ... t_T), each a mean over its tokens.
+
+    Both directions share the word vectors and the output; each has LSTMs of its own. The forward one is what the task
+    scores, and continues texts; the backward one adds its loss as `auxiliary/backward`. As inputs and outputs of
+    `recurrent_decoder`.
+    """
+
+    def __init__(self, config: BidirectionalLanguageModelConfig, interface: Interface, builder: Builder):
+        super().__init__(config.forward, interface, builder)
+        self.backward = RecurrentStack(config.backward, config.width, builder=builder)
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores each following token from, and the loss of the backward direction.
+
+        Errors: UserError for packed rows, whose texts a state would run through.
+        """
+        keys = jax.random.split(key, 4) if train and key is not None else (None,) * 4
+        hidden_BxTxE, aux = super().hidden(state, inputs, train=train, key=keys[0], capture=capture)
+        return hidden_BxTxE, aux._replace(losses={"backward": self._backward_loss(inputs, keys[1:])})
+
+    def _backward_loss(self, inputs: Inputs, keys: Any) -> AuxiliaryLoss:
+        """The nats of every token but the last of a text, predicted from those behind it."""
+        tokens_BxT = jnp.asarray(inputs["tokens"])
+        batch, count = tokens_BxT.shape
+        lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
+        x_BxTxE = dropout(self._embedded(tokens_BxT), self.config.dropout, keys[0])
+        h_BxTxE, _ = self.backward(x_BxTxE, lengths_B, key=keys[1])
+        logits_BxSxV = self.logits(dropout(h_BxTxE[:, 1:], self.config.dropout, keys[2]))
+        before_BxS = tokens_BxT[:, :-1]
+        label_BxS = jnp.take_along_axis(logits_BxSxV, before_BxS[..., None], axis=-1)[..., 0]
+        nats_BxS = jax.nn.logsumexp(logits_BxSxV, axis=-1) - label_BxS
+        real_BxS = real_positions(lengths_B, count)[:, 1:]
+        return AuxiliaryLoss(jnp.sum(jnp.where(real_BxS, nats_BxS, 0)), jnp.sum(real_BxS).astype(nats_BxS.dtype), 1.0)
+
+
+def build(config: BidirectionalLanguageModelConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task with inputs `tokens`; states have no maps."""
+    return Model(Functional(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ())
+
+
+def operations(
+    config: BidirectionalLanguageModelConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
+) -> Operations:
+    """Matrix products of a forward pass: of both directions, which are alike."""
+    return Operations(2 * recurrent_decoder.operations(config.forward, batch, vocabularies).forward)
+
+
+FAMILY = Family(BidirectionalLanguageModelConfig, build, frozenset({CONTINUATION}), operations)

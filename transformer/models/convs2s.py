@@ -1,0 +1,345 @@
+"""Convolutional sequence to sequence learning (Gehring et al. 2017): gated convolutions, attention in every layer."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention import AttentionSpec, Axis, Capture, Captured, Mask, Site, attend, capture_at, dropout
+from transformer.attention.drop import check_rate
+from transformer.axes import place
+from transformer.config import UserError
+from transformer.layers.beams import as_rows, by_example, queries_as_rows
+from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
+from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
+from transformer.layers.initialisation import Initialisation, Initialise, Role
+from transformer.layers.lengths import real_lengths, real_positions, target_lengths
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
+from transformer.layers.weight_norm import WeightNormed
+from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import TRANSLATION, Interface, check_length
+
+SITE = "decoder/attention"
+DOT_PRODUCT = AttentionSpec(scale=1.0)
+# Of two summands of equal variance the sum has twice as much.
+HALF_VARIANCE = math.sqrt(0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvS2SConfig:
+    """The defaults are the paper's for English-Romanian (section 4.3).
+
+    `width`: of every block's inputs and outputs; `embedding`: of words, positions, queries, keys and values, and of
+    what words are scored from; `kernel`: the positions that a block reads; `max_length`: the rows of each table of
+    positions; `embedding_rows`: those of the vocabulary, None for as many as the task has tokens.
+
+    Errors: UserError for sizes below 1, ValueError for a dropout outside [0, 1).
+    """
+
+    embedding: int = 512
+    width: int = 512
+    encoder_layers: int = 20
+    decoder_layers: int = 20
+    kernel: int = 3
+    max_length: int = 1024
+    embedding_rows: int | None = None
+    initialisation: Initialisation = Initialisation.GEHRING
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "width", "encoder_layers", "decoder_layers", "kernel", "max_length"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+        check_rate("config.model.dropout", self.dropout)
+
+
+class Source(NamedTuple):
+    """What every layer of the decoder reads: keys z, values z + e, and the number m of words."""
+
+    keys: Float[Array, "B S 1 E"]
+    values: Float[Array, "B S 1 E"]
+    lengths: Int[Array, " B"]
+
+
+class GatedConvolution(Module):
+    """sqrt(0.5) (v(W [h_(i-k/2) ... h_(i+k/2)] + b) + h_i), v([A B]) = A sigmoid(B) (section 3.2, and 3.4).
+
+    Dropout acts on what the convolution reads. A causal one reads h_(i-k+1) ... h_i.
+    """
+
+    def __init__(self, config: ConvS2SConfig, padding: Padding, builder: Builder):
+        window, outputs = Window(config.kernel, padding=padding), 2 * config.width
+        convolution = Convolution1D(config.width, ("embed", outputs), window, role=Role.GATED, builder=builder)
+        self.convolution = WeightNormed(convolution, ("features", outputs), builder=builder)
+        self.dropout = config.dropout
+
+    def __call__(
+        self, h_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], key: Key[Array, ""] | None
+    ) -> Float[Array, "B T F"]:
+        """Whole sequences; zero beyond their lengths where the inputs are."""
+        sums = self.convolution(dropout(h_BxTxF, self.dropout, key), lengths_B=lengths_B)
+        return place(_added(ConvolutionActivation.GLU(sums), h_BxTxF), "batch", "length", None)
+
+    def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R P F"]:
+        """What `step` reads before the first position."""
+        return self.convolution.layer.initial(rows, dtype)
+
+    def step(
+        self, h_RxF: Float[Array, "R F"], past_RxPxF: Float[Array, "R P F"]
+    ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"]]:
+        """One more position of every row, and the inputs that the next one reads."""
+        sums, past_RxPxF = self.convolution.layer.step(h_RxF, past_RxPxF, kernel=self.convolution.kernel)
+        return _added(ConvolutionActivation.GLU(sums), h_RxF), past_RxPxF
+
+
+class DecoderBlock(Module):
+    """A causal gated convolution, and attention from its output (section 3.3).
+
+    d_i = W h_i + b + g_i; a_ij = softmax_j(d_i . z_j); c_i = m sqrt(1/m) sum_j a_ij (z_j + e_j);
+    sqrt(0.5) (h_i + W' c_i + b'), g being the embeddings of the words that the decoder reads. (The authors' code halves
+    the variance of d_i and of z_j + e_j as well, and has the block's residual sum behind the attention.)
+    """
+
+    def __init__(self, config: ConvS2SConfig, of_dropped: Builder, builder: Builder):
+        self.convolution = GatedConvolution(config, Padding.CAUSAL, of_dropped)
+        self.query = _linear(config.width, ("embed", config.embedding), builder)
+        self.context = _linear(config.embedding, ("embed", config.width), builder)
+
+    def __call__(
+        self,
+        h_BxTxF: Float[Array, "B T F"],
+        g_BxTxE: Float[Array, "B T E"],
+        source: Source,
+        mask: Mask,
+        key: Key[Array, ""] | None,
+        capture: Capture | None,
+    ) -> tuple[Float[Array, "B T F"], Captured | None]:
+        """Whole sequences, and the maps asked for."""
+        assert mask.query_lengths is not None
+        return self._attend(self.convolution(h_BxTxF, mask.query_lengths, key), g_BxTxE, source, mask, capture)
+
+    def step(
+        self,
+        h_RxF: Float[Array, "R F"],
+        past_RxPxF: Float[Array, "R P F"],
+        g_RxE: Float[Array, "R E"],
+        source: Source,
+        capture: Capture | None,
+    ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"], Captured | None]:
+        """One more position of every row: the beams of an example are queries of one attention."""
+        h_RxF, past_RxPxF = self.convolution.step(h_RxF, past_RxPxF)
+        h_BxMxF, g_BxMxE = (by_example(each, len(source.lengths)) for each in (h_RxF, g_RxE))
+        h_BxMxF, captured = self._attend(h_BxMxF, g_BxMxE, source, Mask(key_lengths=source.lengths), capture)
+        if captured is not None:
+            captured = captured.with_maps(lambda leaf: queries_as_rows(leaf)[:, :, None])
+        return as_rows(h_BxMxF), past_RxPxF, captured
+
+    def _attend(
+        self, h_BxTxF: Array, g_BxTxE: Array, source: Source, mask: Mask, capture: Capture | None
+    ) -> tuple[Array, Captured | None]:
+        query_BxTx1xE = (self.query(h_BxTxF) + g_BxTxE)[:, :, None]
+        context_BxTx1xE, attended = attend(
+            query_BxTx1xE, source.keys, source.values, spec=DOT_PRODUCT, mask=mask, capture=capture
+        )
+        # Equal weights of m summands shrink their variance to 1/m: m makes their sum, sqrt(1/m) its variance.
+        scale_B = jnp.sqrt(source.lengths.astype(h_BxTxF.dtype))
+        h_BxTxF = _added(h_BxTxF, self.context(context_BxTx1xE[:, :, 0] * scale_B[:, None, None]))
+        return place(h_BxTxF, "batch", "length", None), attended.captured
+
+
+class ConvS2S(Module):
+    """Encoder and decoder over one joint vocabulary, whose embedding both share.
+
+    inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
+    token `pad`, at the end only. Outputs: logits [B, T, V]. Every layer but the tables is weight-normed (section 3.5).
+    """
+
+    def __init__(self, config: ConvS2SConfig, interface: Interface, builder: Builder):
+        if interface.pad is None or interface.begin is None:
+            raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
+        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        builder = builder.with_rule(Initialise(config.initialisation))
+        of_dropped = builder.with_rule(Initialise(config.initialisation, retained=1 - config.dropout))
+        vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
+        width, embedding = ("embed", config.width), ("embed", config.embedding)
+        self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
+        self.source_positions = LearnedPositions(config.max_length, config.embedding, builder=builder)
+        self.target_positions = LearnedPositions(config.max_length, config.embedding, builder=builder)
+        self.enter_encoder = _linear(config.embedding, width, of_dropped)
+        self.encoder = of_dropped.stack(
+            lambda builder: GatedConvolution(config, Padding.SAME, builder), config.encoder_layers
+        )
+        self.leave_encoder = _linear(config.width, embedding, builder)
+        self.enter_decoder = _linear(config.embedding, width, of_dropped)
+        plain = builder.rule
+        self.decoder = of_dropped.stack(
+            lambda builder: DecoderBlock(config, builder, builder.with_rule(plain)), config.decoder_layers
+        )
+        self.leave_decoder = _linear(config.width, embedding, builder)
+        self.output = _linear(config.embedding, ("vocabulary", vocabulary), of_dropped)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried from one training step to the next."""
+        return {}
+
+    def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> Source:
+        """The blocks' outputs as keys z, and z + e as values.
+
+        As many attentions send gradients into the encoder as the decoder has layers: they are divided by twice that,
+        but for those of the embeddings e (section 3.4; the 2 is of the authors' code).
+        """
+        lengths_B = real_lengths(source_BxS, self.pad)
+        embedding_key, layers_key = _keys(key, 2)
+        e_BxSxE = self._embedded(source_BxS, self.source_positions, lengths_B, embedding_key)
+        h_BxSxF, _ = scan(
+            lambda blocks, h, key: (blocks[0](h, lengths_B, key), None),
+            self.encoder,
+            self.enter_encoder(e_BxSxE),
+            _split(layers_key, self.config.encoder_layers),
+        )
+        z_BxSxE = _with_gradient(self.leave_encoder(h_BxSxF), 1 / (2 * self.config.decoder_layers))
+        return Source(z_BxSxE[:, :, None], (z_BxSxE + e_BxSxE)[:, :, None], lengths_B)
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """Teacher forcing: what `logits` scores the words of a known target from."""
+        source_key, embedding_key, layers_key, output_key = _keys(key if train else None, 4)
+        source = self.encode(jnp.asarray(inputs["source"]), source_key)
+        target_BxT, asked = jnp.asarray(inputs["target"]), capture_at(SITE, capture)
+        lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
+        mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
+        g_BxTxE = self._embedded(target_BxT, self.target_positions, lengths_B, embedding_key)
+        h_BxTxF, captured = scan(
+            lambda blocks, h, key: blocks[0](h, g_BxTxE, source, mask, key, asked),
+            self.decoder,
+            self.enter_decoder(g_BxTxE),
+            _split(layers_key, self.config.decoder_layers),
+        )
+        hidden_BxTxE = dropout(self.leave_decoder(h_BxTxF), self.config.dropout, output_key)
+        return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, {}, state)
+
+    def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """The score of every word, in at least float32."""
+        logits = self.output(hidden)
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
+        """The score of every word at every position of the target."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, **options)
+        return self.logits(hidden_BxTxE), aux
+
+    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+        """Encode the source once; every row begins with the begin token and with zeros before it."""
+        source, config = self.encode(jnp.asarray(inputs["source"]), None), self.config
+        rows = beams * len(source.lengths)
+        layers = unstacked(self.decoder, config.decoder_layers)
+        past = tuple(layer_of(self.decoder, params).convolution.initial(rows, self.dtype) for params in layers)
+        carried = {"position": jnp.zeros(rows, jnp.int32), "past": past}
+        return Cache((), carried, source, layers), jnp.full(rows, self.begin, jnp.int32)
+
+    def step(
+        self,
+        state: dict,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """The same blocks over one more word of every row."""
+        asked, position_R = capture_at(SITE, capture), cache.rows["position"]
+        g_RxE = self._looked_up(tokens_R, self.target_positions, position_R)
+        h_RxF, grown, captured = self.enter_decoder(g_RxE), [], []
+        for params, past in zip(cache.weights, cache.rows["past"], strict=True):
+            block = layer_of(self.decoder, params)
+            h_RxF, past, of_layer = block.step(h_RxF, past, g_RxE, cache.examples, asked)
+            grown.append(past)
+            captured.append(of_layer)
+        maps = {} if asked is None else {SITE: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)}
+        cache = cache._replace(rows={"position": position_R + 1, "past": tuple(grown)})
+        return self.logits(self.leave_decoder(h_RxF)), cache, Aux(maps, {}, state)
+
+    def _embedded(
+        self,
+        tokens_BxT: Int[Array, "B T"],
+        positions: LearnedPositions,
+        lengths_B: Int[Array, " B"],
+        key: Key[Array, ""] | None,
+    ) -> Float[Array, "B T E"]:
+        """Word + position, zero beyond the lengths (section 3.1)."""
+        count = tokens_BxT.shape[1]
+        x_BxTxE = self._looked_up(tokens_BxT, positions, jnp.arange(count)[None])
+        x_BxTxE = jnp.where(real_positions(lengths_B, count)[..., None], x_BxTxE, 0)
+        return dropout(place(x_BxTxE, "batch", "length", None), self.config.dropout, key)
+
+    def _looked_up(self, tokens: Array, positions: LearnedPositions, places: Array) -> Array:
+        return self.embedding(tokens, self.dtype) + positions(places).astype(self.dtype)
+
+
+def _linear(inputs: int, outputs: tuple[str, int], builder: Builder) -> WeightNormed:
+    """A weight-normed matrix and a bias; of the axes of the matrix one is "embed"."""
+    name, size = outputs
+    read, along = ("features", "features") if name == "embed" else ("embed", name)
+    linear = Linear(((read, inputs),), (outputs,), bias=True, builder=builder)
+    return WeightNormed(linear, (along, size), builder=builder)
+
+
+def _added(x: Array, y: Array) -> Array:
+    """The sum at half its variance."""
+    return (x + y) * HALF_VARIANCE
+
+
+def _with_gradient(x: Array, factor: float) -> Array:
+    """The same x, whose gradient is multiplied by the factor."""
+    fixed = jax.lax.stop_gradient(x)
+    return fixed + factor * (x - fixed)
+
+
+def _keys(key: Key[Array, ""] | None, count: int) -> tuple[Key[Array, ""] | None, ...]:
+    """So many keys of one, or none of none."""
+    return (None,) * count if key is None else tuple(jax.random.split(key, count))
+
+
+def _split(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | None:
+    """A key for each layer of a scan."""
+    return None if key is None else jax.random.split(key, count)
+
+
+def build(config: ConvS2SConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task with inputs `source` and `target` and one joint vocabulary.
+
+    Errors: UserError where the task's sources or targets have more positions than the tables.
+    """
+    check_length(config.max_length, interface)
+    layers = tuple(map(str, range(config.decoder_layers)))
+    site = Site(SITE, Axis("target"), Axis("source"), layers, ("0",))
+    functional = Functional(lambda builder: ConvS2S(config, interface, builder), precision)
+    return Model(functional, (site,), config.max_length)
+
+
+def operations(config: ConvS2SConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
+    (rows, source), target = batch["source"].shape, batch["target"].shape[1]
+    width, embedding = config.width, config.embedding
+    projection, convolution = width * embedding, config.kernel * width * 2 * width
+    of_source = source * (2 * projection + config.encoder_layers * convolution)
+    of_layer = convolution + 2 * projection + 2 * source * embedding
+    scores = embedding * rows_for(vocabularies["joint"], config.embedding_rows)
+    of_target = target * (2 * projection + config.decoder_layers * of_layer + scores)
+    return Operations(float(2 * rows * (of_source + of_target)))
+
+
+FAMILY = Family(ConvS2SConfig, build, frozenset({TRANSLATION}), operations)

@@ -1,0 +1,206 @@
+"""A recurrent classifier: a bidirectional LSTM whose outputs are pooled into one vector, by attention or without."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention import (
+    Axis,
+    AxisKind,
+    Capture,
+    Captured,
+    Mask,
+    Score,
+    Site,
+    capture_at,
+    capture_weights,
+    captured_at,
+)
+from transformer.attention.drop import check_rate, dropout
+from transformer.config import UserError
+from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
+from transformer.layers.elmo import Elmo, ElmoConfig
+from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.lengths import real_positions
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent_cells import CellState
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import CLASSIFICATION, Interface
+
+SITE = "classifier/attention"
+
+
+class Pooling(enum.Enum):
+    """What of the outputs h_1 ... h_T the class is scored from.
+
+    last: the last states, of a bidirectional layer that of each direction: forward at T and backward at 1.
+    mean: their mean. max: the largest value of each feature.
+    attention: sum_t a_t h_t, a = softmax_t(score(q, h_t)), of a learned query q. With the additive score
+      a_t = softmax_t(v' tanh(W h_t + b)), where the learned U q is the bias b (Yang et al. 2016, equations 5 to 7). Of
+      several hops each has a query and a score of its own over all features, and their sums stand side by side (Lin
+      et al. 2017, section 2.1, whose hops share W and have no bias).
+    """
+
+    LAST = "last"
+    MEAN = "mean"
+    MAX = "max"
+    ATTENTION = "attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentClassifierConfig:
+    """Word vectors of `embedding` features, the recurrent layers `encoder`, a `pooling` of their outputs, the classes.
+
+    Of attention alone: its `score`, `hops`, and `hidden`, the features of the score's hidden layer, 0 for as many as an
+    output has. `dropout` acts on the word vectors and on what the classes are scored from. `embedding_rows`: None for
+    as many as the task has tokens. `elmo`: features that stand beside the word vectors.
+
+    Errors: UserError for sizes below 1.
+    """
+
+    embedding: int = 128
+    encoder: RecurrentConfig = dataclasses.field(
+        default_factory=lambda: RecurrentConfig(width=128, direction=Direction.BIDIRECTIONAL)
+    )
+    pooling: Pooling = Pooling.ATTENTION
+    score: Score = AttentionCellConfig.score
+    hops: int = 1
+    hidden: int = 0
+    dropout: float = 0.0
+    embedding_rows: int | None = None
+    elmo: ElmoConfig = dataclasses.field(default_factory=ElmoConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "hops"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+        if self.hidden < 0:
+            raise UserError(f"config.model.hidden={self.hidden} must be at least 0 (0: as many as an output has)")
+        check_rate("config.model.dropout", self.dropout)
+
+    @property
+    def read_width(self) -> int:
+        """The features of a token that the recurrent layers read."""
+        return self.embedding + self.elmo.output_width
+
+    @property
+    def pooled_width(self) -> int:
+        """The features that the classes are scored from."""
+        return self.encoder.output_width * (self.hops if self.pooling is Pooling.ATTENTION else 1)
+
+    def attention(self, longest: int) -> AttentionCellConfig:
+        """The attention over texts of at most `longest` tokens: a head for each hop."""
+        return AttentionCellConfig(self.score, heads=self.hops, depth=self.hidden, max_length=longest)
+
+
+class RecurrentClassifier(Module):
+    """Word vectors (and features of ELMo), recurrent layers, pooling, and logits W r + b of the pooled vector r.
+
+    inputs: `tokens` [B, T], `lengths` [B], beyond which an example is padding. Outputs: logits [B, C].
+    """
+
+    def __init__(self, config: RecurrentClassifierConfig, interface: Interface, builder: Builder):
+        self.config, self.dtype = config, builder.dtype
+        vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
+        self.elmo = Elmo(config.elmo, vocabulary, builder=builder) if config.elmo.layers else None
+        self.encoder = RecurrentStack(config.encoder, config.read_width, builder=builder)
+        if config.pooling is Pooling.ATTENTION:
+            width = config.pooled_width
+            self.query = builder.parameter(jax.nn.initializers.normal(0.1), (width,), ("features",))
+            self.attention = AttentionCell(config.attention(longest(interface)), width, width, builder=builder)
+        classes = (("features", interface.vocabularies["classes"]),)
+        self.output = Linear((("embed", config.pooled_width),), classes, bias=True, builder=builder)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried from one training step to the next."""
+        return {}
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B C"], Aux]:
+        """The logits of the classes; what stands at or beyond a text's length is never read."""
+        keys = jax.random.split(key, 3) if train and key is not None else (None, None, None)
+        tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
+        x_BxTxE = self.embedding(tokens_BxT, self.dtype)
+        if self.elmo is not None:
+            x_BxTxE = jnp.concatenate([x_BxTxE, self.elmo(tokens_BxT, lengths_B, self.dtype)], axis=-1)
+        x_BxTxE = dropout(x_BxTxE, self.config.dropout, keys[0])
+        h_BxTxF, carry = self.encoder(x_BxTxE, lengths_B, key=keys[1])
+        pooled_BxF, captured = self.pool(h_BxTxF, carry[-1], lengths_B, capture_at(SITE, capture))
+        logits_BxC = self.output(dropout(pooled_BxF, self.config.dropout, keys[2]))
+        logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+        return logits_BxC, Aux(captured_at(SITE, captured, capture), {}, state)
+
+    def pool(
+        self,
+        h_BxTxF: Float[Array, "B T F"],
+        last: CellState,
+        lengths_B: Int[Array, " B"],
+        asked: Capture | None,
+    ) -> tuple[Float[Array, "B P"], Captured | None]:
+        """One vector for each text, zero for an empty one, from outputs that are zero at padding."""
+        match self.config.pooling:
+            case Pooling.LAST:
+                return last.hidden, None
+            case Pooling.MEAN:
+                return jnp.sum(h_BxTxF, axis=1) / jnp.maximum(lengths_B, 1)[:, None].astype(h_BxTxF.dtype), None
+            case Pooling.MAX:
+                real_BxTx1 = real_positions(lengths_B, h_BxTxF.shape[1])[..., None]
+                largest_BxF = jnp.max(jnp.where(real_BxTx1, h_BxTxF, -jnp.inf), axis=1)
+                return jnp.where(lengths_B[:, None] > 0, largest_BxF, 0), None
+            case Pooling.ATTENTION:
+                # Each head of the attention has its share of the features: every hop is given all of them.
+                memory = self.attention.prepare(jnp.tile(h_BxTxF, self.config.hops), lengths_B)
+                query_Bx1xP = jnp.broadcast_to(
+                    jnp.asarray(self.query[...], self.dtype), (len(lengths_B), 1, self.config.pooled_width)
+                )
+                pooled_Bx1xP, alignment = self.attention(query_Bx1xP, memory)
+                mask = Mask(key_lengths=lengths_B)
+                captured = capture_weights(alignment.weights, asked, logits=alignment.logits, mask=mask)
+                return pooled_Bx1xP[:, 0], captured
+
+
+def longest(interface: Interface) -> int:
+    """The greatest length of a text in tokens."""
+    return interface.inputs["tokens"].shape[1]
+
+
+def build(config: RecurrentClassifierConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task of texts and classes; a pooling without attention has no maps."""
+    sites: tuple[Site, ...] = ()
+    if config.pooling is Pooling.ATTENTION:
+        query, hops = Axis("class", AxisKind.SLOTS, size=1), tuple(map(str, range(config.hops)))
+        sites = (Site(SITE, query, Axis("tokens"), layers=("0",), heads=hops),)
+    return Model(Functional(lambda builder: RecurrentClassifier(config, interface, builder), precision), sites)
+
+
+def operations(
+    config: RecurrentClassifierConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
+) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition; padding counts."""
+    rows, length = batch["tokens"].shape
+    width, count = (
+        config.pooled_width,
+        length * (config.elmo.operations() + config.encoder.operations(config.read_width)),
+    )
+    if config.pooling is Pooling.ATTENTION:
+        count += config.attention(length).operations(width, width, queries=1, keys=length)
+    return Operations(float(rows * (count + 2 * width * vocabularies["classes"])))
+
+
+FAMILY = Family(RecurrentClassifierConfig, build, frozenset({CLASSIFICATION}), operations)

@@ -1,0 +1,267 @@
+"""Recurrent language models: an LSTM's one state, or a tape of all past states that it attends to."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.drop import check_rate, dropout
+from transformer.attention.masks import Mask
+from transformer.attention.measure import capture_weights
+from transformer.attention.sites import Axis, Site
+from transformer.config import UserError
+from transformer.layers.attention_cell import scan_steps
+from transformer.layers.beams import repeat_rows
+from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.lengths import real_positions
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
+from transformer.layers.recurrent_cells import Cell, CellState
+from transformer.layers.tape import Tape, TapeLayer
+from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import CONTINUATION, Interface
+
+SITE = "decoder/tape"
+
+
+class Memory(enum.Enum):
+    """What a layer keeps of its past.
+
+    state: the last state alone. tape: all states, which each step attends to in place of the last (Cheng et al. 2016,
+    LSTMN; transformer.layers.tape), of an LSTM.
+    """
+
+    STATE = "state"
+    TAPE = "tape"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentDecoderConfig:
+    """Layers of `cell`, each reading the outputs of the one beneath.
+
+    `dropout` acts on what each layer and the output read. `hidden`: the features of a tape's score, 0 for as many as
+    `width`. `embedding_rows`: None for as many as the task has tokens.
+
+    Errors: UserError for sizes below 1, and for a tape of another cell than an LSTM.
+    """
+
+    cell: Cell = Cell.LSTM
+    memory: Memory = Memory.STATE
+    width: int = 256
+    embedding: int = 256
+    layers: int = 1
+    hidden: int = 0
+    embedding_rows: int | None = None
+    initialisation: Initialisation = Initialisation.XAVIER
+    forget_bias: float = 1.0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "embedding", "layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+        if self.hidden < 0:
+            raise UserError(f"config.model.hidden={self.hidden} must be at least 0 (0: as many as config.model.width)")
+        check_rate("config.model.dropout", self.dropout)
+        if self.memory is Memory.TAPE and self.cell is not Cell.LSTM:
+            raise UserError(
+                f"config.model.memory=tape keeps the memory cells of an LSTM: config.model.cell={self.cell.value} has "
+                "none; say cell=lstm or memory=state"
+            )
+
+    @property
+    def score_width(self) -> int:
+        """The features of the hidden layer of a tape's score."""
+        return self.hidden or self.width
+
+    def stack(self) -> RecurrentConfig:
+        """One layer."""
+        return RecurrentConfig(self.cell, self.width, forget_bias=self.forget_bias)
+
+
+class RecurrentDecoder(Module):
+    """Embedding, recurrent layers, and the score of the token that follows each.
+
+    inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
+    [B, T, V].
+    """
+
+    def __init__(self, config: RecurrentDecoderConfig, interface: Interface, builder: Builder):
+        builder = builder.with_rule(Initialise(config.initialisation))
+        self.config, self.dtype = config, builder.dtype
+        vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
+        for number in range(config.layers):
+            inputs = config.width if number else config.embedding
+            match config.memory:
+                case Memory.STATE:
+                    layer: Module = RecurrentLayer(config.stack(), inputs, builder=builder)
+                case Memory.TAPE:
+                    layer = TapeLayer(
+                        inputs, config.width, config.score_width, forget_bias=config.forget_bias, builder=builder
+                    )
+            setattr(self, f"layer_{number}", layer)
+        self.output = Linear((("embed", config.width),), (("vocabulary", vocabulary),), bias=True, builder=builder)
+
+    @property
+    def layers(self) -> tuple[RecurrentLayer | TapeLayer, ...]:
+        """The layers, from the one that reads the tokens upwards."""
+        return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried from one training step to the next."""
+        return {}
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores the tokens from.
+
+        Errors: UserError for packed rows, whose texts a state would run through.
+        """
+        if "segments" in inputs:
+            raise UserError(
+                "config.task.batching=packed puts several texts into a row, and a recurrent state would run from one "
+                "into the next: say config.task.batching=windows or padded"
+            )
+        hidden_BxTxE, _, captured = self._over(
+            inputs, self._initial(*inputs["tokens"].shape), key if train else None, capture
+        )
+        return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, {}, state)
+
+    def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """The score of every token, in at least float32."""
+        logits = self.output(hidden)
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
+        """The logits of every position."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, **options)
+        return self.logits(hidden_BxTxE), aux
+
+    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+        """Read the prompts but for each one's last token, which the first step reads."""
+        tokens_BxP = jnp.asarray(inputs["tokens"])
+        examples, width = tokens_BxP.shape
+        last_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32))) - 1
+        before = {"tokens": tokens_BxP, "lengths": last_B}
+        _, carried, _ = self._over(before, self._initial(examples, width + length), None, None)
+        first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
+        rows = repeat_rows(carried, beams)
+        return Cache(layers=(), rows=rows, examples=()), repeat_rows(first_B, beams)
+
+    def step(
+        self,
+        state: dict,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """The logits behind each row's new token, and the weights over the slots of its tapes."""
+        x_RxE, after, weights = self._embedded(tokens_R), [], []
+        for layer, carried in zip(self.layers, cache.rows, strict=True):
+            if isinstance(layer, TapeLayer):
+                assert isinstance(carried, Tape)
+                carried, x_RxE, alignment = layer.step(carried, x_RxE)
+                weights.append(alignment.weights)
+            else:
+                assert isinstance(carried, CellState)
+                carried = layer.step(x_RxE, carried)
+                x_RxE = carried.hidden
+            after.append(carried)
+        asked = capture_at(SITE, capture)
+        captured = None if asked is None else _layers([capture_weights(each[:, :, None], asked) for each in weights])
+        maps = {} if captured is None else {SITE: captured}
+        return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
+
+    def _initial(self, rows: int, slots: int) -> tuple[CellState | Tape, ...]:
+        """What every layer carries before the first token; tapes have so many slots."""
+        return tuple(
+            layer.initial(rows, slots, self.dtype) if isinstance(layer, TapeLayer) else layer.initial(rows, self.dtype)
+            for layer in self.layers
+        )
+
+    def _over(
+        self,
+        inputs: Inputs,
+        carried: tuple[CellState | Tape, ...],
+        key: Key[Array, ""] | None,
+        capture: Capture | None,
+    ) -> tuple[Float[Array, "B T F"], tuple[CellState | Tape, ...], Captured | None]:
+        """All tokens through one layer after another: the outputs, what each carries on, and the maps of tapes."""
+        tokens_BxT = jnp.asarray(inputs["tokens"])
+        batch, count = tokens_BxT.shape
+        lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
+        mask, asked = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B), capture_at(SITE, capture)
+        real_BxTx1 = real_positions(lengths_B, count)[..., None]
+        x_BxTxE = jnp.where(real_BxTx1, self._embedded(tokens_BxT), 0)
+        after, maps = [], []
+        for number, (layer, before) in enumerate(zip(self.layers, carried, strict=True)):
+            x_BxTxE = self._dropped(x_BxTxE, number, key)
+            if isinstance(layer, TapeLayer):
+                step = functools.partial(_tape_step, layer)
+                behind, x_BxTxE, captured = scan_steps(step, before, x_BxTxE, mask=mask, capture=asked)
+                maps.append(None if captured is None else jax.tree.map(lambda leaf: leaf[0], captured))
+            else:
+                assert isinstance(before, CellState)
+                x_BxTxE, behind = layer(x_BxTxE, lengths_B, before)
+            after.append(behind)
+        return self._dropped(x_BxTxE, self.config.layers, key), tuple(after), _layers(maps)
+
+    def _embedded(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B E"]:
+        return self.embedding(tokens, self.dtype)
+
+    def _dropped(self, x: Array, place: int, key: Key[Array, ""] | None) -> Array:
+        return dropout(x, self.config.dropout, None if key is None else jax.random.fold_in(key, place))
+
+
+def _tape_step(layer: TapeLayer, tape: Tape, x_BxE: Array, key: None) -> tuple[Tape, Array, Any]:
+    return layer.step(tape, x_BxE)
+
+
+def _layers(each: list[Captured | None]) -> Captured | None:
+    """What one layer after another captured, with a leading layer axis as from a scan over layers."""
+    captured = [of_layer for of_layer in each if of_layer is not None]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured) if captured else None
+
+
+def build(config: RecurrentDecoderConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task with inputs `tokens`; a state has no maps."""
+    sites: tuple[Site, ...] = ()
+    if config.memory is Memory.TAPE:
+        layers = tuple(map(str, range(config.layers)))
+        sites = (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",)),)
+    return Model(Functional(lambda builder: RecurrentDecoder(config, interface, builder), precision), sites)
+
+
+def operations(config: RecurrentDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition; every slot of a tape counts."""
+    rows, length = batch["tokens"].shape
+    width, count = config.width, 0
+    for number in range(config.layers):
+        inputs = width if number else config.embedding
+        count += config.stack().operations(inputs)
+        if config.memory is Memory.TAPE:
+            count += 2 * config.score_width * (width + inputs + width + length) + 2 * length * 2 * width
+    count += 2 * width * rows_for(vocabularies["tokens"], config.embedding_rows)
+    return Operations(float(rows * length * count))
+
+
+FAMILY = Family(RecurrentDecoderConfig, build, frozenset({CONTINUATION}), operations)

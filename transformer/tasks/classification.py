@@ -1,0 +1,259 @@
+"""Text classification: the class of a sentence, such as its sentiment."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.sites import Site
+from transformer.config import UserError
+from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.batches import OneEpoch, Source
+from transformer.data.datasets.labelled import classes_of, open_labelled
+from transformer.data.labelled import Labelled, LabelledBatches
+from transformer.data.windows import Frame
+from transformer.models.interface import CLASSIFICATION, Input, Interface
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import token_loss
+from transformer.tasks.plain import PlainTask, check_rows, look_over, refuse_decoding
+from transformer.tasks.synthetic import made_up_tokenizer_of
+from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded
+
+# The special tokens of a tokenizer that is trained here, which stand around every text.
+ROLES = ("begin", "end")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig:
+    """Labelled texts, their tokenizer, and the shapes of their batches.
+
+    `dataset`: "word_order" (sentences made here whose class is in the order of their words;
+    "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`.
+    `vocabulary` is the size of a trained BPE. A batch has `rows` texts of one of `lengths`, in tokens with those of
+    begin and end; a longer text is cut at its end. `test` may be empty for sets without a labelled test split. Of the
+    validation texts `probed`, evenly spaced, are mapped. `trains` are patterns of paths of parameters (fnmatch):
+    those that match none stay as they begin, as the frozen features of another run.
+
+    Errors: UserError for values out of range.
+    """
+
+    dataset: str = "word_order"
+    data_dir: str | None = None
+    tokenizer: TokenizerKind = TokenizerKind.BPE
+    vocabulary: int = 8192
+    lengths: tuple[int, ...] = (16, 32, 64)
+    rows: int = 32
+    validation: str = "validation"
+    test: str = "test"
+    probed: int = 4
+    evaluated_parameters: str = "raw"
+    trains: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        classes_of(self.dataset)
+        if not self.validation:
+            raise UserError("config.task.validation is empty: name the split that is looked at while training")
+        for name in ("vocabulary", "rows", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if not self.lengths or min(self.lengths) < 3:
+            raise UserError(f"config.task.lengths={self.lengths} must name lengths of at least 3 tokens")
+
+    @property
+    def longest(self) -> int:
+        """The greatest length of a text in tokens, with those of begin and end."""
+        return max(self.lengths)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return (self.validation, *((self.test,) if self.test else ()))
+
+
+class Split(NamedTuple):
+    """Texts with their classes, and the token numbers that each is fed as."""
+
+    texts: Sequence[Labelled]
+    rows: Sequence[Sequence[int]]
+
+
+class Classification(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(
+        self,
+        config: ClassificationConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Split],
+        rows_multiple: int = 1,
+    ):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.tokenizer, self.classes = config, tokenizer, classes_of(config.dataset)
+        self.splits = splits
+        self.interface = Interface(
+            inputs={"tokens": Input((config.rows, config.longest)), "lengths": Input((config.rows,))},
+            vocabularies={"tokens": tokenizer.vocabulary, "classes": len(self.classes)},
+            pad=tokenizer.pad,
+            begin=tokenizer.begin,
+            end=tokenizer.end,
+            output=CLASSIFICATION.output,
+        )
+        self.objectives = (Objective("classification", self._loss, config.trains),)
+        self.evaluations = tuple(self._evaluation(name) for name in config.evaluated)
+        held_out = splits[config.validation]
+        count = min(config.probed, len(held_out.rows))
+        shown = np.linspace(0, len(held_out.rows) - 1, count).astype(int)
+        self._shown = [held_out.texts[number] for number in shown]
+        self.probed = padded([held_out.rows[number] for number in shown], tokenizer)
+
+    def _batches(self, split: str, seed: int | None) -> LabelledBatches:
+        return LabelledBatches(
+            self.splits[split].rows,
+            [each.label for each in self.splits[split].texts],
+            lengths=self.config.lengths,
+            rows=self.config.rows,
+            seed=seed,
+            pad=self.tokenizer.pad or 0,
+        )
+
+    def source(self, seed: int) -> Source:
+        """The training texts, epoch after epoch."""
+        return self._batches("train", seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of texts, by which every sum is divided; rows that only fill a batch do not count."""
+        return {"examples": jnp.sum(_real(batch)).astype(jnp.float32)}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean over the texts of -log p(class), in nats."""
+        logits_BxC, aux = self._logits(view, batch, key)
+        labels_Bx1, real_Bx1 = jnp.asarray(batch["labels"])[:, None], _real(batch)[:, None]
+        sums = token_loss(logits_BxC[:, None], labels_Bx1, real_Bx1, label_smoothing=0.0)
+        metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
+        inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
+        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+
+    def _evaluation(self, split: str) -> Evaluation:
+        return Evaluation(
+            name="classification",
+            split=split,
+            batches=OneEpoch(self._batches(split, None)),
+            step=self._sums,
+            finish=report,
+            at_end=split != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """The summed loss, and how many texts of each class (rows) are taken for each (columns)."""
+        logits_BxC, _ = self._logits(view, batch, None)
+        labels_B, real_B, count = jnp.asarray(batch["labels"]), _real(batch), len(self.classes)
+        nats = token_loss(logits_BxC[:, None], labels_B[:, None], real_B[:, None], label_smoothing=0.0).cross_entropy
+        cells_B = labels_B * count + jnp.argmax(logits_BxC, axis=-1)
+        confusion = jnp.zeros(count**2, jnp.float32).at[cells_B].add(real_B.astype(jnp.float32))
+        return {"loss": nats, "confusion": confusion.reshape(count, count)}, None
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The tokens of the probe's texts, each with its class."""
+        return self._labels(self.probed, [f"{self.classes[each.label]}: {each.text}" for each in self._shown])
+
+    def _labels(self, batch: Batch, titles: Sequence[str]) -> Labels:
+        rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
+        return dataclasses.replace(describe(self.tokenizer, rows), titles=tuple(title[:60] for title in titles))
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The most probable class of each text, and how probable it is.
+
+        Errors: UserError for a language, for a way of decoding, and for texts that are too long.
+        """
+        refuse_decoding(request, "classifies")
+        rows = encoded(self.tokenizer, request.texts)
+        for text, row in zip(request.texts, rows, strict=True):
+            if len(row) > self.config.longest:
+                raise UserError(
+                    f"{text[:40]!r} has {len(row)} tokens, more than {self.config.longest}, the greatest of "
+                    "config.task.lengths: shorten it"
+                )
+        batch = padded(rows, self.tokenizer)
+        inputs = {name: jnp.asarray(values) for name, values in batch.items()}
+        logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
+        probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
+        lines = [f"{self.classes[int(of_text.argmax())]} {of_text.max():.3f}" for of_text in probabilities_BxC]
+        titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True)]
+        return Answers(lines, self._labels(batch, titles), look_over(view, inputs))
+
+
+def _real(batch: Batch) -> Array:
+    """The rows that are texts; the others only fill a batch."""
+    return jnp.asarray(batch["index"]) >= 0
+
+
+def encoded(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
+    """Token numbers of each text between those of begin and end, if the tokenizer has them.
+
+    With `longest`, texts are cut so that no row has more numbers.
+    """
+    frame = Frame(tokenizer.begin, tokenizer.end)
+    room = None if longest is None else longest - frame.size
+    return [frame.put_around(np.array(row[:room])).tolist() for row in tokenizer.encode(list(texts))]
+
+
+def report(sums: Mapping[str, Any], rows: object = None) -> Report:
+    """The mean loss and what the counts of all texts say; of two classes also F1 of the second.
+
+    F1 = 2 TP / (2 TP + FP + FN), 0 where the second class neither occurs nor is answered.
+    """
+    confusion = np.asarray(sums["confusion"], np.float64)
+    count = confusion.sum()
+    scalars = {
+        "loss": float(sums["loss"]) / count,
+        "accuracy": float(np.trace(confusion) / count),
+        "matthews": matthews(confusion),
+    }
+    if len(confusion) == 2:
+        found, wrong = confusion[1, 1], confusion[0, 1] + confusion[1, 0]
+        scalars["f1"] = float(2 * found / max(2 * found + wrong, 1))
+    return Report(scalars, note=f"{int(count)} texts")
+
+
+def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
+    """Matthews correlation of true classes (rows) and answered ones (columns), of any number of classes.
+
+    (c s - sum_k t_k p_k) / sqrt((s^2 - sum_k t_k^2) (s^2 - sum_k p_k^2)) for c right answers of s, where class k is
+    true t_k times and answered p_k times (Gorodkin 2004); of two classes Matthews 1975. 0 where all are of one class.
+    """
+    right, count = np.trace(confusion_CxC), confusion_CxC.sum()
+    true_C, answered_C = confusion_CxC.sum(1), confusion_CxC.sum(0)
+    spread = (count**2 - true_C @ true_C) * (count**2 - answered_C @ answered_C)
+    return float((right * count - true_C @ answered_C) / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    opened = open_labelled(config.dataset, data_dir=config.data_dir)
+    labelled = {name: opened.split(name) for name in ("train", *config.evaluated)}
+    texts = {name: [each.text for each in split] for name, split in labelled.items()}
+    tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
+    splits = {name: Split(labelled[name], encoded(tokenizer, texts[name], config.longest)) for name in labelled}
+    return Classification(config, tokenizer, splits, rows_multiple)
+
+
+def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
+    """The task over made-up texts that are all of the greatest length."""
+    tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, ROLES)
+    split = Split([Labelled("made up", 0)] * config.rows, [[0] * config.longest] * config.rows)
+    return Classification(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
+
+
+TASK = Kind(ClassificationConfig, build, synthetic)

@@ -1,0 +1,94 @@
+"""Training on the expected reward of whole translations that the model itself draws."""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+# The longest n-grams that the reward counts (Wu et al. 2016, section 5.2).
+LONGEST = 4
+
+
+class Expectation(enum.Enum):
+    """What is trained beside the likelihood of the reference, from N translations y_n drawn of each source; r: reward.
+
+    none: nothing. reinforce: sum_y p(y) r(y), whose gradient is estimated by the mean of (r_n - mean_m r_m) grad log
+      p(y_n) (Wu et al. 2016, equation 8 and section 5.2; Williams 1992).
+    minimum_risk: sum_n Q(y_n) r_n, Q(y_n) = p(y_n)^a / sum_m p(y_m)^a over the different ones among the draws and the
+      reference, a = `sharpness` (Shen et al. 2016, equations 9 and 10).
+    """
+
+    NONE = "none"
+    REINFORCE = "reinforce"
+    MINIMUM_RISK = "minimum_risk"
+
+
+def gleu(
+    output_BxT: Int[Array, "*B T"],
+    output_real_BxT: Bool[Array, "*B T"],
+    reference_BxU: Int[Array, "*B U"],
+    reference_real_BxU: Bool[Array, "*B U"],
+) -> Float[Array, "*B"]:
+    """GLEU of each sentence: the n-grams of 1 to 4 tokens that both have, over those of whichever has more.
+
+    This is the smaller of precision and recall (Wu et al. 2016, section 5.2), from 0 to 1; an n-gram counts as often
+    as both have it. What is real stands at the beginning of its row. Two empty sentences have 1.
+    """
+    both, told_total, wanted_total = jnp.zeros((3, *output_BxT.shape[:-1]))
+    same_BxTxT = output_BxT[..., :, None] == output_BxT[..., None, :]
+    shared_BxTxU = output_BxT[..., :, None] == reference_BxU[..., None, :]
+    own, across = jnp.ones_like(same_BxTxT), jnp.ones_like(shared_BxTxU)
+    for size in range(1, LONGEST + 1):
+        own, across = own & _ahead(same_BxTxT, size - 1), across & _ahead(shared_BxTxU, size - 1)
+        begins_BxT, of_reference_BxU = _begins(output_real_BxT, size), _begins(reference_real_BxU, size)
+        told_BxT = jnp.sum(own & begins_BxT[..., None, :], axis=-1)
+        wanted_BxT = jnp.sum(across & of_reference_BxU[..., None, :], axis=-1)
+        # Each of an n-gram's places has its share of the matches.
+        share_BxT = jnp.minimum(told_BxT, wanted_BxT) / jnp.maximum(told_BxT, 1)
+        both += jnp.sum(jnp.where(begins_BxT, share_BxT, 0), axis=-1)
+        told_total += jnp.sum(begins_BxT, axis=-1)
+        wanted_total += jnp.sum(of_reference_BxU, axis=-1)
+    larger = jnp.maximum(told_total, wanted_total)
+    return jnp.where(larger > 0, both / jnp.maximum(larger, 1), 1)
+
+
+def _ahead(same: Bool[Array, "*B T U"], places: int) -> Bool[Array, "*B T U"]:
+    """Whether the tokens so many places behind each pair of places are the same; not beyond the end."""
+    rows, columns = same.shape[-2:]
+    if places >= min(rows, columns):
+        return jnp.zeros_like(same)
+    padding = ((0, 0),) * (same.ndim - 2) + ((0, places), (0, places))
+    return jnp.pad(same[..., places:, places:], padding)
+
+
+def _begins(real_BxT: Bool[Array, "*B T"], size: int) -> Bool[Array, "*B T"]:
+    """Where an n-gram of this size begins."""
+    return jnp.arange(real_BxT.shape[-1]) + size <= jnp.sum(real_BxT, axis=-1, keepdims=True)
+
+
+def different(tokens_BxNxT: Int[Array, "B N T"]) -> Bool[Array, "B N"]:
+    """Which of an example's sequences are the first of their kind."""
+    same_BxNxN = jnp.all(tokens_BxNxT[:, :, None] == tokens_BxNxT[:, None], axis=-1)
+    return ~jnp.any(jnp.tril(same_BxNxN, -1), axis=-1)
+
+
+def expected_reward(
+    kind: Expectation,
+    log_likelihood_BxN: Float[Array, "B N"],
+    reward_BxN: Float[Array, "B N"],
+    member_BxN: Bool[Array, "B N"],
+    sharpness: float,
+) -> Float[Array, " B"]:
+    """For each source a number whose gradient estimates that of the expected reward, of the sequences that count."""
+    match kind:
+        case Expectation.REINFORCE:
+            count_B = jnp.maximum(jnp.sum(member_BxN, axis=1), 1)
+            usual_B = jnp.sum(reward_BxN * member_BxN, axis=1) / count_B
+            advantage_BxN = jnp.where(member_BxN, reward_BxN - usual_B[:, None], 0)
+            return jnp.sum(advantage_BxN * log_likelihood_BxN, axis=1) / count_B
+        case Expectation.MINIMUM_RISK:
+            risky_BxN = jax.nn.softmax(jnp.where(member_BxN, sharpness * log_likelihood_BxN, -jnp.inf), axis=1)
+            return jnp.sum(risky_BxN * reward_BxN, axis=1)
+        case Expectation.NONE:
+            return jnp.zeros(log_likelihood_BxN.shape[:1])
