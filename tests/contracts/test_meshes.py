@@ -35,7 +35,7 @@ MESHES = {
     "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention=SequenceParallel.GATHER),
     "tensor and sequence": ShardingConfig(data=2, tensor=2, sequence=2, rules="sp+tp"),
     "fsdp and sequence": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
-    # A model without experts: their axis divides the batch.
+    # Of a model without experts their axis divides the batch alone.
     "expert": ShardingConfig(data=4, expert=2),
     "fsdp and expert": ShardingConfig(data=2, fsdp=2, expert=2, rules="fsdp"),
 }
@@ -147,7 +147,7 @@ def test_a_mesh_computes_what_one_device_does(
 
 def test_every_mesh_that_a_run_would_choose_has_several_cases_in_every_test_run() -> None:
     counts = collections.Counter(mesh for case in CASES for mesh in case.meshes)
-    assert set(counts) == {"data", "fsdp", "tensor", "sequence", "tensor and sequence"}
+    assert set(counts) == {"data", "fsdp", "tensor", "sequence", "tensor and sequence", "expert"}
     assert min(counts[mesh] for mesh in ("data", "fsdp", "tensor", "sequence")) >= 2
     families = {case.config["model"]["family"] for case in CASES if case.meshes}
     assert set(FAMILIES.names()) <= families

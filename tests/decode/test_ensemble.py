@@ -18,8 +18,9 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.interface import Input, Interface
 from transformer.models.recurrent_config import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
+from transformer.training.evaluate import compile_evaluations, view_of
 from transformer.training.experiment import resolve
-from transformer.training.reading import load_ensemble
+from transformer.training.reading import load, load_ensemble
 from transformer.training.train import train
 
 INTERFACE = Interface({"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens")
@@ -98,9 +99,38 @@ def test_runs_are_evaluated_as_one(runs: list[Path], capsys: pytest.CaptureFixtu
 
 
 def parts(runs: list[Path]) -> list[tuple[Model, Any]]:
-    from transformer.training.reading import load
-
     return [(assembly.model, state.variables) for _, assembly, state in map(load, runs)]
+
+
+def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_path: Path) -> None:
+    config = json.loads((runs[0] / "config.json").read_text())
+    config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
+    config["task"] |= {"evaluated_parameters": "mean"}
+    train(resolve(config | {"steps": 4}), tmp_path / "averaged")
+    _, assembly, state = load(tmp_path / "averaged")
+    _, other, of_other = load(runs[1])
+    averaged = view_of(assembly.model, state, "mean").variables
+    assert (averaged.params["output"]["kernel"] != state.variables.params["output"]["kernel"]).any()
+    _, ensemble, joint = load_ensemble([tmp_path / "averaged", runs[1]])
+    batch = {name: value for name, value in assembly.task.source(0)[0].items() if name in ("source", "target")}
+    logits = [
+        model.apply(variables, batch, train=False)[0]
+        for model, variables in ((assembly.model, averaged), (other.model, of_other.variables))
+    ]
+    mean = np.mean([np.exp(np.asarray(jax.nn.log_softmax(each))) for each in logits], axis=0)
+    chosen = view_of(ensemble.model, joint, "mean").variables
+    np.testing.assert_allclose(np.exp(ensemble.model.apply(chosen, batch, train=False)[0]), mean, rtol=1e-4)
+    assert {each.parameters for each in ensemble.task.evaluations} <= {"mean", "raw"}
+    (report,) = (
+        run(joint)
+        for each, run in zip(
+            ensemble.evaluations,
+            compile_evaluations(ensemble.model, ensemble.evaluations, ensemble.placement),
+            strict=True,
+        )
+        if (each.name, each.split) == ("translation", "test")
+    )
+    assert 0 <= report.scalars["exact_match"] <= 1
 
 
 def test_runs_that_do_not_fit_are_refused_in_one_line(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:

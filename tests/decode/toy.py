@@ -47,7 +47,9 @@ class TableModel:
         first, second, last = (jnp.repeat(one, beams) for one in (first, second, last))
         return Cache(jnp.stack([first, first]), {"hash": second}, {"example": jnp.arange(examples)}), last
 
-    def step(self, variables: Any, cache: Cache, tokens_R: Any, *, key: Any = None) -> tuple[Any, Cache, Aux]:
+    def step(
+        self, variables: Any, cache: Cache, tokens_R: Any, *, key: Any = None, capture: Any = None
+    ) -> tuple[Any, Cache, Aux]:
         layers = (cache.layers * LAYER_MIX + tokens_R + 1) % BUCKETS
         rows = (cache.rows["hash"] * ROW_MIX + tokens_R + 1) % BUCKETS
         example = jnp.repeat(cache.examples["example"], tokens_R.shape[0] // cache.examples["example"].shape[0])

@@ -235,8 +235,8 @@ def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> No
 def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) -> None:
     fields = MODELS[family.model].config.__dataclass_fields__
     told = {key.ours for key in family.keys} | family.fixed.keys() | family.begun.keys()
-    # Compared as counts where a family has no key of its own for them.
-    told |= FREE | {"kv_heads", "head_dim"}
+    # Compared alike for every family.
+    told |= FREE | {"kv_heads", "head_dim", "experts", "position_join"}
     fixed = family.fixed.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
     told |= set() if fixed == "t5" else {"buckets", "max_distance"}

@@ -193,7 +193,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
             ["--config.task.name=translate"],
             "'translate' is unknown: did you mean 'translation'? known: translation, ",
         ),
-        (["--config.model.family=gpt"], "config.model.family='gpt' is unknown: known: controller_only, decoder, "),
+        (["--config.model.family=gpt"], "config.model.family='gpt' is unknown: known: bidirectional_language_model, "),
         (["--config.model.size=gpt2xl"], "config.model.size='gpt2xl' is unknown: did you mean 'gpt2-xl'? known: gpt2"),
         (
             ["--config.model.norm_placement=prenorm"],

@@ -99,13 +99,17 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str], word: str,
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run leaves of a model with state, without training one: its config and a checkpoint of its shapes."""
-    path = tmp_path_factory.mktemp("run")
-    (case,) = (case for case in cases.CASES if case.name == "normed_translator")
+    params = {"encoder": {"kernel": np.zeros((3, 4)), "bias": np.zeros(4)}, "output": {"kernel": np.zeros((4, 6))}}
+    state = {"norm": {"mean": np.zeros(5), "variance": np.ones(5)}}
+    return left_behind(tmp_path_factory.mktemp("run"), "normed_translator", params, state)
+
+
+def left_behind(path: Path, name: str, params: dict[str, Any], state: dict[str, Any]) -> Path:
+    """A run directory with the config of a contract case, and a checkpoint of these arrays."""
+    (case,) = (case for case in cases.CASES if case.name == name)
     resolved = case.experiment(Algorithm.SGD, 0.1).to_config()
     (path / "config.json").write_text(json.dumps(resolved), encoding="utf-8")
     with contextlib.closing(Checkpoints(path / "checkpoints", keep=1)) as checkpoints:
-        params = {"encoder": {"kernel": np.zeros((3, 4)), "bias": np.zeros(4)}, "output": {"kernel": np.zeros((4, 6))}}
-        state = {"norm": {"mean": np.zeros(5), "variance": np.ones(5)}}
         held = {"variables": {"params": params, "state": state}, "optimisers": {"encoder": np.zeros((3, 4))}}
         checkpoints.save(3, held, {})
     return path
@@ -129,10 +133,21 @@ def test_a_runs_parameters_are_those_of_its_checkpoint(run: Path, capsys: pytest
         "task": "translation",
         "step": 3,
         "parameters": 40,
+        "active_parameters": 40,
         "parts": {"encoder": 16, "output": 24},
         "state": 10,
         "operations_a_step": None,
     }
+
+
+def test_of_experts_those_are_counted_that_a_position_meets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = {"kernel": np.zeros((1, 4, 3, 5))}
+    experts = {"router": {"kernel": np.zeros((1, 3, 4))}, "networks": {"expand": kernel, "contract": kernel}}
+    params = {"layers": {"last": {"experts": experts}}}
+    left_behind(tmp_path, "language_modelling x decoder with experts", params, {})
+    assert "of which one position meets 72, by its choice among experts" in printed(capsys, f"--workdir={tmp_path}")
+    found = json.loads(printed(capsys, f"--workdir={tmp_path}", "--json"))
+    assert (found["parameters"], found["active_parameters"]) == (12 + 2 * 60, 12 + 60)
 
 
 def test_a_run_that_cannot_be_counted_is_told_in_one_line(

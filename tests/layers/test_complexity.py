@@ -15,13 +15,10 @@ import numpy as np
 import pytest
 
 from tests.costs.test_flops import jaxprs, products
-from transformer.attention import AttentionSpec, Backend, Mask, attend
-from transformer.layers.attention import MultiHeadAttention
+from transformer.attention import AttentionSpec, Backend, attend
+from transformer.benchmarks.layer_kinds import KINDS
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.module import Functional
-from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
-from transformer.layers.recurrent_cells import Cell
-from transformer.layers.transformer_config import TransformerConfig
 
 Layer = Callable[[int, int], tuple[Callable[..., Any], tuple[Any, ...]]]
 
@@ -30,15 +27,15 @@ def shape(*sizes: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sizes, jnp.float32)
 
 
-def recurrent(cell: Cell) -> Layer:
+def of_kind(name: str) -> Layer:
     def made(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        functional = Functional(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
-        return lambda params, x: functional.bind(params)(x)[0], (functional.shapes(), shape(1, n, d))
+        functional, run = KINDS[name].layer(d)
+        return run, (functional.shapes(), shape(1, n, d))
 
     return made
 
 
-def convolution(n: int, d: int, dilation: int = 1) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def dilated(n: int, d: int, dilation: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     window = Window(3, dilation=dilation, padding=Padding.CAUSAL)
     functional = Functional(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
     return lambda params, x: functional.bind(params)(x), (functional.shapes(), shape(1, n, d))
@@ -49,30 +46,22 @@ def core(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return lambda q, k, v: attend(q, k, v, spec=spec)[0], (shape(1, n, 1, d),) * 3
 
 
-def self_attention(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    config = TransformerConfig(width=d, heads=1, feed_forward=1, max_length=n, backend=Backend.EINSUM)
-    functional = Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
-    return lambda params, x: functional.bind(params)(x, x, mask=Mask())[0], (functional.shapes(), shape(1, n, d))
-
-
 def operations(layer: Layer, n: int, d: int) -> int:
     run, given = layer(n, d)
     return products(jax.make_jaxpr(run)(*given).jaxpr)
 
 
-COUNTS = {
-    "attention without projections": (core, 4e9),
-    "self-attention with projections": (self_attention, 12e9),
-    "convolution of width 3": (convolution, 6e9),
-    "vanilla": (recurrent(Cell.VANILLA), 4e9),
-    "gru": (recurrent(Cell.GRU_RESET_BEFORE), 12e9),
-    "lstm": (recurrent(Cell.LSTM), 16e9),
-}
+COUNTS = {"vanilla": 4e9, "gru": 12e9, "lstm": 16e9, "convolution": 6e9, "attention": 12e9}
 
 
-@pytest.mark.parametrize(("layer", "count"), COUNTS.values(), ids=COUNTS)
-def test_a_layer_of_a_thousand_by_a_thousand(layer: Layer, count: float) -> None:
-    assert operations(layer, 1000, 1000) == count
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_of_a_thousand_by_a_thousand(kind: str) -> None:
+    assert operations(of_kind(kind), 1000, 1000) == COUNTS[kind] == KINDS[kind].operations(1000, 1000)
+    assert operations(of_kind(kind), 48, 8) == KINDS[kind].operations(48, 8)
+
+
+def test_attention_without_projections() -> None:
+    assert operations(core, 1000, 1000) == 4e9
 
 
 def slope(layer: Layer) -> float:
@@ -82,9 +71,9 @@ def slope(layer: Layer) -> float:
 
 def test_attention_grows_with_the_square_of_the_length_and_recurrence_with_the_length() -> None:
     assert slope(core) == pytest.approx(2)
-    assert 1.9 < slope(self_attention) < 2.1
-    assert slope(recurrent(Cell.LSTM)) == pytest.approx(1)
-    assert slope(convolution) == pytest.approx(1)
+    assert 1.9 < slope(of_kind("attention")) < 2.1
+    assert slope(of_kind("lstm")) == pytest.approx(1)
+    assert slope(of_kind("convolution")) == pytest.approx(1)
 
 
 def waits(jaxpr: Any) -> int:
@@ -97,10 +86,11 @@ def waits(jaxpr: Any) -> int:
     return max(lengths)
 
 
-@pytest.mark.parametrize(("layer", "steps"), [(self_attention, 1), (convolution, 1), (recurrent(Cell.LSTM), 50)])
-def test_only_recurrence_waits_for_every_position(layer: Layer, steps: int) -> None:
-    run, given = layer(50, 8)
-    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == steps
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_recurrence_waits_for_every_position(kind: str) -> None:
+    run, given = of_kind(kind)(50, 8)
+    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == KINDS[kind].waits(50)
+    assert KINDS[kind].waits(50) == (1 if kind in ("attention", "convolution") else 50)
 
 
 def depth(layers: Callable[[int], Layer], n: int) -> int:
@@ -124,8 +114,8 @@ def depth(layers: Callable[[int], Layer], n: int) -> int:
 
 def test_how_many_layers_join_the_two_ends() -> None:
     n = 17
-    assert depth(lambda _: self_attention, n) == 1
-    assert depth(lambda _: recurrent(Cell.GRU_RESET_AFTER), n) == 1  # but n steps, one after another
-    assert depth(lambda _: convolution, n) == math.ceil((n - 1) / 2)
-    dilated = depth(lambda number: lambda n, d: convolution(n, d, 3**number), n)
-    assert dilated == math.ceil(math.log(n, 3))
+    assert depth(lambda _: of_kind("gru"), n) == 1  # but n steps, one after another
+    assert depth(lambda _: of_kind("convolution"), n) == KINDS["convolution"].path(n) == math.ceil((n - 1) / 2)
+    assert depth(lambda _: of_kind("attention"), n) == KINDS["attention"].path(n) == 1
+    layers = depth(lambda number: lambda n, d: dilated(n, d, 3**number), n)
+    assert layers == math.ceil(math.log(n, 3))

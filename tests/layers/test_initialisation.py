@@ -8,7 +8,7 @@ import pytest
 from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm, deepnorm_encoder_decoder
 
 # A role, how large its matrix is, and its published standard deviation: sizes are unlike so that a wrong fan shows.
-WIDE, INNER, HEAD, RESIDUALS, BETA = 96, 384, 24, 24, 0.4
+WIDE, INNER, HEAD, RESIDUALS, BETA, RETAINED = 96, 384, 24, 24, 0.4, 0.7
 FANS = {role: (WIDE, WIDE) for role in Role} | {
     Role.EXPAND: (WIDE, INNER),
     Role.CONTRACT: (INNER, WIDE),
@@ -41,12 +41,14 @@ def published(name: str, role: str, fan_in: int, fan_out: int) -> float:
             return (fan_in * (HEAD if role == "query" else 1)) ** -0.5
         case "deepnorm":
             return fan_out**-0.5 if table else (BETA if deep else 1) * (2 / (fan_in + fan_out)) ** 0.5
+        case "gehring":
+            return 0.1 if table else ((4 if role == "gated" else 1) * RETAINED / fan_in) ** 0.5
     raise KeyError(name)
 
 
 @pytest.mark.parametrize("name", list(Initialisation), ids=lambda name: name.value)
 def test_each_initialisation_is_its_published_rule(name: Initialisation) -> None:
-    initialise = Initialise(name, RESIDUALS, HEAD, BETA)
+    initialise = Initialise(name, RESIDUALS, HEAD, BETA, RETAINED)
     for number, role in enumerate(Role):
         shape = FANS[role]
         drawn = np.asarray(initialise(role, *shape)(jax.random.key(number), shape, jnp.float32), np.float64)

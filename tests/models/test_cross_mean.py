@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Cross, Positions
 from transformer.models.contract import Model
-from transformer.models.encoder_decoder import DECODER_CROSS, EncoderDecoderConfig, build
+from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
 
 PAD, LENGTH = 0, 6
@@ -31,8 +31,8 @@ def test_every_real_place_of_the_source_has_the_same_weight(score: Score) -> Non
     model = make(cross=Cross.MEAN, score=score)
     variables = lively(model)
     inputs = {"source": SOURCE, "target": TARGET}
-    _, aux = jax.jit(lambda v: model.apply(v, inputs, train=False, capture=Capture((DECODER_CROSS,))))(variables)
-    weights_LxBxHxTxS = np.asarray(aux.maps[DECODER_CROSS].weights)
+    _, aux = jax.jit(lambda v: model.apply(v, inputs, train=False, capture=Capture((f"{DECODER}/cross",))))(variables)
+    weights_LxBxHxTxS = np.asarray(aux.maps[f"{DECODER}/cross"].weights)
     real = SOURCE != PAD
     for row, targets in enumerate(np.sum(TARGET != PAD, axis=1)):
         expected = np.broadcast_to(real[row] / real[row].sum(), weights_LxBxHxTxS[:, row, :, :targets].shape)

@@ -85,7 +85,7 @@ class Drawing:
     def init_cache(self, variables: Any, inputs: Any, *, beams: int, length: int) -> Any:
         return Cache((), {"drawn": jnp.zeros(3, jnp.int32)}, ()), jnp.zeros(3, jnp.int32)
 
-    def step(self, variables: Any, cache: Cache, tokens: Any, *, key: Any = None) -> Any:
+    def step(self, variables: Any, cache: Cache, tokens: Any, *, key: Any = None, capture: Any = None) -> Any:
         drawn = jnp.zeros(3, jnp.int32) if key is None else jax.random.randint(key, (3,), 0, 50)
         return 9.0 * jax.nn.one_hot(drawn, 50), Cache((), {"drawn": drawn}, ()), Aux({}, {}, {})
 

@@ -17,7 +17,7 @@ from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, Positions
+from transformer.layers.transformer_config import Biases, PositionJoin, Positions
 from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
@@ -88,8 +88,9 @@ under_pre = pytest.mark.parametrize("case", ["pre"], indirect=True)
         (NormPlacement.POST, {}),
         (NormPlacement.PRE, {}),
         (NormPlacement.PRE, {"positions": Positions.LEARNED}),
+        (NormPlacement.PRE, {"positions": Positions.LEARNED, "position_join": PositionJoin.CONCATENATED}),
     ],
-    ids=["post", "pre", "pre_learned"],
+    ids=["post", "pre", "pre_learned", "pre_concatenated"],
 )
 def test_logits_and_maps_are_the_oracles(placement: NormPlacement, changes: dict[str, Any]) -> None:
     case = case_of(norm_placement=placement, **changes)
@@ -351,6 +352,10 @@ def test_an_input_with_more_positions_than_the_model_is_refused() -> None:
         ({"encoder_layers": 0}, "encoder_layers=0 must be at least 1"),
         ({"heads": 0}, "heads=0 must be at least 1"),
         ({"unroll": 0}, "unroll=0 must be at least 1"),
+        (
+            {"positions": Positions.ROTARY, "position_join": PositionJoin.CONCATENATED},
+            r"position_join=concatenated needs positions in the embeddings, and config\.model\.positions=rotary",
+        ),
     ],
 )
 def test_an_impossible_config_is_refused_in_one_line(changes: dict[str, Any], says: str) -> None:

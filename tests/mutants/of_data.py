@@ -118,8 +118,8 @@ DATA = (
     Fault(
         "padding-counts",
         "transformer/tasks/translation.py",
-        'return {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}',
-        'return {"tokens": jnp.float32(batch["labels"].size)}',
+        'totals = {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}',
+        'totals = {"tokens": jnp.float32(batch["labels"].size)}',
         "The loss depends on how much padding a batch has, and the learning rate with it.",
         ("tests/tasks/test_translation.py",),
     ),

@@ -218,10 +218,17 @@ def embedded(
     table = weights["embedding"]["table"]
     width = table.shape[1]
     x = table[tokens] * (math.sqrt(width) if kind.embedding_scale == "sqrt_width" else 1)
+    place = None
     if kind.positions == "learned":
-        x = x + weights["positions"]["table"][places + kind.position_offset]
+        place = weights["positions"]["table"][places + kind.position_offset]
     if kind.positions.startswith("sinusoidal"):
-        x = x + waves(int(places.max()) + 1, width, kind.positions == "sinusoidal_halves")[places]
+        place = waves(int(places.max()) + 1, width, kind.positions == "sinusoidal_halves")[places]
+    if place is not None and "join" in weights:
+        # One matrix for the token, one for its place.
+        of_token, of_place = weights["join"]["kernel"][:width], weights["join"]["kernel"][width:]
+        x = x @ of_token + place @ of_place
+    elif place is not None:
+        x = x + place
     if "types" in weights:
         x = x + weights["types"]["table"][np.zeros_like(tokens) if types is None else types]
     norm = layer_norm if kind.norm == "layer" else rms_norm

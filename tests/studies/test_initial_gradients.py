@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from launch.config_files import load_config, load_function
+from tests.contracts.cases import CASES
 from transformer.config import UserError
 from transformer.studies import initial_gradients as module
 from transformer.studies.ablation import Ablation, Stack, build_ablation
@@ -17,6 +18,7 @@ from transformer.studies.initial_gradients import gradient_norms, initial_gradie
 from transformer.training.assembly import assemble, compile_step
 from transformer.training.experiment import resolve
 from transformer.training.mesh import one_device
+from transformer.training.optimizer import Algorithm
 from transformer.training.schema import with_overrides
 from transformer.training.sharding import shard_batch
 from transformer.training.state import by_path
@@ -151,3 +153,18 @@ def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_d
     # And no growth towards the output as in the decoder that reads an encoder.
     post = [entry["last_over_first"] for entry in found["ratio"] if entry["arm"] == "post"]
     assert max(post) < 2, post
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_blocks_of_experts_are_measured_where_all_are_alike(every: int, tmp_path: Path) -> None:
+    (case,) = (case for case in CASES if case.name == "language_modelling x decoder with experts")
+    model = {**case.config["model"], "experts": {"count": 4, "every": every}}
+    experiment = dataclasses.replace(case, config={**case.config, "model": model}).experiment(Algorithm.SGD, 0.1)
+    task = assemble(experiment, tmp_path, one_device()).task
+    if every == 2:
+        with pytest.raises(UserError, match=r"family=decoder has no feed-forward blocks, alike in all its layers"):
+            gradient_norms([experiment], task)
+        return
+    (norms_L,) = gradient_norms([experiment], task)
+    assert norms_L.shape == (2,)
+    assert (norms_L > 0).all()

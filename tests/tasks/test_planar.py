@@ -13,12 +13,13 @@ from transformer.config import UserError
 from transformer.data.planar import hull, tours, triangulation
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import RecurrentConfig
+from transformer.models.interface import END
 from transformer.models.pointer import FAMILY, SITE, PointerConfig
 from transformer.models.registry import operations
 from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.planar import Planar, PlanarConfig, batch_of, build, synthetic
-from transformer.tasks.planar_decoding import END, Problem, indices_of, point_out
+from transformer.tasks.planar import Planar, PlanarConfig, PointOrder, batch_of, build, synthetic
+from transformer.tasks.planar_decoding import Problem, indices_of, point_out
 from transformer.tasks.planar_metrics import measure
 
 SQUARE = np.float32([[0, 0], [1, 1], [0, 1], [1, 0], [0.4, 0.3]])
@@ -258,8 +259,9 @@ def test_what_a_run_cannot_do_is_refused() -> None:
         Request(["0,0 0,1 1,0"], "de"),
         Request(["0,0 0,1 1,0"], decoding={"samples": 2, "top_k": 2}),
         Request(["0,0 0,1 1,0"], decoding={"stops": ("0",)}),
+        Request(["0,0 0,1 1,0"], decoding={"beams": 2, "coverage_penalty": 0.2}),
     ):
-        with pytest.raises(UserError, match="leave out --language, --samples and --stop"):
+        with pytest.raises(UserError, match="leave out --language, --samples, --stop and --coverage_penalty"):
             task.answer(view_of(task), request)
     for values, says in (
         ({"fewest": 2}, "fewest=2"),
@@ -304,3 +306,41 @@ def test_points_beyond_a_rows_own_are_no_part_of_its_answer() -> None:
     points = np.float32([[[0, 0], [1, 0], [0, 1], [1, 1]], [[0, 0], [1, 0], [0, 1], [1, 1]]])
     batch = batch_of(Problem.HULL, points, np.array([3, 4]))
     assert batch["labels"].tolist() == [[1, 2, 3, 0, 0], [1, 2, 4, 3, 0]]
+
+
+def test_points_that_are_read_from_left_to_right_are_the_drawn_ones_in_another_order() -> None:
+    ordered, drawn = (task_of(Problem.HULL, order=order).source(3)[5] for order in reversed(PointOrder))
+    assert (ordered["lengths"] == drawn["lengths"]).all()
+    for points_Nx2, others_Nx2, length, labels in zip(
+        ordered["points"], drawn["points"], drawn["lengths"], ordered["labels"], strict=True
+    ):
+        assert points_Nx2[:length].tolist() == sorted(others_Nx2[:length].tolist())
+        assert (points_Nx2[length:] == 0).all()
+        assert labels[0] == 1  # the leftmost point is a corner, and the lowest
+        assert labels.tolist() == batch_of(Problem.HULL, points_Nx2[None], np.array([length]))["labels"][0].tolist()
+
+
+def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_read() -> None:
+    task = task_of(Problem.TOUR, order=PointOrder.LEFT_TO_RIGHT)
+    shuffled = [3, 0, 4, 2, 1]
+    view = view_of(task)
+    asked = [SQUARE, SQUARE[shuffled], SQUARE[:3]]
+    answers = task.answer(view, Request([" ".join(f"{x},{y}" for x, y in points) for points in asked]))
+    first, second, third = ([int(word) for word in line.split()] for line in answers.lines)
+    # The two of x = 0 and of x = 1 are read in the order in which they are given: only for distinct x is the order one.
+    assert sorted(first) == sorted(second) == [0, 1, 2, 3, 4]
+    assert sorted(third) == [0, 1, 2]
+    labels = answers.labels.completed(view.model.sites)
+    assert labels.tokens["points"][0] == (
+        "end",
+        "0 (0.00, 0.00)",
+        "2 (0.00, 1.00)",
+        "4 (0.40, 0.30)",
+        "1 (1.00, 1.00)",
+        "3 (1.00, 0.00)",
+    )
+    assert labels.tokens["target"][0] == (*map(str, first), "end")
+    distinct = np.float32([[0.3, 0.9], [0.8, 0.2], [0.1, 0.4], [0.6, 0.7]])
+    texts = [" ".join(f"{x},{y}" for x, y in distinct[order]) for order in ([0, 1, 2, 3], [2, 0, 3, 1])]
+    straight, turned = ([int(word) for word in line.split()] for line in task.answer(view, Request(texts)).lines)
+    assert distinct[straight].tolist() == distinct[[2, 0, 3, 1]][turned].tolist()

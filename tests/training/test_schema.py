@@ -63,7 +63,7 @@ def test_a_whole_section_is_replaced_before_its_keys_are_checked():
         ({"model.score": "add"}, "config.model.score='add' is unknown: did you mean 'additive'? known: additive, "),
         ({"model": 3}, "config.model=3: that key is a group; set one of its keys, as --config.model.family=VALUE"),
         ({"model": None}, "config.model=None: that key is a group"),
-        ({"model": {"family": "x"}}, "config.model.family='x' is unknown: known: controller_only, decoder, encoder"),
+        ({"model": {"family": "x"}}, "config.model.family='x' is unknown: known: bidirectional_language_model, "),
         ({"task.name": 3}, "config.task.name=3 is a int; it must be a str"),
         ({"model.family": "encoder"}, "config.model.encoder_layers=1 is said in the config, but the family encoder"),
         ({"model.size": "gpt9"}, "config.model.size='gpt9' is unknown: did you mean 'gpt1'? known: gpt1, gpt2"),

@@ -1,0 +1,216 @@
+"""Mixtures of experts against a NumPy oracle: values, gradients, both losses, whatever the room; padding; ties."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from tests.oracles import experts as oracle
+from transformer.attention.capture import Capture
+from transformer.layers import experts as layer
+from transformer.layers.experts import Experts, ExpertsConfig, route, squared_variation
+from transformer.layers.feed_forward import Activation, FeedForward
+from transformer.layers.module import Builder, Functional, Precision
+
+BATCH, LENGTH, WIDTH, HIDDEN, COUNT, CHOSEN = 3, 11, 4, 6, 5, 2
+POSITIONS = BATCH * LENGTH
+SITE = "here"
+
+
+def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> Functional[Experts]:
+    config = ExpertsConfig(**{"count": COUNT, "chosen": CHOSEN, **settings})
+
+    def make(builder: Builder) -> FeedForward:
+        return FeedForward(WIDTH, HIDDEN, activation=activation, bias=True, builder=builder)
+
+    return Functional(
+        lambda builder: Experts(config, WIDTH, make, builder=builder),
+        Precision(*2 * ("float64" if jax.config.jax_enable_x64 else "float32",)),
+    )
+
+
+def given(experts: Functional[Experts], favour: float = 0.0, seed: int = 0) -> tuple[Any, np.ndarray]:
+    """Parameters without zeros, of which the router favours expert 0 by so much, and inputs."""
+    random = np.random.default_rng(seed)
+    params = jax.tree.map(lambda leaf: random.normal(0, 0.7, leaf.shape), experts.shapes())
+    x_BxTxE = random.normal(size=(BATCH, LENGTH, WIDTH))
+    params["router"]["kernel"][:, 0] *= 1 if not favour else 0
+    if favour:
+        x_BxTxE[..., 0] = 1
+        params["router"]["kernel"][0, 0] = favour
+    return params, x_BxTxE
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+@pytest.fixture
+def wide() -> Any:
+    with jax.enable_x64(True):
+        yield
+
+
+def noise_of(key: jax.Array) -> np.ndarray:
+    return np.asarray(jax.random.normal(key, (BATCH, LENGTH, COUNT), jnp.float64))
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize(
+    ("noisy", "room", "favour"),
+    [
+        pytest.param(False, 1.0, 0.0, id="still"),
+        pytest.param(True, 0.01, 0.0, id="noisy, little room"),
+        pytest.param(True, 10.0, 20.0, id="noisy, all ask for one that has room"),
+        pytest.param(False, 0.01, 20.0, id="all ask for one that has none"),
+    ],
+)
+def test_the_layer_is_the_papers_equations_whatever_an_experts_room(noisy: bool, room: float, favour: float) -> None:
+    experts = functional(room=room)
+    params, x_BxTxE = given(experts, favour)
+    lengths_B, key = np.array([LENGTH, 4, 7]), jax.random.key(3) if noisy else None
+    expected = oracle.mixture(
+        params, x_BxTxE, CHOSEN, silu, None if key is None else noise_of(key), lengths_B=lengths_B
+    )
+    if favour:
+        assert (expected.gates[..., 0] > 0).sum() == lengths_B.sum() > 2 * layer._ROWS_AT_ONCE
+
+    def run(params: Any, x_BxTxE: Any, lengths_B: Any) -> Any:
+        return experts.bind(params)(x_BxTxE, lengths_B=lengths_B, key=key, capture=Capture((SITE,)))
+
+    y_BxTxE, captured, balance = jax.jit(run)(params, x_BxTxE, lengths_B)
+    np.testing.assert_allclose(y_BxTxE, expected.outputs, atol=1e-10)
+    np.testing.assert_allclose(captured.weights[:, 0], expected.gates, atol=1e-10)
+    assert float(balance.importance) == pytest.approx(expected.importance_loss, rel=1e-9)
+    assert float(balance.load) == pytest.approx(expected.load_loss, rel=1e-9)
+    assert float(balance.positions) == lengths_B.sum()
+
+
+@pytest.mark.usefixtures("wide")
+def test_gradients_are_those_of_finite_differences_also_of_further_turns() -> None:
+    experts = functional(activation=Activation.GELU_TANH, room=0.01)
+    params, x_BxTxE = given(experts, favour=2.0)
+
+    def run(params: Any, x_BxTxE: Any) -> Any:
+        y, _, balance = experts.bind(params)(x_BxTxE, key=jax.random.key(1))
+        return jnp.sum(jnp.sin(y)), balance.importance, balance.load
+
+    check_grads(jax.jit(run), (params, x_BxTxE), order=1, modes=["rev"], rtol=1e-5, atol=1e-6, eps=1e-6)
+
+
+@pytest.mark.usefixtures("wide")
+def test_the_loads_threshold_is_the_kth_of_the_others() -> None:
+    random = np.random.default_rng(0)
+    clean, deviation, noise = random.normal(size=(3, 40, COUNT))
+    deviation = np.abs(deviation)
+    found = route(jnp.asarray(clean), jnp.asarray(deviation), jnp.asarray(noise), CHOSEN).probability
+    noisy = clean + noise * deviation
+    for row in range(len(clean)):
+        for i in range(COUNT):
+            # Drawing this expert's noise again, the others' as it was: it is chosen where it passes the k-th of them.
+            others = np.sort(np.delete(noisy[row], i))[::-1]
+            needed = (clean[row, i] - others[CHOSEN - 1]) / deviation[row, i]
+            assert float(found[row, i]) == pytest.approx(oracle.cumulative(needed), abs=1e-12)
+
+
+def test_of_equal_experts_the_first_are_chosen_and_share_evenly() -> None:
+    routing = route(jnp.zeros((1, COUNT)), jnp.ones((1, COUNT)), None, CHOSEN)
+    assert routing.experts.tolist() == [[0, 1]]
+    assert routing.gates.tolist() == [[0.5, 0.5]]
+    np.testing.assert_allclose(routing.probability, 0.5)
+
+
+def test_the_router_begins_at_zero_and_noise_is_drawn_by_a_key_alone() -> None:
+    experts = functional()
+    params = experts.init(jax.random.key(0))
+    assert not np.any(params["router"]["kernel"])
+    assert not np.any(params["noise"]["kernel"])
+    kernels = np.asarray(params["networks"]["expand"]["kernel"])
+    assert all(np.abs(kernels[0] - kernels[i]).max() > 0.01 for i in range(1, COUNT))
+    x = np.random.default_rng(0).normal(size=(BATCH, LENGTH, WIDTH)).astype(np.float32)
+
+    def gates(key: Any) -> np.ndarray:
+        _, captured, _ = experts.bind(params)(jnp.asarray(x), key=key, capture=Capture((SITE,)))
+        assert captured is not None
+        return np.asarray(captured.weights)
+
+    still, first, again, other = (gates(key) for key in (None, *map(jax.random.key, (1, 1, 2))))
+    assert (still[..., :CHOSEN] == 0.5).all()
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    # Without signal every expert is as likely.
+    assert np.bincount(np.argmax(first, axis=-1).ravel(), minlength=COUNT).min() > 0
+
+
+def test_padding_takes_no_room_and_counts_nowhere_whatever_stands_there() -> None:
+    experts = functional(room=0.01)
+    params, x_BxTxE = given(experts, favour=5.0)
+    params, x_BxTxE = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (params, x_BxTxE))
+    lengths_B = jnp.array([LENGTH, 0, 5])
+    padded = x_BxTxE.copy()
+    padded[1], padded[2, 5:] = np.nan, np.inf
+
+    @jax.jit
+    def run(params: Any, x_BxTxE: Any) -> Any:
+        def total(params: Any, x_BxTxE: Any) -> Any:
+            y, _, balance = experts.bind(params)(x_BxTxE, lengths_B=lengths_B)
+            return jnp.sum(y**2) + balance.importance + balance.load, (y, balance)
+
+        return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(params, x_BxTxE)
+
+    for one, other in zip(*(jax.tree.leaves(run(params, x)) for x in (x_BxTxE, padded)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Alone, each example comes to the same.
+    together = experts.bind(params)(jnp.asarray(x_BxTxE), lengths_B=lengths_B)[0]
+    for row, length in ((0, LENGTH), (2, 5)):
+        alone = experts.bind(params)(jnp.asarray(x_BxTxE[row : row + 1, :length]))[0]
+        np.testing.assert_allclose(alone[0], together[row, :length], atol=1e-5)
+
+
+def test_an_overfull_expert_computes_again_and_no_turn_is_taken_for_nothing() -> None:
+    """The rows that all experts compute in one step of the loop, and how often it is entered."""
+    turns = []
+
+    def counted(turn: Any) -> Any:
+        jax.debug.callback(lambda number: turns.append(int(number)), turn)
+        return jnp.float32(1)
+
+    for longest, expected in ((7, []), (8, []), (9, [1]), (24, [1, 2]), (25, [1, 2, 3])):
+        turns.clear()
+        queue = layer.Queue(jnp.zeros(1, int), jnp.zeros(1, int), jnp.int32(longest))
+        total = layer._over_turns(8, queue, counted, jnp.float32(0))
+        assert (float(total), sorted(turns)) == (len(expected), expected)
+
+
+def test_the_variation_of_zeros_is_zero_and_so_is_its_gradient() -> None:
+    value, gradient = jax.value_and_grad(squared_variation)(jnp.zeros(4))
+    assert float(value) == 0
+    assert np.isfinite(gradient).all()
+
+
+def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
+    def total(clean: Any, raw: Any) -> Any:
+        return jnp.sum(route(clean, jax.nn.softplus(raw), None, CHOSEN).probability)
+
+    gradients = jax.grad(total, argnums=(0, 1))(jnp.arange(5.0)[None], jnp.full((1, 5), -100.0))
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"count": -1}, r"config\.model\.experts\.count=-1 must be at least 0"),
+        ({"count": 4, "chosen": 1}, r"config\.model\.experts\.chosen=1 of count=4 must be at least 2"),
+        ({"count": 4, "chosen": 4}, r"config\.model\.experts\.chosen=4 of count=4 .* below the count"),
+        ({"count": 4, "every": 0}, r"config\.model\.experts\.every=0 must be at least 1"),
+        ({"count": 4, "load": -0.1}, r"config\.model\.experts\.load=-0\.1 must be at least 0"),
+        ({"count": 4, "importance": float("nan")}, r"config\.model\.experts\.importance=nan must be at least 0"),
+        ({"count": 4, "room": 0.0}, r"config\.model\.experts\.room=0\.0 must be above 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        ExpertsConfig(**settings)

@@ -1,0 +1,247 @@
+"""Mixtures of experts in the Transformers: which blocks have them, decoding, maps, losses, counts, other formats."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.costs.test_flops import VOCABULARIES, batch_of, counted, differentiated
+from tests.models.arrangements import BEGIN, FAMILIES, PAD, build, lively
+from tests.oracles import experts as oracle
+from transformer.attention import AxisKind, Capture
+from transformer.config import UserError
+from transformer.costs.sizes import active_parameters
+from transformer.interop.huggingface import express
+from transformer.layers.experts import ExpertsConfig
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Positions, Remat
+from transformer.models.contract import count_parameters
+from transformer.models.decoder import DecoderConfig
+from transformer.models.registry import operations
+from transformer.training.state import by_path
+
+COUNT = 4
+LAYERS = ("layers", "encoder_layers", "decoder_layers")
+TOKENS = np.int32([[5, 9, 3, 8, 7, 6, 4], [6, 4, 8, 11, PAD, PAD, PAD]])
+SOURCE = np.int32([[5, 9, 3, 8, 7, 2], [6, 4, 2, PAD, PAD, PAD]])
+TARGET = np.int32([[BEGIN, 7, 6, 4, 3], [BEGIN, 8, 11, PAD, PAD]])
+INPUTS: dict[str, dict[str, np.ndarray]] = {
+    "decoder": {"tokens": TOKENS, "lengths": np.int32([7, 4])},
+    "encoder": {"tokens": TOKENS, "lengths": np.int32([7, 4]), "types": np.zeros_like(TOKENS)},
+    "encoder_decoder": {"source": SOURCE, "target": TARGET},
+}
+REAL = {"decoder": TOKENS != PAD, "encoder": TOKENS != PAD, "encoder_decoder": TARGET != PAD}
+STACKS = {"decoder": ("decoder",), "encoder": ("encoder",), "encoder_decoder": ("encoder", "decoder")}
+
+
+def layers(family: str, count: int) -> dict[str, int]:
+    names = LAYERS[1:] if family == "encoder_decoder" else LAYERS[:1]
+    return dict.fromkeys(names, count)
+
+
+def with_equal_experts(dense: Any, sparse: Any) -> Any:
+    """The parameters of the dense model in the other's places, every expert with those of its layer's network."""
+    given = by_path(dense)
+
+    def take(path: str, leaf: Any) -> np.ndarray:
+        stack, *rest = path.split("/")
+        name = "/".join(rest)
+        if rest[0] in ("dense", "last"):  # groups of two blocks: of each the first without experts, the second with
+            plain = "/".join(rest[1:]).replace("experts/networks", "feed_forward")
+            found = given.get(f"{stack}/{plain}")
+            found = None if found is None else found[0::2][:, None] if rest[0] == "dense" else found[1::2]
+        else:
+            found = given.get(f"{stack}/{name}".replace("experts/networks", "feed_forward"))
+        if found is None:  # the router
+            return np.asarray(leaf)
+        shape = leaf.shape
+        if "experts/networks" in name:
+            found = np.broadcast_to(np.asarray(found)[:, None], shape)
+        assert found.shape == shape
+        return np.asarray(found)
+
+    found = {path: take(path, leaf) for path, leaf in by_path(sparse).items()}
+    return jax.tree.unflatten(jax.tree.structure(sparse), [found[path] for path in by_path(sparse)])
+
+
+@pytest.mark.parametrize(
+    ("family", "every"),
+    [
+        pytest.param(family, every, marks=() if quick else pytest.mark.slow)
+        for family, every, quick in zip(
+            (*FAMILIES, *FAMILIES), (1, 1, 1, 2, 2, 2), (False, True, False, True, False, True), strict=True
+        )
+    ],
+)
+def test_with_equal_experts_a_model_is_the_dense_one(family: str, every: int) -> None:
+    """The gates sum to one: whatever is chosen, in whichever blocks."""
+    dense, _ = build(family, **layers(family, 4))
+    sparse, _ = build(family, experts=ExpertsConfig(COUNT, every=every, room=0.1), **layers(family, 4))
+    variables, of_sparse = lively(dense), lively(sparse, seed=1)
+    same = of_sparse._replace(params=with_equal_experts(variables.params, of_sparse.params))
+    expected, _ = jax.jit(lambda v: dense.apply(v, INPUTS[family], train=False))(variables)
+    found, aux = jax.jit(lambda v: sparse.apply(v, INPUTS[family], train=False))(same)
+    np.testing.assert_allclose(found[REAL[family]], expected[REAL[family]], atol=2e-4)
+    assert set(aux.losses) == {f"{stack}/{name}" for stack in STACKS[family] for name in ("importance", "load")}
+    numbers = tuple(str(number) for number in range(4) if (number + 1) % every == 0)
+    of_experts = {site.name: site for site in sparse.sites if site.name not in {site.name for site in dense.sites}}
+    assert set(of_experts) == {f"{stack}/experts" for stack in STACKS[family]}
+    for site in of_experts.values():
+        assert (site.key.kind, site.key.size, site.layers, site.heads) == (AxisKind.EXPERTS, COUNT, numbers, ("0",))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None:
+    config = ExpertsConfig(COUNT, importance=0.3, load=0.7)
+    model, _ = build(family, experts=config, **layers(family, 2))
+    sites = tuple(f"{stack}/experts" for stack in STACKS[family])
+    variables, inputs = lively(model), INPUTS[family]
+    _, aux = jax.jit(lambda v: model.apply(v, inputs, train=False, capture=Capture(sites)))(variables)
+    for stack, site in zip(STACKS[family], sites, strict=True):
+        real = SOURCE != PAD if (family, stack) == ("encoder_decoder", "encoder") else REAL[family]
+        gates_LxBxTxX = np.asarray(aux.maps[site].weights[:, :, 0], np.float64)
+        np.testing.assert_allclose(
+            gates_LxBxTxX.sum(axis=-1), np.broadcast_to(real, gates_LxBxTxX.shape[:-1]), atol=1e-6
+        )
+        assert ((gates_LxBxTxX > 0).sum(axis=-1) <= 2).all()
+        term = aux.losses[f"{stack}/importance"]
+        expected = sum(oracle.squared_variation(gates.sum(axis=(0, 1))) for gates in gates_LxBxTxX)
+        assert float(term.denominator) == real.sum()
+        assert float(term.total / term.denominator) == pytest.approx(expected, rel=1e-4)
+        assert (term.weight, aux.losses[f"{stack}/load"].weight) == (0.3, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        pytest.param("decoder", {"every": 1}, marks=pytest.mark.slow),
+        ("decoder", {"every": 2, "windows": (0, 3)}),
+        ("encoder_decoder", {"every": 2}),
+    ],
+)
+def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, settings: dict[str, Any]) -> None:
+    every, windows = settings["every"], settings.get("windows", ())
+    config = ExpertsConfig(COUNT, every=every, room=0.1)
+    model, _ = build(family, experts=config, positions=Positions.LEARNED, windows=windows, **layers(family, 2))
+    variables, capture = lively(model), Capture(("decoder/experts",))
+    fed = np.repeat(TARGET, 2, axis=0)
+    fed[:, 3:] = [[4, 3], [9, 5], [7, 7], [2, 10]]
+    if family == "decoder":
+        first, whole, beams = {"tokens": fed[:, :1], "lengths": np.ones(4, np.int32)}, {"tokens": fed}, 1
+    else:
+        first, whole, beams = {"source": SOURCE}, {"source": np.repeat(SOURCE, 2, axis=0), "target": fed}, 2
+
+    @jax.jit
+    def run(variables: Any) -> Any:
+        cache, _ = model.init_cache(variables, first, beams=beams, length=fed.shape[1])
+
+        def advance(cache: Any, tokens: Any) -> Any:
+            logits, cache, aux = model.step(variables, cache, tokens, capture=capture)
+            return cache, (logits, aux.maps["decoder/experts"].weights)
+
+        return jax.lax.scan(advance, cache, jnp.asarray(fed.T))[1]
+
+    logits_TxRxV, gates_TxLxRxHx1xX = run(variables)
+    expected, aux = jax.jit(lambda v: model.apply(v, whole, train=False, capture=capture))(variables)
+    np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), expected, atol=2e-4)
+    gates_LxRxHxTxX = np.moveaxis(np.asarray(gates_TxLxRxHx1xX)[..., 0, :], 0, 3)
+    np.testing.assert_allclose(gates_LxRxHxTxX, aux.maps["decoder/experts"].weights, atol=1e-5)
+    assert len(gates_LxRxHxTxX) == 2 // every
+
+
+def test_prompts_are_routed_as_the_whole_pass_routes_them() -> None:
+    model, _ = build("decoder", experts=ExpertsConfig(COUNT), positions=Positions.LEARNED)
+    variables = lively(model)
+    prompts = {"tokens": TOKENS, "lengths": np.int32([7, 4])}
+
+    @jax.jit
+    def after(variables: Any) -> Any:
+        cache, tokens = model.init_cache(variables, prompts, beams=1, length=2)
+        return model.step(variables, cache, tokens)[0], model.apply(variables, prompts, train=False)[0]
+
+    stepped, whole = after(variables)
+    np.testing.assert_allclose(stepped, whole[np.arange(2), [6, 3]], atol=2e-4)
+
+
+def test_noise_is_drawn_while_training_alone() -> None:
+    model, _ = build("decoder", experts=ExpertsConfig(COUNT))
+    variables = lively(model)
+
+    @jax.jit
+    def passes(variables: Any) -> Any:
+        def run(train: bool, key: int) -> Any:
+            return model.apply(variables, INPUTS["decoder"], train=train, key=jax.random.key(key))[0]
+
+        return run(False, 1), run(False, 2), run(True, 1), run(True, 1), run(True, 2)
+
+    still, again, first, repeated, other = map(np.asarray, passes(variables))
+    np.testing.assert_array_equal(still, again)
+    np.testing.assert_array_equal(first, repeated)
+    assert np.abs(first - still).max() > 1e-3
+    assert np.abs(first - other).max() > 1e-3
+
+
+SMALL = DecoderConfig(layers=2, width=16, heads=4, feed_forward=24, max_length=32)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_formulas_count_what_a_position_uses(every: int) -> None:
+    """The program gives every expert room for all: what the formula leaves out are the rows that stay empty."""
+    config = dataclasses.replace(SMALL, experts=ExpertsConfig(5, chosen=2, every=every, room=5.0))
+    batch, positions = batch_of(3, 7, 4), 21
+    of_network, blocks = 4 * 16 * 24, 2 // every
+    unused = blocks * positions * (5 - 2) * of_network
+    assert operations(config, batch, VOCABULARIES).forward == counted(config, batch) - unused
+    more = operations(config, batch, VOCABULARIES).forward - operations(SMALL, batch, VOCABULARIES).forward
+    assert more == blocks * positions * (of_network + 4 * 16 * 5)
+
+
+@pytest.mark.parametrize("remat", [Remat.FULL, Remat.DOTS, Remat.ATTENTION])
+@pytest.mark.parametrize("placement", [NormPlacement.PRE, NormPlacement.PARALLEL])
+def test_what_is_computed_again_is_counted_too(placement: NormPlacement, remat: Remat) -> None:
+    plain = dataclasses.replace(SMALL, norm_placement=placement, experts=ExpertsConfig(5, chosen=2, every=2, room=5.0))
+    config, batch = dataclasses.replace(plain, remat=remat), batch_of(3, 20, 20)
+    again = differentiated(config, batch) - differentiated(plain, batch)
+    unused = 60 * (5 - 2) * 4 * 16 * 24
+    assert operations(config, batch, VOCABULARIES).recomputed == again - unused
+
+
+def test_all_parameters_and_those_that_a_position_meets() -> None:
+    model, config = build("decoder", experts=ExpertsConfig(6, chosen=2, every=2))
+    dense, _ = build("decoder")
+    shapes = model.functional.shapes()
+    network = 2 * config.width * config.feed_forward + config.feed_forward + config.width
+    router = 2 * config.width * 6
+    whole = count_parameters(dense.functional.shapes())
+    assert count_parameters(shapes) == whole + 5 * network + router
+    sizes = {path: leaf.size for path, leaf in by_path(shapes).items()}
+    assert active_parameters(config, sizes) == whole + network + router
+    assert active_parameters(object(), sizes) == sum(sizes.values())
+
+
+def test_other_formats_refuse_experts_in_one_line() -> None:
+    model, config = build("decoder", experts=ExpertsConfig(COUNT))
+    with pytest.raises(UserError, match=r"^Hugging Face has no such model; .*config\.model\.experts\.count=4 is not 0"):
+        express(config, lively(model).params)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"layers": 3}, r"config\.model\.layers=3 is no multiple of config\.model\.experts\.every=2"),
+        ({"layers": 6, "windows": (0, 1, 1, 1)}, r"layers=6 is no multiple of the 4 windows"),
+        ({"layers": 6, "windows": (0, 1), "every": 3}, None),
+        ({"layers": 12, "windows": (0, 1, 1, 1), "every": 6}, None),
+        ({"layers": 12, "windows": (0, 1, 1, 1, 1, 1), "every": 4}, None),
+    ],
+)
+def test_layers_are_whole_periods_of_windows_and_experts(changes: dict[str, Any], line: str | None) -> None:
+    experts = ExpertsConfig(COUNT, every=changes.pop("every", 2))
+    if line is None:
+        assert len(dataclasses.replace(SMALL, experts=experts, **changes).period) <= changes["layers"]
+        return
+    with pytest.raises(UserError, match=line):
+        dataclasses.replace(SMALL, experts=experts, **changes)

@@ -1,0 +1,198 @@
+"""Recurrent language models against NumPy float64: an LSTM's state, and a tape of past states that it attends to."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from tests.costs.test_flops import products
+from tests.oracles import recurrent as oracle
+from transformer.attention import Capture
+from transformer.attention.statistics import STATISTICS
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.layers.recurrent_cells import Cell
+from transformer.models.contract import Model, Variables
+from transformer.models.interface import Input, Interface
+from transformer.models.recurrent_decoder import SITE, Memory, RecurrentDecoderConfig, build, operations
+
+VOCABULARY = 7
+TOKENS = np.array([[3, 4, 5, 6, 2], [1, 2, 5, 0, 0]], np.int32)
+LENGTHS = np.array([5, 3], np.int32)
+INTERFACE = Interface({"tokens": Input((2, 5))}, {"tokens": VOCABULARY}, 0, 1, 2)
+TINY = RecurrentDecoderConfig(width=4, embedding=3, layers=2)
+CONFIGS = {
+    "state": TINY,
+    "gru": dataclasses.replace(TINY, cell=Cell.GRU_RESET_BEFORE),
+    "tape": dataclasses.replace(TINY, memory=Memory.TAPE),
+    "narrow score": dataclasses.replace(TINY, memory=Memory.TAPE, hidden=2, layers=1),
+}
+
+
+def made(config: RecurrentDecoderConfig, seed: int = 0) -> tuple[Model, Variables]:
+    """A model whose parameters are all random, biases too."""
+    model = build(config, INTERFACE, Precision())
+    shapes = model.functional.shapes()
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    return model, Variables(params, {})
+
+
+def tape(layer: Any, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The outputs of one row and its weights [query, key], from Cheng et al. 2016, equations 4 to 9."""
+    width, steps = layer["cell"]["bias"].shape[1], len(inputs)
+    (vector,), (of_key,), (of_query,) = (np.asarray(layer["score"][name]) for name in ("vector", "keys", "queries"))
+    h, c, read = np.zeros((steps, width)), np.zeros((steps, width)), np.zeros(width)
+    weights = np.zeros((steps, steps))
+    for t, x in enumerate(inputs):
+        kept = np.zeros(width)
+        if t:
+            scores = np.array(
+                [vector @ np.tanh(h[i] @ of_key + np.concatenate([x, read]) @ of_query) for i in range(t)]
+            )
+            weights[t, :t] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+            read, kept = weights[t] @ h, weights[t] @ c
+        h[t], c[t] = oracle.step("lstm", layer["cell"], x, oracle.State(read, kept))
+    return h, weights
+
+
+def expected(config: RecurrentDecoderConfig, params: Any) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Logits of every row's real tokens, and the weights of every layer."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    logits, weights = [], []
+    for tokens, length in zip(TOKENS, LENGTHS, strict=True):
+        x, of_row = params["embedding"]["table"][tokens[:length]], []
+        for number in range(config.layers):
+            layer = params[f"layer_{number}"]
+            if config.memory is Memory.TAPE:
+                x, seen = tape(layer, x)
+                of_row.append(seen)
+            else:
+                state, outputs = oracle.zeros("lstm", config.width), []
+                for each in x:
+                    state = oracle.step("lstm", layer["forward"], each, state)
+                    outputs.append(state.hidden)
+                x = np.array(outputs)
+        logits.append(x @ params["output"]["kernel"] + params["output"]["bias"])
+        weights.append(of_row)
+    return logits, weights
+
+
+@pytest.mark.parametrize("name", ["state", "tape", "narrow score"])
+def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
+    config = CONFIGS[name]
+    model, variables = made(config)
+    capture = Capture((SITE,)) if config.memory is Memory.TAPE else None
+    inputs = {"tokens": TOKENS, "lengths": LENGTHS}
+    found, aux = model.apply(variables, inputs, train=False, capture=capture)
+    logits, weights = expected(config, variables.params)
+    for row, length in enumerate(LENGTHS):
+        np.testing.assert_allclose(found[row, :length], logits[row], atol=2e-5)
+        for layer, seen in enumerate(weights[row]):
+            of_layer = np.asarray(aux.maps[SITE].weights)[layer, row, 0]
+            np.testing.assert_allclose(of_layer[:length, :length], seen, atol=1e-5)
+            assert (of_layer[length:] == 0).all()
+            assert (of_layer[:, length:] == 0).all()
+    # Padding, whatever stands in it, changes nothing.
+    other, _ = model.apply(variables, {"tokens": np.where(TOKENS == 0, 6, TOKENS), "lengths": LENGTHS}, train=False)
+    np.testing.assert_array_equal(other[1, :3], found[1, :3])
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_steps_behind_prompts_of_unequal_lengths_are_the_forward_pass(config: RecurrentDecoderConfig) -> None:
+    model, variables = made(config)
+    prompts = {"tokens": TOKENS[:, :3], "lengths": np.array([3, 1], np.int32)}
+    said = np.array([[5, 6, 2], [1, 2, 5]], np.int32)  # behind 3, 4 and behind nothing
+    cache, tokens = model.init_cache(variables, prompts, beams=2, length=3)
+    assert tokens.tolist() == [5, 5, 1, 1]
+    whole, aux = model.apply(
+        variables,
+        {"tokens": np.array([[3, 4, 5, 6, 2], [1, 2, 5, 0, 0]], np.int32), "lengths": LENGTHS},
+        train=False,
+        capture=Capture((SITE,)) if model.sites else None,
+    )
+    for place in range(3):
+        logits, cache, told = model.step(
+            variables, cache, jnp.repeat(said[:, place], 2), capture=Capture((SITE,)) if model.sites else None
+        )
+        for row, first in enumerate((2, 0)):
+            for beam in range(2):
+                np.testing.assert_allclose(logits[2 * row + beam], whole[row, first + place], atol=2e-5)
+            if model.sites:
+                slots = first + place
+                seen = np.asarray(told.maps[SITE].weights)[:, 2 * row, 0, 0]
+                wanted = np.asarray(aux.maps[SITE].weights)[:, row, 0, slots]
+                np.testing.assert_allclose(seen[:, :slots], wanted[:, :slots], atol=1e-5)
+                assert (seen[:, slots:] == 0).all()
+
+
+def test_no_token_sees_a_later_one_and_gradients_are_right() -> None:
+    config = dataclasses.replace(CONFIGS["tape"], layers=1)
+    model, variables = made(config)
+
+    def at(table: jax.Array, place: int) -> jax.Array:
+        params = {**variables.params, "embedding": {"table": table}}
+        return jnp.sum(model.apply(Variables(params, {}), {"tokens": TOKENS[:1]}, train=False)[0][0, place])
+
+    for place, before in ((0, [3]), (2, [3, 4, 5])):
+        gradient = np.asarray(jax.grad(at)(variables.params["embedding"]["table"], place))
+        assert {token for token in range(VOCABULARY) if (gradient[token] != 0).any()} == set(before)
+    with jax.enable_x64(True):
+        model = build(config, INTERFACE, Precision("float64", "float64"))
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variables.params)
+        check_grads(
+            lambda params: model.apply(Variables(params, {}), {"tokens": TOKENS[:1, :3]}, train=False)[0],
+            (params,),
+            1,
+            modes=["rev"],
+        )
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model, variables = made(dataclasses.replace(TINY, dropout=0.5))
+    inputs = {"tokens": TOKENS, "lengths": LENGTHS}
+    run = lambda **how: np.asarray(model.apply(variables, inputs, **how)[0])  # noqa: E731
+    key = jax.random.key(1)
+    np.testing.assert_array_equal(run(train=False), run(train=False, key=key))
+    assert (run(train=True, key=key) != run(train=False)).any()
+    np.testing.assert_array_equal(run(train=True, key=key), run(train=True, key=key))
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_operations_are_those_of_the_program(config: RecurrentDecoderConfig) -> None:
+    model = build(config, INTERFACE, Precision())
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    inputs = {"tokens": jax.ShapeDtypeStruct((3, 6), jnp.int32)}
+    program = jax.make_jaxpr(lambda *given: model.apply(*given, train=False)[0])(variables, inputs)
+    counted = operations(config, inputs, {"tokens": VOCABULARY})
+    assert counted is not None
+    assert counted.forward == products(program.jaxpr)
+
+
+def test_head_statistics_are_taken_of_the_tape() -> None:
+    model, variables = made(CONFIGS["tape"])
+    capture = Capture((SITE,), maps=False, statistics=(STATISTICS["entropy"],))
+    _, aux = model.apply(variables, {"tokens": TOKENS, "lengths": LENGTHS}, train=False, capture=capture)
+    _, weights = expected(CONFIGS["tape"], variables.params)
+    of_layers = [
+        sum(-(w[w > 0] * np.log(w[w > 0])).sum() for w in (row[layer] for row in weights)) for layer in range(2)
+    ]
+    np.testing.assert_allclose(aux.maps[SITE].sums["entropy"].ravel(), of_layers, rtol=1e-4)
+
+
+def test_what_cannot_be_built_is_refused() -> None:
+    for changes, says in (
+        ({"width": 0}, "width=0"),
+        ({"hidden": -1}, "hidden=-1"),
+        ({"memory": Memory.TAPE, "cell": Cell.GRU_RESET_AFTER}, "memory=tape keeps the memory cells of an LSTM"),
+    ):
+        with pytest.raises(UserError, match=says):
+            RecurrentDecoderConfig(**changes)
+    model, variables = made(TINY)
+    packed = {"tokens": TOKENS, "segments": np.ones_like(TOKENS), "positions": TOKENS}
+    with pytest.raises(UserError, match="batching=packed"):
+        model.apply(variables, packed, train=False)

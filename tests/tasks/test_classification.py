@@ -1,0 +1,229 @@
+"""Classification: loss and metrics against counts in NumPy, texts as they are fed, labels, answers, refusals."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention import Axis, Capture, Site
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models.registry import build as build_model
+from transformer.models.registry import model_config
+from transformer.tasks.classification import Classification, encoded, matthews, report
+from transformer.tasks.contract import Request, View
+from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.synthetic import abstract_batch
+
+SMALL = {
+    "name": "classification",
+    "dataset": "word_order/longest=5,train=40,validation=9,test=6",
+    "vocabulary": 300,
+    "lengths": (8, 16),
+    "rows": 4,
+    "probed": 3,
+}
+SITE = "classifier/attention"
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Classification:
+    return task_of(tmp_path_factory.mktemp("classification"))
+
+
+def task_of(folder: Path, **values: Any) -> Any:
+    return build(task_config({**SMALL, **values}), folder)
+
+
+@pytest.fixture(scope="module")
+def view(task: Classification) -> View:
+    config = model_config({"family": "recurrent_classifier", "embedding": 4, "encoder": {"width": 3}})
+    model = build_model(config, task.interface, Precision())
+    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+
+
+def test_matthews_and_f1_are_those_of_their_counts() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        (true_negative, false_positive), (false_negative, true_positive) = counts = random.integers(1, 40, (2, 2))
+        sums = {"loss": 2.0 * counts.sum(), "confusion": counts}
+        product = (true_positive + false_positive) * (true_positive + false_negative)
+        product *= (true_negative + false_positive) * (true_negative + false_negative)
+        found = report(sums).scalars
+        expected = (true_positive * true_negative - false_positive * false_negative) / math.sqrt(product)
+        assert found["matthews"] == pytest.approx(expected)
+        precision = true_positive / (true_positive + false_positive)
+        recall = true_positive / (true_positive + false_negative)
+        assert found["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+        assert found["accuracy"] == pytest.approx((true_positive + true_negative) / counts.sum())
+        assert found["loss"] == pytest.approx(2)
+
+
+def test_matthews_of_several_classes_is_the_correlation_of_indicators() -> None:
+    """Gorodkin's R_K: the covariance of one-hot answers and truths over the root of their own."""
+    random = np.random.default_rng(1)
+    true_N, answered_N = random.integers(0, 3, (2, 200))
+    one_hot = [np.eye(3)[each] - np.eye(3)[each].mean(0) for each in (true_N, answered_N)]
+    covariance = [[np.sum(a * b) for a in one_hot] for b in one_hot]
+    expected = covariance[0][1] / math.sqrt(covariance[0][0] * covariance[1][1])
+    confusion = np.array([[np.sum((true_N == t) & (answered_N == p)) for p in range(3)] for t in range(3)])
+    assert matthews(confusion) == pytest.approx(expected)
+    assert "f1" not in report({"loss": 1.0, "confusion": confusion}).scalars
+
+
+@pytest.mark.parametrize(
+    ("confusion", "expected"),
+    [
+        ([[5, 0], [0, 3]], 1),
+        ([[0, 5], [3, 0]], -1),
+        ([[4, 0], [6, 0]], 0),
+        ([[4, 2], [0, 0]], 0),
+        ([[9, 0], [0, 0]], 0),
+    ],
+)
+def test_matthews_at_its_bounds_and_where_a_class_is_missing(confusion: list[list[int]], expected: float) -> None:
+    assert matthews(np.array(confusion, np.float64)) == pytest.approx(expected)
+    assert math.isfinite(report({"loss": 0.0, "confusion": np.array(confusion)}).scalars["f1"])
+
+
+def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_another(
+    task: Classification, view: View
+) -> None:
+    evaluation = task.evaluations[0]
+    batches = [evaluation.batches[number] for number in range(len(evaluation.batches))]
+    assert sum((batch["index"] < 0).sum() for batch in batches) > 0  # rows that only fill a batch
+    step = jax.jit(lambda batch: evaluation.step(view, batch, jax.random.key(0))[0])
+    sums = [jax.device_get(step(batch)) for batch in batches]
+    found = evaluation.finish(jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums), None)
+    nats, right, counts = 0.0, 0, np.zeros((2, 2))
+    for text, label in task.splits["validation"].texts:
+        (row,) = encoded(task.tokenizer, [text])
+        logits, _ = view.model.apply(
+            view.variables, {"tokens": np.int32([row]), "lengths": np.int32([len(row)])}, train=False
+        )
+        logits = np.asarray(logits, np.float64)[0]
+        nats -= logits[label] - np.log(np.exp(logits).sum())
+        right += logits.argmax() == label
+        counts[label, logits.argmax()] += 1
+    assert counts.sum() == 18
+    assert found.scalars["loss"] == pytest.approx(nats / 18, rel=1e-5)
+    assert found.scalars["accuracy"] == pytest.approx(right / 18)
+    assert found.scalars["matthews"] == pytest.approx(matthews(counts))
+    assert [(each.split, each.at_end) for each in task.evaluations] == [("validation", False), ("test", True)]
+
+
+def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: View) -> None:
+    source = task.source(0)
+    batch = next(source[step] for step in range(100) if (source[step]["index"] < 0).any())
+    (objective,) = task.objectives
+    totals = task.totals(batch)
+    assert float(totals["examples"]) == np.sum(batch["index"] >= 0)
+    loss, _ = objective.loss(view, batch, totals, jax.random.key(0))
+    real = {name: values[batch["index"] >= 0] for name, values in batch.items()}
+    alone, _ = objective.loss(view, real, totals, jax.random.key(0))
+    np.testing.assert_allclose(loss, alone, rtol=1e-6)
+
+
+def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path) -> None:
+    task = task_of(tmp_path, tokenizer="bytes", lengths=(12,), dataset="word_order/train=20,validation=4,test=4")
+    tokenizer = task.tokenizer
+    for (text, _), row in zip(*task.splits["train"], strict=True):
+        assert (row[0], row[-1]) == (tokenizer.begin, tokenizer.end)
+        assert bytes(row[1:-1]).decode() == text[:10]
+    assert task.interface.vocabularies == {"tokens": 258, "classes": 2}
+
+
+def test_the_probe_is_labelled_by_tokens_and_true_classes(task: Classification, view: View) -> None:
+    site = Site(SITE, Axis("tokens"), Axis("tokens"), ("0",), ("0",))
+    labels = task.labels([site])
+    held_out = task.splits["validation"].texts
+    shown = [held_out[0], held_out[8], held_out[-1]]
+    for (text, label), title, pieces in zip(shown, labels.titles, labels.tokens["tokens"], strict=True):
+        assert title == f"{('cat', 'dog')[label]}: {text}"
+        assert (pieces[0], pieces[-1]) == ("<begin>", "<end>")
+        assert "".join(pieces[1:-1]).replace("Ġ", " ") == text
+    aux = task.probe(view, Capture((SITE,)), jax.random.key(0))
+    weights = aux.maps[SITE].weights
+    assert weights.shape == (1, 3, 1, 1, task.probed["tokens"].shape[1])
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+    for of_text, length in zip(weights[0, :, 0, 0], task.probed["lengths"], strict=True):
+        assert (of_text[length:] == 0).all()
+        assert (of_text[:length] > 0).all()
+
+
+def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classification, view: View) -> None:
+    texts = ["dog behind cat", "a cat stands behind the dog"]
+    answers = task.answer(view, Request(texts))
+    for number, text in enumerate(texts):
+        (row,) = encoded(task.tokenizer, [text])
+        logits, aux = view.model.apply(
+            view.variables,
+            {"tokens": np.int32([row]), "lengths": np.int32([len(row)])},
+            train=False,
+            capture=Capture((SITE,)),
+        )
+        probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
+        name, said = answers.lines[number].split()
+        assert name == ("cat", "dog")[probabilities.argmax()]
+        assert float(said) == pytest.approx(probabilities.max(), abs=6e-4)
+        weights = answers.look(Capture((SITE,)))[SITE].weights
+        np.testing.assert_allclose(weights[0, number, 0, 0, : len(row)], aux.maps[SITE].weights[0, 0, 0, 0], atol=1e-6)
+        assert len(answers.labels.tokens["tokens"][number]) == len(row)
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (Request(["dog"], language="de"), "--language=de is for runs that translate"),
+        (Request(["dog"], decoding={"beams": 2}), "--beams is for runs that generate; this one classifies"),
+        (Request(["dog " * 20]), "tokens, more than 16, the greatest of config.task.lengths: shorten it"),
+    ],
+    ids=["language", "beams", "long"],
+)
+def test_what_cannot_be_answered_is_refused(request_: Request, says: str, task: Classification, view: View) -> None:
+    with pytest.raises(UserError) as told:
+        task.answer(view, request_)
+    assert says in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"dataset": "glue/SST"}, "config.task.dataset='glue/SST' is unknown: did you mean 'glue/SST-2'"),
+        ({"rows": 0}, "config.task.rows=0 must be at least 1"),
+        ({"probed": 0}, "config.task.probed=0 must be at least 1"),
+        ({"lengths": ()}, "config.task.lengths=() must name lengths of at least 3 tokens"),
+        ({"lengths": (2, 8)}, "config.task.lengths=(2, 8) must name lengths"),
+        ({"validation": ""}, "config.task.validation is empty"),
+        ({"validation": "dev"}, "has no labelled split 'dev'"),
+        ({"tokenizer": "given"}, "config.task.tokenizer=given, but the run directory holds none"),
+    ],
+    ids=str,
+)
+def test_a_config_that_cannot_be_is_refused(values: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as told:
+        task_of(tmp_path, **values)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_rows_that_a_mesh_cannot_divide_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config.task.rows=4 cannot be cut into 3 equal parts"):
+        build(task_config(SMALL), tmp_path, 3)
+
+
+def test_made_up_texts_have_the_real_shapes_at_their_longest(task: Classification) -> None:
+    told = synthetic(task_config(SMALL | {"dataset": "glue/SST-2"}))
+    assert {name: value.shape for name, value in abstract_batch(told).items()} == {
+        "tokens": (4, 16),
+        "lengths": (4,),
+        "labels": (4,),
+        "index": (4,),
+    }
+    assert (told.source(0)[0]["lengths"] == 16).all()
+    assert told.interface.inputs == task.interface.inputs
+    assert told.interface.vocabularies == {"tokens": 300, "classes": 2}
