@@ -10,6 +10,7 @@ import xml.etree.ElementTree
 import numpy as np
 import pytest
 
+from tests.downloads import downloaded
 from tests.maps.test_page import address, browser, cell_centre, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
@@ -85,14 +86,9 @@ HOSTILE = (
 
 def saved(page, kind, directory, key=None):
     """What the page hands out when its button, or a key, is pressed."""
-    with page.expect_download() as download:
-        if key is None:
-            page.locator(f"#export-{kind}").click()
-        else:
-            page.keyboard.press(key)
-    path = directory / download.value.suggested_filename
+    button = page.locator(f"#export-{kind}")
+    path = downloaded(page, button.click if key is None else lambda: page.keyboard.press(key), directory)
     assert path.suffix == f".{kind}"
-    download.value.save_as(path)
     return path
 
 
@@ -134,20 +130,14 @@ def test_a_curve_is_read_by_keys_is_a_door_and_can_be_saved(report, visit, tmp_p
     wait_for(page, "step", "1600")
     kinds = figure.locator("[data-save]")
     assert kinds.all_inner_texts() == ["PNG", "SVG", "CSV"]
-    with page.expect_download() as download:
-        kinds.nth(2).click()
-    assert download.value.suggested_filename == "demo_loss.csv"
-    download.value.save_as(tmp_path / "loss.csv")
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "loss.csv").read_text("utf-8-sig"), newline="")))
+    path = downloaded(page, kinds.nth(2).click, tmp_path)
+    assert path.name == "demo_loss.csv"
+    rows = list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline="")))
     assert [row["step"] for row in rows if row["series"] == "validation"] == [
         str(step) for step in range(200, 1601, 200)
     ]
-    with page.expect_download() as download:
-        kinds.nth(1).click()
-    download.value.save_as(tmp_path / "loss.svg")
-    texts = [
-        each.text for each in xml.etree.ElementTree.parse(tmp_path / "loss.svg").iter() if each.tag.endswith("text")
-    ]
+    drawing = xml.etree.ElementTree.parse(downloaded(page, kinds.nth(1).click, tmp_path))
+    texts = [each.text for each in drawing.iter() if each.tag.endswith("text")]
     assert {"loss", "train", "validation", "step"} <= set(texts)
 
 

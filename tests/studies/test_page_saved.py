@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.downloads import downloaded
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.studies.example_result import RATE, WARMUP, whole_result, write_page
 from tests.studies.test_page import page, page_file, result, tip_of  # noqa: F401  fixtures and a helper
@@ -28,20 +29,17 @@ HOSTILE = (
 )
 
 
-def saved(page, button, directory: Path) -> Path:
-    with page.expect_download() as download:
-        button.click()
-    path = directory / download.value.suggested_filename
-    download.value.save_as(path)
-    return path
+def drawing_of(page, button, directory: Path) -> xml.etree.ElementTree.Element:
+    """The drawing that is saved when `button` is clicked."""
+    return xml.etree.ElementTree.parse(downloaded(page, button.click, directory)).getroot()
 
 
 @pytest.mark.browser
 def test_the_data_can_be_saved(result, page, tmp_path):
-    path = saved(page, page.locator("#save-json"), tmp_path)
+    path = downloaded(page, page.locator("#save-json").click, tmp_path)
     assert path.name == "norm-placement.json"
     assert json.loads(path.read_text()) == json.loads(json.dumps(result))
-    path = saved(page, page.locator("#save-csv"), tmp_path)
+    path = downloaded(page, page.locator("#save-csv").click, tmp_path)
     rows = list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline="")))
     expected = list(csv.DictReader(io.StringIO(cells_csv(result))))
     assert list(rows[0]) == list(expected[0])
@@ -59,7 +57,9 @@ def test_every_figure_can_be_saved(page_file, visit, scheme, tmp_path):
     # In the dark one of each kind is enough.
     kinds = "figure" if scheme == "light" else "#values, #differences, #bands-figure, #maps"
     for figure in page.locator(kinds).all():
-        drawing = xml.etree.ElementTree.parse(saved(page, figure.locator("[data-save=svg]"), tmp_path)).getroot()
+        drawing = xml.etree.ElementTree.parse(
+            downloaded(page, figure.locator("[data-save=svg]").click, tmp_path)
+        ).getroot()
         tags = {element.tag.partition("}")[2] for element in drawing.iter()}
         assert tags <= {"svg", "g", "title", "rect", "line", "path", "circle", "text"}
         assert not any(name in ("class", "style") or "href" in name for each in drawing.iter() for name in each.attrib)
@@ -68,9 +68,11 @@ def test_every_figure_can_be_saved(page_file, visit, scheme, tmp_path):
         assert figure.locator("strong").inner_text() in texts
         inks = {element.get("stroke") for element in drawing.iter() if element.tag.endswith(("line", "path"))}
         assert len(inks) >= 5
-    path = saved(page, page.locator("#differences [data-save=png]"), tmp_path)
+    path = downloaded(page, page.locator("#differences [data-save=png]").click, tmp_path)
     picture = path.read_bytes()
-    drawing = xml.etree.ElementTree.parse(saved(page, page.locator("#differences [data-save=svg]"), tmp_path)).getroot()
+    drawing = xml.etree.ElementTree.parse(
+        downloaded(page, page.locator("#differences [data-save=svg]").click, tmp_path)
+    ).getroot()
     assert path.name == "norm-placement_differences.png"
     size = tuple(int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert size == tuple(2 * int(drawing.get(side)) for side in ("width", "height"))
@@ -108,12 +110,16 @@ def test_hostile_strings_are_shown_and_never_run(hostile_page, visit, tmp_path):
         assert tip_of(page)
     page.locator("#cells-table th button").first.click()
     rows = list(
-        csv.reader(io.StringIO(saved(page, page.locator("#save-csv"), tmp_path).read_text("utf-8-sig"), newline=""))
+        csv.reader(
+            io.StringIO(downloaded(page, page.locator("#save-csv").click, tmp_path).read_text("utf-8-sig"), newline="")
+        )
     )
     assert len(rows) == page.locator("#cells-table tbody tr").count() + 1
     assert not any(cell.lstrip().startswith(("=", "+", "@")) for row in rows for cell in row)
     for figure in page.locator("#values, #maps").all():
-        drawing = xml.etree.ElementTree.parse(saved(page, figure.locator("[data-save=svg]"), tmp_path)).getroot()
+        drawing = xml.etree.ElementTree.parse(
+            downloaded(page, figure.locator("[data-save=svg]").click, tmp_path)
+        ).getroot()
         assert not any(name.startswith("on") for each in drawing.iter() for name in each.attrib)
 
 
