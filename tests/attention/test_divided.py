@@ -88,6 +88,14 @@ CASES = {
 OTHERS = (
     {
         "data=8": Case((8, 1, 1, 1), RULES["dp"], BLOCKWISE, ("causal",), SMALL._replace(batch=8)),
+        "sequence=4 in stretches, all terms": Case(
+            (1, 1, 1, 4),
+            RULES["sp"],
+            BLOCKWISE,
+            ("causal", "segments"),
+            SMALL._replace(queries=16, keys=16),
+            choices=(("position", Position.T5),),
+        ),
         "sequence=2 gathered": Case((1, 1, 1, 2), RULES["sp"], BLOCKWISE, ("causal", "segments"), how=GATHER),
     }
     | {

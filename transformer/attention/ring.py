@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,15 +25,63 @@ from transformer.attention.masks import of_part
 
 
 class Ring(NamedTuple):
-    """The mesh axes around which keys and values travel, and how many devices stand around it."""
+    """The mesh axes around which keys and values travel, how many devices stand around it, and what each has.
+
+    With two `stretches` the device at place p has, of 2 size equal stretches, the p-th from the beginning and the p-th
+    from the end: of a causal map every device then computes as much as every other, where with one the last computes
+    all and the first next to nothing (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2).
+    """
 
     axes: tuple[str, ...]
     size: int
+    stretches: int = 1
 
     def next(self, held: Any) -> Any:
         """What the device before this one held; what this one held goes to the device behind it."""
         pairs = [(place, (place + 1) % self.size) for place in range(self.size)]
         return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axes, pairs), held)
+
+    def place(self) -> Array:
+        """Where this device stands."""
+        return jax.lax.axis_index(self.axes)
+
+    def starts(self, place: Array, length: int) -> tuple[Array, ...]:
+        """The first position of each stretch, of this length, of the device at `place`."""
+        return (place * length, (2 * self.size - 1 - place) * length)[: self.stretches]
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The stretches of queries and of keys that may meet: of two, early queries see no late key."""
+        return ((0, 0),) if self.stretches == 1 else ((0, 0), (1, 0), (1, 1))
+
+    def dealt(self, x: Array, axis: int) -> tuple[Array, ...]:
+        """A device's stretches of an array that is divided in order along `axis`."""
+        if self.stretches == 1:
+            return (x,)
+        halves = jnp.split(x, 2, axis=axis)
+        # Half j goes to the device j from the nearer end: one of the even and one of the odd halves to each.
+        even, odd = (
+            jax.lax.ppermute(half, self.axes, [(place, self._owner(2 * place + which)) for place in range(self.size)])
+            for which, half in enumerate(halves)
+        )
+        return _exchanged(self.place() % 2 == 0, even, odd)
+
+    def collected(self, stretches: tuple[Array, ...], axis: int) -> Array:
+        """The other way: the array divided in order, of every device's stretches."""
+        if self.stretches == 1:
+            return stretches[0]
+        halves = _exchanged(self.place() % 2 == 0, *stretches)
+        even, odd = (
+            jax.lax.ppermute(half, self.axes, [(self._owner(2 * place + which), place) for place in range(self.size)])
+            for which, half in enumerate(halves)
+        )
+        return jnp.concatenate([even, odd], axis=axis)
+
+    def _owner(self, half: int) -> int:
+        return min(half, 2 * self.size - 1 - half)
+
+
+def _exchanged(keep: Array, first: Array, second: Array) -> tuple[Array, Array]:
+    return jnp.where(keep, first, second), jnp.where(keep, second, first)
 
 
 def attend_in_ring(
@@ -45,66 +93,95 @@ def attend_in_ring(
     and values that it holds and hands them on, and combines the partial results by their log-sum-exp (Liu et al.
     2023, Ring Attention; Milakov & Gimelshein 2018). The backward pass goes round again from the log-sum-exp, and the
     gradients of keys and values travel with them, so that memory is linear in a device's own positions. `terms` are
-    those of its queries and of all keys. What the positions alone hide from all of a device's queries it skips.
+    those of its queries and of all keys. What the positions alone hide from a whole stretch of queries it skips.
     """
     leaves, tree = jax.tree.flatten(terms)
-    return _attend(q, k, v, leaves, tree, form, ring, block)
+    axes = [names.index("queries") if "queries" in names else None for names in axes_of(terms)]
+    of_each = [
+        (leaf,) * ring.stretches if axis is None or leaf.shape[axis] == 1 else ring.dealt(leaf, axis)
+        for leaf, axis in zip(leaves, axes, strict=True)
+    ]
+    leaves_of_each = tuple([leaf[part] for leaf in of_each] for part in range(ring.stretches))
+    qs, ks, vs = (ring.dealt(x, 1) for x in (q, k, v))
+    outputs, log_sums = _attend(qs, ks, vs, leaves_of_each, tree, form, ring, block)
+    return ring.collected(outputs, 1), ring.collected(log_sums, 2)
+
+
+Stretches = tuple[Array, ...]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def _attend(
-    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, ring: Ring, block: int
-) -> tuple:
-    terms = tree.unflatten(leaves)
-    wide = jnp.promote_types(q.dtype, jnp.float32)
+    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitForm, ring: Ring, block: int
+) -> tuple[Stretches, Stretches]:
+    """The outputs and log-sum-exps of each stretch of queries."""
+    terms = [tree.unflatten(each) for each in leaves]
+    wide = jnp.promote_types(qs[0].dtype, jnp.float32)
 
-    def step(index: Array, carry: Any, held: Any) -> tuple[Any, Any]:
-        _, chunk, reach = _chunk(terms, q, k, ring, index)
+    def step(index: Array, carry: list, held: Any) -> tuple[list, Any]:
+        held_k, held_v = held
+        for pair in _pairs(terms, qs, ks, ring, index):
 
-        def compute(carry: Any) -> Any:
-            return _combined(carry, forward(q, held[0], held[1], chunk, form, block, wide))
+            def compute(partial: Any, pair: Pair = pair) -> Any:
+                k, v = held_k[pair.keys], held_v[pair.keys]
+                return _combined(partial, forward(qs[pair.queries], k, v, pair.terms, form, block, wide))
 
-        return _where_reached(reach, compute, carry), held
+            carry = _with(carry, pair.queries, _where_reached(pair.reach, compute, carry[pair.queries]))
+        return carry, held
 
-    rows = (q.shape[0], q.shape[2], q.shape[1])
-    empty = jnp.zeros((*q.shape[:3], v.shape[3]), wide), jnp.full(rows, -jnp.inf, wide)
-    (output, log_sum), _ = _around(ring, step, empty, (k, v))
-    return output.astype(v.dtype), log_sum
+    empty = [
+        (jnp.zeros((*q.shape[:3], vs[0].shape[3]), wide), jnp.full((len(q), q.shape[2], q.shape[1]), -jnp.inf, wide))
+        for q in qs
+    ]
+    carry, _ = _around(ring, step, empty, (ks, vs))
+    outputs, log_sums = zip(*carry, strict=True)
+    return tuple(output.astype(vs[0].dtype) for output in outputs), log_sums
 
 
 def _forward_rule(
-    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, ring: Ring, block: int
+    qs: Stretches, ks: Stretches, vs: Stretches, leaves: Any, tree: Any, form: LogitForm, ring: Ring, block: int
 ) -> tuple:
-    output, log_sum = _attend(q, k, v, leaves, tree, form, ring, block)
-    return (output, log_sum), (q, k, v, leaves, output, log_sum)
+    outputs, log_sums = _attend(qs, ks, vs, leaves, tree, form, ring, block)
+    return (outputs, log_sums), (qs, ks, vs, leaves, outputs, log_sums)
 
 
 def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
-    q, k, v, leaves, output, log_sum = kept
-    terms = tree.unflatten(leaves)
-    d_output, d_log_sum = cotangents
-    wide = log_sum.dtype
-    centre = centre_of(output, log_sum, d_output, d_log_sum)
+    qs, ks, vs, leaves, outputs, log_sums = kept
+    terms = [tree.unflatten(each) for each in leaves]
+    d_outputs, d_log_sums = cotangents
+    wide = log_sums[0].dtype
+    centres = [centre_of(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
 
-    def step(index: Array, carry: Any, held: Any) -> tuple[Any, Any]:
-        start, chunk, reach = _chunk(terms, q, k, ring, index)
-        k_held, v_held, d_k, d_v = held
+    def step(index: Array, carry: list, held: Any) -> tuple[list, Any]:
+        held_k, held_v, d_ks, d_vs = held
+        for pair in _pairs(terms, qs, ks, ring, index):
 
-        def compute(sums: Gradients) -> Gradients:
-            new = backward(q, k_held, v_held, chunk, d_output, centre, log_sum, form, block, wide)
-            whole = _of_all_keys(new.terms[0], sums.terms[0], start), new.terms[1]
-            return jax.tree.map(jnp.add, sums, new._replace(terms=whole))
+            def compute(sums: Gradients, pair: Pair = pair) -> Gradients:
+                queries, keys = pair.queries, pair.keys
+                from_output = d_outputs[queries], centres[queries], log_sums[queries]
+                new = backward(qs[queries], held_k[keys], held_v[keys], pair.terms, *from_output, form, block, wide)
+                whole = _of_all_keys(new.terms[0], sums.terms[0], pair.start), new.terms[1]
+                return jax.tree.map(jnp.add, sums, new._replace(terms=whole))
 
-        d_q, d_terms = carry
-        sums = _where_reached(reach, compute, Gradients(d_q, d_k, d_v, d_terms))
-        return (sums.q, sums.terms), (k_held, v_held, sums.k, sums.v)
+            d_q, d_terms = carry[pair.queries]
+            sums = Gradients(d_q, d_ks[pair.keys], d_vs[pair.keys], d_terms)
+            sums = _where_reached(pair.reach, compute, sums)
+            carry = _with(carry, pair.queries, (sums.q, sums.terms))
+            d_ks, d_vs = _with(d_ks, pair.keys, sums.k), _with(d_vs, pair.keys, sums.v)
+        return carry, (held_k, held_v, d_ks, d_vs)
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide), (q, k, v, (terms.bias, terms.position)))
-    d_q, d_k, d_v, d_terms = zeros
-    (d_q, d_terms), (*_, d_k, d_v) = _around(ring, step, (d_q, d_terms), (k, v, d_k, d_v))
+    def zeros(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, wide), tree)
+
+    carry = [(zeros(q), zeros((of_q.bias, of_q.position))) for q, of_q in zip(qs, terms, strict=True)]
+    carry, (*_, d_ks, d_vs) = _around(ring, step, carry, (ks, vs, zeros(list(ks)), zeros(list(vs))))
     # One step further they are home.
-    d_k, d_v = ring.next((d_k, d_v))
-    return in_types_of(q, k, v, terms, Gradients(d_q, d_k, d_v, d_terms))
+    d_ks, d_vs = ring.next((d_ks, d_vs))
+    each = [
+        in_types_of(q, k, v, of_q, Gradients(d_q, d_k, d_v, d_terms))
+        for q, k, v, of_q, (d_q, d_terms), d_k, d_v in zip(qs, ks, vs, terms, carry, d_ks, d_vs, strict=True)
+    ]
+    return tuple(tuple(of_all) for of_all in zip(*each, strict=True))
 
 
 _attend.defvjp(_forward_rule, _backward_rule)
@@ -126,16 +203,30 @@ def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) 
     return compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)
 
 
-def _chunk(terms: LogitTerms, q: Array, k: Array, ring: Ring, index: Array) -> tuple[Array, LogitTerms, Array | None]:
-    """Of the keys that are held in step `index`: the first, their terms, and whether a query may see any of them."""
-    place = jax.lax.axis_index(ring.axes)
-    queries, keys = q.shape[1], k.shape[1]
-    start = (place - index) % ring.size * keys
+class Pair(NamedTuple):
+    """A stretch of queries and one of held keys: which, the first key, their terms, and whether a query sees any."""
 
-    held = _held(terms, start, keys)
-    part = of_part(held.mask, len(q), place * queries, start)
-    reach = reachable(part, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32))
-    return start, dataclasses.replace(held, mask=part), reach
+    queries: int
+    keys: int
+    start: Array
+    terms: LogitTerms
+    reach: Array | None
+
+
+def _pairs(terms: Sequence[LogitTerms], qs: Stretches, ks: Stretches, ring: Ring, index: Array) -> Iterator[Pair]:
+    """What is computed in step `index`."""
+    length, held_length = qs[0].shape[1], ks[0].shape[1]
+    starts = ring.starts(ring.place(), length)
+    held_starts = ring.starts((ring.place() - index) % ring.size, held_length)
+    for queries, keys in ring.pairs():
+        held = _held(terms[queries], held_starts[keys], held_length)
+        part = of_part(held.mask, len(qs[0]), starts[queries], held_starts[keys])
+        reach = reachable(part, jnp.arange(length, dtype=jnp.int32), jnp.arange(held_length, dtype=jnp.int32))
+        yield Pair(queries, keys, held_starts[keys], dataclasses.replace(held, mask=part), reach)
+
+
+def _with(parts: list, place: int, new: Any) -> list:
+    return [new if other == place else part for other, part in enumerate(parts)]
 
 
 def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:

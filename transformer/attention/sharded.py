@@ -135,7 +135,7 @@ def attend_sharded(
         k, v = (shards.own_groups(x, program.heads) for x in (k, v))
         terms = jax.tree.unflatten(tree, leaves)
         if shards.crosses is SequenceParallel.RING:
-            return attend_in_ring(q, k, v, terms, program.form, Ring(shards.length, shards.parts("length")))
+            return attend_in_ring(q, k, v, terms, program.form, _ring(q, k, terms, shards))
         k, v = (_gathered(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.
@@ -208,6 +208,12 @@ def _specs(shards: Shards) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]
 def _gathered(x_BxKxGxD: Array, shards: Shards) -> Array:
     """The keys of all devices between which positions are divided; their gradients are added up and divided again."""
     return jax.lax.all_gather(x_BxKxGxD, shards.length, axis=1, tiled=True) if shards.length else x_BxKxGxD
+
+
+def _ring(q: Array, k: Array, terms: LogitTerms, shards: Shards) -> Ring:
+    """The ring for a device's own queries and keys: what is causal from the first position on is shared evenly."""
+    even = terms.mask.causal and terms.mask.query_offset is None and q.shape[1] == k.shape[1] and q.shape[1] % 2 == 0
+    return Ring(shards.length, shards.parts("length"), stretches=2 if even else 1)
 
 
 def _own_terms(terms: LogitTerms, q: Array, shards: Shards) -> LogitTerms:
