@@ -23,7 +23,8 @@ from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
-from transformer.models.token_model import TokenModel, split_key
+from transformer.models.token_decoder import TokenDecoder
+from transformer.models.token_model import split_key
 
 STACK = "decoder"
 
@@ -49,7 +50,7 @@ class DecoderConfig(TransformerConfig):
         self.check_period("layers")
 
 
-class Decoder(TokenModel):
+class Decoder(TokenDecoder):
     """Causal blocks over one sequence of tokens.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is); for packed rows

@@ -25,7 +25,8 @@ from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
-from transformer.models.token_model import TokenModel, split_key
+from transformer.models.token_decoder import TokenDecoder
+from transformer.models.token_model import split_key
 
 ENCODER, DECODER = "encoder", "decoder"
 
@@ -55,7 +56,7 @@ class EncoderDecoderConfig(TransformerConfig):
             )
 
 
-class EncoderDecoder(TokenModel):
+class EncoderDecoder(TokenDecoder):
     """Encoder and decoder over one shared embedding, which also scores the output (section 3.4).
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token, whatever its
