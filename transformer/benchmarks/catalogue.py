@@ -8,6 +8,7 @@ from transformer.benchmarks.contract import Benchmark, Interpreter, Program
 OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead")
 DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
 DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("decode", "beam"))
+ENCODER_DECODER_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_step")
 HUGGING_FACE = ("experiments/peers/torch_generate.py",)
 LINEN, TORCH = ("experiments/peers/linen_decoder.py",), ("experiments/peers/torch_decoder.py",)
 
@@ -32,6 +33,30 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
         units=settings["rows"] * settings["context"],
         unit="tokens",
     )
+
+
+def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
+    """A training step of one encoder-decoder, in float32 on a CPU."""
+    settings = {"dtype": "float32", "warmup": 2, "steps": 6, "seed": 0, **sizes}
+    peer = ("experiments/peers/torch_encoder_decoder.py",)
+    of_torch = {**settings, "threads": 2, "compile": False}
+    return Benchmark(
+        description,
+        {
+            "headwise": Program(ENCODER_DECODER_STEP, settings),
+            "PyTorch eager": Program(peer, of_torch, Interpreter.PEERS),
+            "PyTorch compiled": Program(peer, {**of_torch, "compile": True}, Interpreter.PEERS),
+        },
+        units=2 * settings["rows"] * settings["context"],
+        unit="tokens",
+    )
+
+
+def _head(description: str, **sizes: Any) -> Benchmark:
+    """The loss of a vocabulary's logits with its gradients."""
+    settings = {"at_once": 0, "dtype": "float32", "repeats": 3, "seed": 0, **sizes}
+    head = Program(("-m", "transformer.benchmarks.programs.head"), settings)
+    return Benchmark(description, {"head": head}, settings["rows"] * settings["length"], "tokens")
 
 
 def _lstm(width: int, rows: int, length: int) -> Benchmark:
@@ -87,6 +112,15 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "training step of a decoder of 6 layers, width 384, context 256, batch 8, vocabulary 8,192",
         **DECODER_10M,
     ),
+    "encoder_decoder_base": _encoder_decoder(
+        "training step of Transformer base, 8 pairs of 32 tokens, vocabulary 8,192",
+        model={"unroll": 6},
+        **{"layers": 6, "width": 512, "heads": 8, "feed_forward": 2048, "context": 32, "rows": 8, "vocabulary": 8192},
+    ),
+    "vocabulary_head": _head(
+        "loss and gradients of GPT-2 small's logits, 2 texts of 1,024 tokens, a quarter of the logits at once",
+        **{"rows": 2, "length": 1024, "width": 768, "vocabulary": 50257, "at_once": 2 * 256 * 50257},
+    ),
     "parts": Benchmark(
         "the parts of the training step of decoder_10m, each compiled with its gradient, for all layers together",
         {
@@ -137,6 +171,15 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 16},
         vocabulary=50304,
     ),
+    "decoder_1_3b": _decoder(
+        "training step of a decoder of 1.3 billion parameters at context 2,048, batch 8, in bfloat16 on one NVIDIA GPU",
+        dtype="bfloat16",
+        device="cuda",
+        threads=0,
+        **{"layers": 24, "width": 2048, "heads": 16, "feed_forward": 8192, "context": 2048, "rows": 8},
+        vocabulary=50304,
+        model={"remat": "attention"},
+    ),
 }
 
 
@@ -146,9 +189,17 @@ def _first_step(config: Mapping[str, Any]) -> Benchmark:
     return Benchmark(description, {"first_step": program}, 1, "steps")
 
 
+def _first_page(config: Mapping[str, Any]) -> Benchmark:
+    program = Program(("-m", "transformer.benchmarks.programs.first_page"), {"config": config})
+    return Benchmark(
+        f"from the command to the first page of a run's maps, {config['name']}", {"first_page": program}, 1, "pages"
+    )
+
+
 # Those of an experiment.
 OF_A_CONFIG: Mapping[str, Callable[[Mapping[str, Any]], Benchmark]] = {
     "first_step": _first_step,
+    "first_page": _first_page,
     "loop": _overhead("loop", "the loop, and the making of its batches, beside bare steps", steps=30, units=30),
     "capture": _overhead("capture", "a step with 8 rows and all statistics of every head captured", steps=30),
     "maps": _overhead("maps", "a step's share of a whole run, with and without maps", steps=30),

@@ -1,4 +1,4 @@
-"""Next-token prediction over random tokens: a task without data, for steps that are timed on a bare machine."""
+"""Next-token prediction over random tokens: tasks without data, for steps that are timed on a bare machine."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,59 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.models.interface import CONTINUATION, Input, Interface
+from transformer.models.interface import CONTINUATION, TRANSLATION, Input, Interface
 from transformer.tasks.contract import Batch, LossAux, Objective, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.plain import PlainTask
 
 
-@dataclasses.dataclass(frozen=True)
-class RandomTokens(PlainTask):
-    """The task: implements transformer.tasks.contract.Task.
+class RandomTask(PlainTask):
+    """The mean cross-entropy of `labels`: what both tasks have in common of transformer.tasks.contract.Task."""
 
-    Every step has its own `rows` of `context` tokens, drawn by seed and step.
-    """
+    @property
+    def interface(self) -> Interface:
+        """What a model is given, and what it predicts."""
+        raise NotImplementedError
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The mean cross-entropy."""
+        return (Objective("loss", self._loss),)
+
+    def source(self, seed: int) -> "Drawn":
+        """The batches of a seed."""
+        return Drawn(self, seed)
+
+    def draw(self, random: np.random.Generator) -> dict[str, Any]:
+        """One batch."""
+        raise NotImplementedError
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of predicted tokens."""
+        return {"tokens": jnp.float32(batch["labels"].size)}
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """Nothing is probed."""
+        return Labels(tokens={}, titles=())
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        inputs = {name: values for name, values in batch.items() if name != "labels"}
+        hidden_BxTxE, aux = view.model.apply(
+            view.variables, inputs, method="hidden", train=True, key=key, capture=view.capture
+        )
+        labels = jnp.asarray(batch["labels"])
+        score = partial(view.model.logits, view.variables)
+        sums = hidden_token_loss(score, hidden_BxTxE, labels, jnp.ones(labels.shape, bool), 0.0)
+        loss = sums.smoothed / totals["tokens"]
+        return loss, LossAux.of(aux, view.extra, {"loss": loss})
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomTokens(RandomTask):
+    """Each token from those before it: every step has its own `rows` of `context` tokens, drawn by seed and step."""
 
     rows: int
     context: int
@@ -37,45 +77,46 @@ class RandomTokens(PlainTask):
             output=CONTINUATION.output,
         )
 
+    def draw(self, random: np.random.Generator) -> dict[str, Any]:
+        """One batch."""
+        text = random.integers(0, self.vocabulary, (self.rows, self.context + 1), np.int32)
+        return {"tokens": text[:, :-1], "labels": text[:, 1:]}
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomPairs(RandomTask):
+    """Each target token from a source and the targets before it; both have `context` tokens, none of them padding."""
+
+    rows: int
+    context: int
+    vocabulary: int
+
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The mean cross-entropy."""
-        return (Objective("language_modelling", self._loss),)
-
-    def source(self, seed: int) -> "Drawn":
-        """The batches of a seed."""
-        return Drawn(self, seed)
-
-    def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of predicted tokens."""
-        return {"tokens": jnp.float32(batch["labels"].size)}
-
-    def labels(self, sites: Sequence[Site]) -> Labels:
-        """Nothing is probed."""
-        return Labels(tokens={}, titles=())
-
-    def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        hidden_BxTxE, aux = view.model.apply(
-            view.variables, {"tokens": batch["tokens"]}, method="hidden", train=True, key=key, capture=view.capture
+    def interface(self) -> Interface:
+        """Sources and targets in, the next tokens of the targets out."""
+        shape = (self.rows, self.context)
+        return Interface(
+            inputs={"source": Input(shape), "target": Input(shape)},
+            vocabularies={"joint": self.vocabulary},
+            pad=0,
+            begin=1,
+            end=2,
+            output=TRANSLATION.output,
         )
-        labels = jnp.asarray(batch["labels"])
-        score = partial(view.model.logits, view.variables)
-        sums = hidden_token_loss(score, hidden_BxTxE, labels, jnp.ones(labels.shape, bool), 0.0)
-        loss = sums.smoothed / totals["tokens"]
-        return loss, LossAux.of(aux, view.extra, {"loss": loss})
+
+    def draw(self, random: np.random.Generator) -> dict[str, Any]:
+        """One batch."""
+        text = random.integers(3, self.vocabulary, (2, self.rows, self.context), np.int32)
+        begin = np.ones((self.rows, 1), np.int32)
+        return {"source": text[0], "target": np.concatenate([begin, text[1, :, :-1]], axis=1), "labels": text[1]}
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
     """The batches of one seed: implements transformer.data.batches.Source."""
 
-    task: RandomTokens
+    task: RandomTask
     seed: int
 
     def __getitem__(self, step: int) -> dict[str, Any]:
-        random = np.random.default_rng((self.seed, step))
-        shape = (self.task.rows, self.task.context + 1)
-        text = random.integers(0, self.task.vocabulary, shape, np.int32)
-        return {"tokens": text[:, :-1], "labels": text[:, 1:]}
+        return self.task.draw(np.random.default_rng((self.seed, step)))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.benchmarks.programs.process import measured
-from transformer.benchmarks.random_tokens import RandomTokens
+from transformer.benchmarks.random_tokens import RandomTask, RandomTokens
 from transformer.data.batches import Source
 from transformer.layers.module import Precision
 from transformer.models import registry
@@ -48,19 +48,19 @@ def decoder_of(settings: Mapping[str, Any]) -> tuple[Model, RandomTokens]:
     return registry.build(config, task.interface, Precision(compute=settings["dtype"])), task
 
 
-def stepping(settings: Mapping[str, Any]) -> Stepping:
-    """The training step of a decoder of these sizes, on one device."""
-    model, task = decoder_of(settings)
-    optimisers = {"language_modelling": make_optimizer(OPTIMIZER, steps=1000)}
-    hyper = {"language_modelling": hyper_of(OPTIMIZER)}
+def stepping(settings: Mapping[str, Any], build: Callable[..., tuple[Model, RandomTask]] = decoder_of) -> Stepping:
+    """The training step of a model of these sizes, on one device."""
+    model, task = build(settings)
+    (objective,) = task.objectives
+    optimisers, hyper = {objective.name: make_optimizer(OPTIMIZER, steps=1000)}, {objective.name: hyper_of(OPTIMIZER)}
     begin = jax.jit(lambda key: init_state(model, task, optimisers, {}, hyper, key))
     step = jax.jit(traced_on(one_device(), make_step(model, task, optimisers, {})), donate_argnums=0)
     return Stepping(begin, step, task.source(settings["seed"]))
 
 
-def measure(settings: dict[str, Any]) -> dict[str, Any]:
+def measure(settings: Mapping[str, Any], build: Callable[..., tuple[Model, RandomTask]] = decoder_of) -> dict[str, Any]:
     """The seconds of each step behind `warmup` of them, and of the first, which compiles."""
-    begin, step, source = stepping(settings)
+    begin, step, source = stepping(settings, build)
     state, seconds = begin(jax.random.key(settings["seed"])), []
     for number in range(settings["warmup"] + settings["steps"]):
         batch = jax.device_put(source[number])

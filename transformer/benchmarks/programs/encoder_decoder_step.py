@@ -1,0 +1,30 @@
+"""Training steps of an encoder-decoder Transformer on random pairs, timed one by one.
+
+`python -m transformer.benchmarks.programs.encoder_decoder_step SETTINGS`; like decoder_step it needs little.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformer.benchmarks.programs.decoder_step import measure
+from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.random_tokens import RandomPairs
+from transformer.layers.module import Precision
+from transformer.models import registry
+from transformer.models.contract import Model
+
+
+def encoder_decoder_of(settings: Mapping[str, Any]) -> tuple[Model, RandomPairs]:
+    """An encoder-decoder of these sizes, arranged as Vaswani et al. (2017), without dropout, and its task."""
+    sizes = {name: settings[name] for name in ("width", "heads", "feed_forward")}
+    layers = {"encoder_layers": settings["layers"], "decoder_layers": settings["layers"]}
+    config = registry.model_config(
+        {"family": "encoder_decoder", "max_length": settings["context"], "dropout": 0.0, **sizes, **layers}
+        | settings.get("model", {})
+    )
+    task = RandomPairs(settings["rows"], settings["context"], settings["vocabulary"])
+    return registry.build(config, task.interface, Precision(compute=settings["dtype"])), task
+
+
+if __name__ == "__main__":
+    measured(lambda settings: measure(settings, encoder_decoder_of))

@@ -1,0 +1,61 @@
+"""How long a person waits for the first page of a run: `python -m ... .first_page SETTINGS`.
+
+SETTINGS: `config`, the values of an experiment. `launch.train --serve` is begun twice with one folder of compiled
+programs, empty for the first, each time until the page that it serves has been read once.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from transformer.benchmarks.programs.process import measured
+
+# A config file for the command, which takes no values.
+_CONFIG = """import json
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict(json.loads({values!r}))
+"""
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """The seconds from the command to its page, with nothing compiled and with all."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "config.py").write_text(_CONFIG.format(values=json.dumps(settings["config"])), encoding="utf-8")
+        seconds = {way: [_served(folder, way)] for way in ("nothing compiled", "found compiled")}
+    return {"seconds": seconds}
+
+
+def _served(folder: Path, way: str) -> float:
+    """The seconds of one run, in a directory of this name."""
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
+    words = ["-m", "launch.train", f"--config={folder / 'config.py'}", f"--workdir={folder / way}", "--serve"]
+    began = time.time()
+    with subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        said = ""
+        try:
+            for said in run.stdout:
+                if address := re.search(r"http://127\.0\.0\.1:\d+\S*", said):
+                    with urllib.request.urlopen(address[0]) as page:
+                        page.read()
+                    return time.time() - began
+        finally:
+            run.send_signal(signal.SIGINT)
+    raise RuntimeError(f"the run ended without a page: {said.strip()}")
+
+
+if __name__ == "__main__":
+    measured(measure)
