@@ -392,6 +392,7 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own noise, and a coefficient of variation is no sum over micro-batches",
         meshes=("expert",),
+        slow=("accumulated", "vectorised"),
     ),
     Case(
         "masked_language_modelling x encoder",
@@ -459,8 +460,7 @@ CASES = (
         ),
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         holds=the_mixture_of_features_has_moved,
-        meshes=("data",),
-        slow=("vectorised",),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "pointer from another run",
