@@ -67,6 +67,8 @@ DEEP = [
     (Cell.LSTM, Direction.FORWARD, 3, Links.GNMT),
     (Cell.LSTM, Direction.BIDIRECTIONAL, 3, Links.RESIDUAL),
     (Cell.LSTM, Direction.BIDIRECTIONAL, 3, Links.FAST_FORWARD),
+    (Cell.LSTM, Direction.BIDIRECTIONAL_BELOW, 3, Links.GNMT),
+    (Cell.LSTM, Direction.ALTERNATING, 3, Links.FAST_FORWARD),
 ]
 
 
@@ -145,9 +147,12 @@ def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
         stack.step(jnp.ones((B, INPUTS)), stack.initial(B, jnp.float32))
     with pytest.raises(UserError, match="layers=0 of a recurrent stack must be at least 1"):
         RecurrentConfig(layers=0)
+    with pytest.raises(UserError, match=r"links=residual adds to the 6 features of layer 2 the 12 of"):
+        RecurrentConfig(width=6, layers=2, direction=Direction.BIDIRECTIONAL_BELOW, links=Links.RESIDUAL)
     with pytest.raises(ValueError, match=r"dropout=1\.0"):
         RecurrentConfig(dropout=1.0)
     assert RecurrentConfig(width=6, direction=Direction.BIDIRECTIONAL).output_width == 12
+    assert RecurrentConfig(width=6, layers=2, direction=Direction.BIDIRECTIONAL_BELOW).output_width == 6
 
 
 def test_weights_begin_as_they_should() -> None:

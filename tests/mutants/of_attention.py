@@ -134,10 +134,18 @@ ATTENTION = (
     Fault(
         "ring-direction",
         "transformer/attention/ring.py",
-        "start = (place - index) % ring.size * keys",
-        "start = (place + index) % ring.size * keys",
+        "held_starts = ring.starts((ring.place() - index) % ring.size, held_length)",
+        "held_starts = ring.starts((ring.place() + index) % ring.size, held_length)",
         "On several devices keys are taken for those of other positions: sharded runs differ from single ones.",
         ("tests/attention/test_divided.py",),
+    ),
+    Fault(
+        "ring-uneven",
+        "transformer/attention/ring.py",
+        "(place * length, (2 * self.size - 1 - place) * length)[: self.stretches]",
+        "(place * length, (self.size + place) * length)[: self.stretches]",
+        "Devices of a causal ring are taken to have other stretches than they were dealt.",
+        ("tests/attention/test_ring.py",),
     ),
     Fault(
         "dropout-not-scaled",

@@ -4,6 +4,14 @@ from tests.mutants.fault import Fault
 
 MODELS = (
     Fault(
+        "alternating-not-so",
+        "transformer/layers/recurrent.py",
+        'return ("backward",) if layer % 2 else ("forward",)',
+        'return ("backward",) if layer == 0 else ("forward",)',
+        "Of Deep-Att's layers only the lowest reads backward.",
+        ("tests/layers/test_recurrent.py",),
+    ),
+    Fault(
         "unbiased-variance",
         "transformer/layers/norm.py",
         "variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)",

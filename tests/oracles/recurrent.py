@@ -74,10 +74,15 @@ def one_way(cell: str, weights: Weights, x_TxI: np.ndarray, state: State, backwa
 
 
 def layer(
-    kind: Stack, weights: Weights, x: np.ndarray, lengths: np.ndarray, states: list[State] | None
+    kind: Stack, number: int, weights: Weights, x: np.ndarray, lengths: np.ndarray, states: list[State] | None
 ) -> tuple[np.ndarray, list[State]]:
     """The outputs `B T F`, zero at padding, and each row's last state, both directions side by side."""
-    orders = ["forward", "backward"] if kind.direction == "bidirectional" else [kind.direction]
+    both = ["forward", "backward"]
+    orders = {
+        "bidirectional": both,
+        "bidirectional_below": both if number == 0 else ["forward"],
+        "alternating": [both[number % 2]],
+    }.get(kind.direction, [kind.direction])
     width = weights[orders[0]]["bias"].shape[1]
     outputs, last = np.zeros((*x.shape[:2], width * len(orders))), []
     for row, length in enumerate(lengths):
@@ -103,7 +108,7 @@ def stack(
     x, after = np.asarray(x, np.float64), []
     for number in range(kind.layers):
         of_layer = weights[f"layer_{number}"]
-        y, states = layer(kind, of_layer, x, lengths, None if carry is None else carry[number])
+        y, states = layer(kind, number, of_layer, x, lengths, None if carry is None else carry[number])
         after.append(states)
         if kind.links == "fast_forward" and number + 1 < kind.layers:
             x = np.concatenate(

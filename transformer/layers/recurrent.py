@@ -18,20 +18,31 @@ from transformer.layers.recurrent_cells import Cell, CellState, RecurrentCell, a
 
 
 class Direction(enum.Enum):
-    """In which order a layer reads a sequence.
+    """In which order the layers of a stack read a sequence.
 
     backward begins at the last real position of each row. bidirectional has a cell for each order and puts their
-    outputs side by side, forward first (Schuster and Paliwal 1997).
+    outputs side by side, forward first (Schuster and Paliwal 1997). bidirectional_below: the lowest layer is
+    bidirectional, those above it read forward (Wu et al. 2016, section 3.2). alternating: the lowest layer reads
+    forward, the next one backward, and so on (Zhou et al. 2016, Deep-Att, section 3.1).
     """
 
     FORWARD = "forward"
     BACKWARD = "backward"
     BIDIRECTIONAL = "bidirectional"
+    BIDIRECTIONAL_BELOW = "bidirectional_below"
+    ALTERNATING = "alternating"
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The orders of its cells."""
-        return ("forward", "backward") if self is Direction.BIDIRECTIONAL else (self.value,)
+    def orders(self, layer: int) -> tuple[str, ...]:
+        """The orders of the cells of a layer, which is counted from 0."""
+        match self:
+            case Direction.FORWARD | Direction.BACKWARD:
+                return (self.value,)
+            case Direction.BIDIRECTIONAL:
+                return ("forward", "backward")
+            case Direction.BIDIRECTIONAL_BELOW:
+                return ("forward", "backward") if layer == 0 else ("forward",)
+            case Direction.ALTERNATING:
+                return ("backward",) if layer % 2 else ("forward",)
 
 
 class Links(enum.Enum):
@@ -67,7 +78,8 @@ class RecurrentConfig:
     2014, section 3.1). `forget_bias` is where the LSTM's bias begins. `recurrent` is how the matrices begin that read
     the state.
 
-    Errors: UserError for a width or number of layers below 1; ValueError for a dropout outside [0, 1).
+    Errors: UserError for a width or number of layers below 1, and for links that add what has another width; ValueError
+    for a dropout outside [0, 1).
     """
 
     cell: Cell = Cell.LSTM
@@ -84,34 +96,45 @@ class RecurrentConfig:
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} of a recurrent stack must be at least 1")
         check_rate("dropout", self.dropout)
+        for layer in range(1, self.layers):
+            if self.links.adds(layer) and self.width_of(layer) != self.width_of(layer - 1):
+                raise UserError(
+                    f"links={self.links.value} adds to the {self.width_of(layer)} features of layer {layer + 1} the "
+                    f"{self.width_of(layer - 1)} of the bidirectional one beneath: say links=gnmt, which adds from the "
+                    "third layer on"
+                )
+
+    def width_of(self, layer: int) -> int:
+        """The features of a layer's outputs: those of both its cells where it has two."""
+        return self.width * len(self.direction.orders(layer))
+
+    def passed_by(self, layer: int) -> int:
+        """The features that a layer hands to the next: its output, and with fast-forward links its projected input."""
+        projected = len(self.cell.gates) if self.links is Links.FAST_FORWARD else 0
+        return self.width_of(layer) * (1 + projected)
 
     @property
     def output_width(self) -> int:
-        """The features of an output and of `CellState.hidden`: those of both directions where it has two."""
-        return self.width * len(self.direction.cells)
-
-    @property
-    def passed_width(self) -> int:
-        """The features that a layer hands to the next: its output, and with fast-forward links its projected input."""
-        passed = len(self.cell.gates) * self.output_width if self.links is Links.FAST_FORWARD else 0
-        return self.output_width + passed
+        """The features of the last layer's outputs, and of its `CellState.hidden`."""
+        return self.width_of(self.layers - 1)
 
     def operations(self, inputs: int) -> int:
         """The products of all gates with input and state at one position, 2 for a multiplication and an addition."""
-        each = 2 * len(self.cell.gates) * self.output_width
-        above = (self.layers - 1) * (self.passed_width + self.width)
-        return each * (inputs + self.width + above)
+        read = [inputs, *(self.passed_by(layer) for layer in range(self.layers - 1))]
+        products = sum(self.width_of(layer) * (given + self.width) for layer, given in enumerate(read))
+        return 2 * len(self.cell.gates) * products
 
 
 class RecurrentLayer(Module):
-    """One layer over a sequence: a cell for each of its directions, and one scan over time for all of them.
+    """The layer of this number over a sequence: a cell for each of its orders, one scan over time for all of them.
 
     The state of a bidirectional layer is both cells' side by side, as its outputs are.
     """
 
-    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
+    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder, number: int = 0):
         self.kind, self.width, self.direction = config.cell, config.width, config.direction
-        for order in self.direction.cells:
+        self.orders = self.direction.orders(number)
+        for order in self.orders:
             made = RecurrentCell(
                 config.cell,
                 inputs,
@@ -124,8 +147,8 @@ class RecurrentLayer(Module):
 
     @property
     def cells(self) -> tuple[RecurrentCell, ...]:
-        """The cells, in the order of `Direction.cells`."""
-        return tuple(getattr(self, order) for order in self.direction.cells)
+        """The cells, in the order of `Direction.orders`."""
+        return tuple(getattr(self, order) for order in self.orders)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """A state of zeros for every direction."""
@@ -144,7 +167,7 @@ class RecurrentLayer(Module):
 
     def step_over(self, projected: tuple[Float[Array, "R G F"], ...], state: CellState) -> CellState:
         """As `step`, of an input that is projected already."""
-        if self.direction is not Direction.FORWARD:
+        if self.orders != ("forward",):
             raise ValueError(f"direction={self.direction.value} reads what is to come: only forward can take a step")
         (projected_RxGxF,) = projected
         return self.cells[0].step_over(projected_RxGxF, _in_type(state, projected_RxGxF.dtype))
@@ -171,7 +194,7 @@ class RecurrentLayer(Module):
         """As a call, of inputs that are projected already and finite at padding."""
         (batch, count, *_), dtype = projected_D[0].shape, projected_D[0].dtype
         real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
-        orders = self.direction.cells
+        orders = self.orders
         projected = [
             _in_order(place(of_cell, "batch", None, None, None), order)
             for of_cell, order in zip(projected_D, orders, strict=True)
@@ -204,7 +227,7 @@ class RecurrentLayer(Module):
 
     def _by_direction(self, state: CellState | None, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """The state [D, R, F] of its cells, from one that has them side by side."""
-        directions = len(self.direction.cells)
+        directions = len(self.orders)
         if state is None:
             zeros = jnp.zeros((directions, rows, self.width), dtype)
             return CellState(zeros, zeros if self.kind is Cell.LSTM else None)
@@ -222,8 +245,8 @@ class RecurrentStack(Module):
     def __init__(self, config: RecurrentConfig, inputs: int, *, builder: Builder):
         self.config = config
         for number in range(config.layers):
-            size = inputs if number == 0 else config.passed_width
-            layer = RecurrentLayer(config, size, builder=builder)
+            size = inputs if number == 0 else config.passed_by(number - 1)
+            layer = RecurrentLayer(config, size, builder=builder, number=number)
             setattr(self, f"layer_{number}", layer)
 
     @property

@@ -131,10 +131,11 @@ class RecurrentEncoderDecoderConfig:
                 "config.model.order=input_feeding feeds what was read of the source back, and config.model.context="
                 "none reads nothing: say current, or another context"
             )
-        alike = self.direction is not Direction.BIDIRECTIONAL and self.encoder_layers == self.decoder_layers
+        single = all(len(self.direction.orders(layer)) == 1 for layer in range(self.encoder_layers))
+        alike = single and self.encoder_layers == self.decoder_layers
         if self.bridge is Bridge.COPY and not alike:
             raise UserError(
-                "config.model.bridge=copy needs as many layers on both sides, and an encoder of one direction: "
+                "config.model.bridge=copy needs as many layers on both sides, and encoder layers of one cell each: "
                 f"config.model.encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}, "
                 f"direction={self.direction.value}; or say bridge=tanh"
             )
