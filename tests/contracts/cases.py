@@ -331,7 +331,6 @@ CASES = (
         steps=24,
         learning_rate=0.03,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        meshes=("data",),
         slow=("vectorised",),
     ),
     Case(
@@ -353,7 +352,6 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorised lanes.
         rounding=1e-5,
-        meshes=("fsdp",),
         slow=("vectorised",),
     ),
     Case(
@@ -380,7 +378,6 @@ CASES = (
         steps=24,
         learning_rate=0.02,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        meshes=("fsdp",),
         slow=("vectorised",),
     ),
     Case(
@@ -409,7 +406,6 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        meshes=("data",),
     ),
     Case(
         "algorithms x controller_only",
@@ -417,7 +413,6 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        meshes=("fsdp",),
     ),
     Case(
         "language_modelling x bidirectional_language_model",
@@ -427,7 +422,6 @@ CASES = (
         metric=("train", "auxiliary/backward", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 1.1e-6 of the loss of step 6 on two devices.
         rounding=3e-6,
-        meshes=("data",),
         slow=("vectorised",),
     ),
     Case(
@@ -436,7 +430,6 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
-        meshes=("fsdp",),
         slow=("vectorised",),
     ),
     Case(
