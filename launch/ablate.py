@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import TRUST, Arguments, Command, Flag
 from launch.config_files import load_function
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
@@ -32,9 +32,8 @@ def _become_worker(arguments: Arguments) -> None:
     idle += [name for name in ("report", "retry-failed") if getattr(arguments, name.replace("-", "_"))]
     if idle:
         raise UserError(f"--{idle[0]} does nothing in a --worker of a study that was begun: leave one of them away")
-    path = locate(arguments.workdir)
-    Ledger.existing(path)
-    become_worker(path)
+    Ledger.existing(locate(arguments.workdir))
+    become_worker()
 
 
 COMMAND = Command(
@@ -49,6 +48,7 @@ COMMAND = Command(
         Flag("workdir", "the study's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
         Flag("seeds", "instead of the study's own, as 1,2,3"),
+        TRUST,
         Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
         Flag("vectorise", "train runs of one program together, where that is faster", default=False, kind=bool),
         Flag("retry-failed", "make failed runs pending again", default=False, kind=bool),
@@ -83,17 +83,22 @@ def main(arguments: Arguments) -> None:
 
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
+    from transformer.named import check_trusted, names_in
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
 
     ledger = Ledger.existing(locate(arguments.workdir))
+    vouched = {*arguments.trusted, *names_in(arguments.config)}
+    for trial in ledger.trials():
+        check_trusted(trial.config, vouched)
     work_here(
         ledger,
         None,
         total=len(ledger.trials()),
-        metric=ledger.facts()["metric"],
+        metric=str(ledger.facts().get("metric", "")),
         vectorise=arguments.vectorise,
         data_dir=arguments.data_dir,
+        vouched=vouched,
     )
 
 
@@ -156,11 +161,13 @@ def _train(
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials, then measure the gradients at initialisation."""
+    from transformer.named import names_in
     from transformer.studies.about import measure_initial_gradients, write_about
 
     if arguments.retry_failed:
         print(f"{ledger.forget_failed()} failed runs are tried again", flush=True)
     ledger.plan([each.trial for each in planned])
+    vouched = set(arguments.trusted).union(*(names_in(each.trial.config) for each in planned))
     tried = len(list(spec.combinations())) * len(spec.tasks)
     print(
         f"{len(planned)} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
@@ -170,7 +177,11 @@ def _train(
     )
     run_workers(
         "launch.ablate",
-        arguments.without("workers", "seeds", "retry-failed", "no-retry-failed", "no-report"),
+        [
+            *arguments.without("workers", "seeds", "retry-failed", "no-retry-failed", "no-report", "trust"),
+            # What the arms name, the workers do not see: they read the ledger.
+            f"--trust={','.join(sorted(name for name in vouched if ',' not in name))}",
+        ],
         ledger,
         workers=arguments.workers or 1,
         total=len(planned),

@@ -1,10 +1,13 @@
 """The entry point of every command: flags, config overrides, help, messages and exit codes.
 
 Exit codes: 0 done; 2 a mistake of the user, told in one line on stderr; 3 a worker whose trials failed one after
-another; 130 interrupted; 1 anything else, with its traceback. jax is imported late, where a key of the config is set,
-so that a mistake in flags is reported at once.
+another; 130 interrupted; 141 nobody reads the output any more; 1 anything else, with its traceback. jax is imported
+late, where a key of the config is set, so that a mistake in flags is reported at once.
 """
 
+import errno
+import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,6 +16,9 @@ from launch.command import Arguments, Command
 from launch.parsing import help_text, parse
 from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
+
+_SHOWN = 1000
+_NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str] | None = None) -> int:
@@ -35,9 +41,21 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
         if command.takes_config:
             arguments.config  # noqa: B018  its mistakes are reported before anything is done
         main(arguments)
+        sys.stdout.flush()
     except UserError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"error: this machine has not so much memory: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _unread():
+            return 141
+        if error.errno in _NO_NAMES:
+            print(f"error: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+            return 2
+        traceback.print_exc()
+        return 1
     except KeyboardInterrupt:
         print("interrupted; start the same command again to resume", file=sys.stderr)
         return 130
@@ -45,3 +63,25 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
         traceback.print_exc()
         return 1
     return 0
+
+
+def one_line(text: str) -> str:
+    """A message as one line that a terminal shows as it is: a name may hold escapes, and an error be a whole page."""
+    line = " ".join(text.split())
+    if len(line) > _SHOWN:
+        line = f"{line[: _SHOWN * 3 // 4]} ... {line[-_SHOWN // 4 :]}"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+
+
+def _unread() -> bool:
+    """Whether nobody reads the standard output; what is left of it goes nowhere then, or it would fail at the end."""
+    try:
+        output = sys.stdout.fileno()
+        poll = select.poll()
+        poll.register(output, 0)
+        gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return gone

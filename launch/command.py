@@ -39,7 +39,10 @@ class Command:
 
 
 # For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
-TRUST = Flag("trust", "your own modules that the run's config.json may name as family or task, commas between them")
+TRUST = Flag(
+    "trust",
+    "what the run's config.json may name: your own modules as family or task, data sets to download; commas between",
+)
 
 ENSEMBLE = Flag("ensemble", "further runs, commas between them, whose probabilities are averaged with this one's")
 
@@ -85,6 +88,11 @@ class Arguments(types.SimpleNamespace):
     def trusted(self) -> tuple[str, ...]:
         """The dotted paths of code that the user trusts (--trust)."""
         return tuple(filter(None, (self.trust or "").split(",")))
+
+    @property
+    def vouched(self) -> tuple[str, ...] | None:
+        """The names of code and of downloads that the user has given; None where --config is the user's own file."""
+        return None if self.config_file else (*self.trusted, *self.overrides.values())
 
     @property
     def ensembled(self) -> tuple[str, ...]:

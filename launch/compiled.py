@@ -1,18 +1,22 @@
 """Compiled programs that one process leaves for others: for a sweep's workers, and for a user's next command."""
 
+import contextlib
 import importlib
 import os
 import platform
+import shutil
 import sys
 import zlib
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 from launch.command import Arguments
 
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 # All that a user keeps: a training step takes a few megabytes.
 KEPT_BYTES = 4 * 2**30
+_IN_THE_WAY = 1000
 
 
 def keep_compiled(arguments: Arguments) -> None:
@@ -63,7 +67,8 @@ def share_compiled(folder: Path, environment: MutableMapping[str, str] = os.envi
     """Keep what jax compiles in `folder` for the next process that needs it; call it before jax is imported.
 
     A folder that the user named is kept. Only the user can write to it, for its entries are run as programs. Entries
-    are packed with zlib: with zstandard, a damaged one, as a kill leaves it, can crash the process that reads it.
+    are packed with zlib: with zstandard, a damaged one, as a kill leaves it, can crash the process that reads it. One
+    that cannot be read is compiled and written again.
     """
     if not environment.get(_VARIABLE):
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,3 +87,48 @@ def share_compiled(folder: Path, environment: MutableMapping[str, str] = os.envi
         for name in better:
             del sys.modules[name]
         sys.modules.update(imported)
+    _replace_damaged(Path(environment[_VARIABLE]))
+
+
+def _replace_damaged(folder: Path) -> None:
+    """Let a damaged entry be compiled anew and written again: jax would warn of it in every process, and keep it.
+
+    Of a flipped bit the checksum of zlib tells, of the rest the file system.
+    """
+    from jax._src import compilation_cache
+
+    read = compilation_cache.get_executable_and_time
+
+    def read_or_remove(cache_key: str, *arguments: Any, **more: Any) -> Any:
+        try:
+            return read(cache_key, *arguments, **more)
+        except Exception:
+            for name in (f"{cache_key}-cache", f"{cache_key}-atime", ".lockfile"):
+                _remove(folder / name)
+            return None, None
+
+    write = compilation_cache.put_executable_and_time
+
+    def write_or_remove(*entry: Any, **more: Any) -> None:
+        # What is in the way is named, one file at a time; what cannot be removed keeps nothing from going on.
+        for _ in range(_IN_THE_WAY):
+            try:
+                return write(*entry, **more)
+            except OSError as error:
+                if error.filename is None or not _remove(folder / Path(os.fsdecode(error.filename)).name):
+                    return None
+
+    compilation_cache.get_executable_and_time = read_or_remove
+    compilation_cache.put_executable_and_time = write_or_remove
+
+
+def _remove(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+            return True
+        # A lock that is a file others may hold.
+        if not path.name.startswith("."):
+            path.unlink()
+            return True
+    return False

@@ -106,14 +106,19 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     return module.get_config
 
 
+def said(error: BaseException) -> str:
+    """The type and the message of an error, whose own code may fail to tell it."""
+    return traceback.format_exception_only(error)[-1].strip()
+
+
 def _in_file[T](path: Path, act: Callable[[], T]) -> T:
     try:
         return act()
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
         where = f" at line {line}" if line else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UserError(f"config file {str(path)!r} fails{where}: {type(error).__name__}: {message}") from error
+        message = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else said(error)
+        raise UserError(f"config file {str(path)!r} fails{where}: {message}") from error

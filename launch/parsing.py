@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from launch.command import Arguments, Command, Flag, split_override
 from launch.config_files import load_config, recorded_config
-from transformer.config import UserError, closest, nearest
+from transformer.config import UserError, closest, convert, nearest
 
 
 def parse(command: Command, words: Sequence[str]) -> Arguments:
@@ -16,6 +16,8 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
 
     Errors: UserError for an unknown, missing or malformed flag, config file or override.
     """
+    for word in words:
+        convert(str, word, "the word")
     words_of_config = [word for word in words if command.takes_config and re.match(r"--?config\.", word)]
     for word in words_of_config:
         split_override(word)
@@ -23,6 +25,10 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     if rest:
         raise UserError(_unknown(command, rest, values))
     given = vars(values)
+    for flag in command.flags:
+        # Numbers that no array holds, and infinite ones.
+        if flag.kind in (int, float) and given[_attribute(flag)] is not None:
+            convert(flag.kind, given[_attribute(flag)], f"--{flag.name}")
     config_file = given.pop("config", None) or ""
     arguments = Arguments(**given, words=_joined(command, words), config_words=tuple(words_of_config))
     arguments.config_file = config_file
@@ -41,7 +47,7 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
         from transformer.named import check_trusted
 
         # Keys that the user set are kept.
-        check_trusted(arguments.base, (*arguments.trusted, *arguments.overrides.values()))
+        check_trusted(arguments.base, arguments.vouched or ())
     return arguments
 
 

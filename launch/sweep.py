@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import TRUST, Arguments, Command, Flag
 from launch.config_files import load_function
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
@@ -23,9 +23,7 @@ def _become_worker(arguments: Arguments) -> None:
     if arguments.worker:
         if arguments.workers is not None:
             raise UserError("--worker is one worker itself: leave --workers away, and start it as often as you like")
-        from transformer.storage import locate
-
-        become_worker(locate(arguments.workdir))
+        become_worker()
 
 
 COMMAND = Command(
@@ -46,6 +44,7 @@ COMMAND = Command(
         Flag("better", "which way it is to go", choices=("lower", "higher"), default="lower"),
         Flag("seed", "of the engine's draws (default: 0)", kind=int),
         Flag("storage", "where Optuna keeps its study, as postgresql://HOST/NAME (default: a file in WORKDIR)"),
+        TRUST,
         Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
         Flag("vectorise", "train trials of one program together, where that is faster", default=False, kind=bool),
         Flag("retry-failed", "make failed trials pending again", default=False, kind=bool),
@@ -75,6 +74,7 @@ def main(arguments: Arguments) -> None:
             metric=arguments.metric,
             vectorise=arguments.vectorise,
             data_dir=arguments.data_dir,
+            vouched=sweep.vouched,
         )
     else:
         run_workers(
@@ -112,6 +112,7 @@ class _Sweep(NamedTuple):
     ledger: "Ledger"
     total: int
     proposer: "Proposer | None"
+    vouched: frozenset[str]
 
 
 def _sweep(arguments: Arguments) -> _Sweep:
@@ -119,6 +120,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     Errors: UserError for invalid flags, and for a directory that holds another sweep.
     """
+    from transformer.named import check_trusted, names_in
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
     from transformer.studies.proposers import PLANNED, any_drawn, check_total, choose_engine, planned
@@ -142,18 +144,21 @@ def _sweep(arguments: Arguments) -> _Sweep:
     if engine in PLANNED and len(trials) < total and arguments.trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --trials={total}: all are tried")
     ledger = Ledger.open(locate(arguments.workdir), facts)
+    vouched = frozenset(arguments.trusted).union(*map(names_in, (base, *(trial.config for trial in trials))))
+    for trial in ledger.trials():
+        check_trusted(trial.config, vouched)
     if arguments.retry_failed:
         print(f"{ledger.forget_failed()} failed trials are pending again")
     if engine in PLANNED:
         ledger.plan(trials)
-        return _Sweep(ledger, len(trials), None)
+        return _Sweep(ledger, len(trials), None, vouched)
     if not arguments.worker:
-        return _Sweep(ledger, total, None)  # each worker asks the engine itself
+        return _Sweep(ledger, total, None, vouched)  # each worker asks the engine itself
     from transformer.studies.optuna_proposer import connect
 
     maximise = arguments.better == "higher"
     proposer = connect(engine, ledger, base, space, seed=seed, maximise=maximise, url=arguments.storage)
-    return _Sweep(ledger, total, proposer)
+    return _Sweep(ledger, total, proposer, vouched)
 
 
 def _space(arguments: Arguments) -> "Space":

@@ -51,6 +51,7 @@ def main(arguments: Arguments) -> None:
     from transformer.runs.processes import start
 
     start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
+    from transformer.data.datasets.preparation import downloads
     from transformer.training.experiment import resolve
     from transformer.training.train import train
 
@@ -60,7 +61,8 @@ def main(arguments: Arguments) -> None:
         from transformer.training.sinks.live_page import LivePage
 
         page = LivePage(workdir)
-    train(resolve(values), workdir, profile=arguments.profile, sink=page)
+    with downloads(arguments.vouched):
+        train(resolve(values), workdir, profile=arguments.profile, sink=page)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launch.compiled import share_compiled
+from launch.compiled import keep
 from transformer.config import UserError
 
 if TYPE_CHECKING:
@@ -116,18 +116,17 @@ def run_workers(
         raise RuntimeError(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
 
 
-def become_worker(path: Path) -> None:
-    """Make this process a worker of the sweep at `path`: before anything imports jax.
+def become_worker() -> None:
+    """Make this process a worker of a sweep: before anything imports jax.
 
-    It shares compiled programs, shuts down on SIGTERM, and ends with the process that started it.
+    It shares compiled programs, which are kept in the user's own folder alone: those that lie in a directory may be
+    whoever's wrote it. It shuts down on SIGTERM, and ends with the process that started it.
     """
-    from transformer.storage import storage_of
-
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parent = os.environ.pop(_PARENT, "")
     if parent:
         threading.Thread(target=_end_with, args=(int(parent),), name="parent", daemon=True).start()
-    share_compiled(storage_of(path).scratch(path) / "compiled")
+    keep()
 
 
 def work_here(
@@ -138,10 +137,12 @@ def work_here(
     metric: str,
     vectorise: bool,
     data_dir: str | None,
+    vouched: Collection[str],
 ) -> None:
     """Work in this process, which `become_worker` has made one, until all trials are finished, by any worker.
 
-    Where one trial after another fails it says so in one line and ends with the exit code UNFIT.
+    `vouched` is what trials may name that is not this library's: modules, and data sets to download. Where one trial
+    after another fails it says so in one line and ends with the exit code UNFIT.
 
     Errors: UserError, as `transformer.studies.worker.work`.
     """
@@ -149,7 +150,7 @@ def work_here(
     from transformer.studies.worker import Unfit, work
 
     workers = int(os.environ.get(_WORKERS, "1"))
-    trainer = ModelTrainer(data_dir)
+    trainer = ModelTrainer(data_dir, vouched)
     try:
         work(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorise=vectorise, workers=workers)
     except Unfit as error:

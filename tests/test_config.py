@@ -3,12 +3,26 @@
 import dataclasses
 import enum
 import json
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from transformer.config import RunConfig, UserError, choice, closest, from_config, likeness, nearest, to_config
+from transformer.config import (
+    Count,
+    Positive,
+    RunConfig,
+    Share,
+    UserError,
+    choice,
+    closest,
+    from_config,
+    likeness,
+    nearest,
+    to_config,
+)
 
 
 class Colour(enum.Enum):
@@ -188,3 +202,42 @@ def test_an_impossible_run_is_refused_in_one_line(changes: dict, says: str) -> N
 def test_never_means_only_at_the_end() -> None:
     run = from_config(RunConfig, {**RUN, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0})
     assert (run.eval_every, run.maps_every, run.checkpoint_every) == (0, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """Numbers with ranges of their own, and with none."""
+
+    count: Count = 1
+    parts: tuple[Positive, ...] = ()
+    share: Share | None = None
+    whole: int = 0
+    number: float = 0.0
+    text: str = ""
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"count": -1}, "config.count=-1 must be at least 0"),
+        ({"count": 2**31}, "config.count=2147483648 must be at most 2147483647"),
+        ({"parts": [3, 0]}, "config.parts[1]=0 must be at least 1"),
+        ({"share": 1.5}, "config.share=1.5 must be at most 1"),
+        ({"whole": 10**20}, "must be at most 2147483647"),
+        ({"whole": -(2**31) - 1}, "must be at least -2147483648"),
+        ({"number": math.nan}, "config.number=nan must be a finite number"),
+        ({"number": -math.inf}, "must be a finite number"),
+        ({"number": 10**400}, "must be a finite number"),
+        ({"text": "a\0b"}, "must be text of UTF-8 without null characters"),
+        ({"text": "\udcff"}, "must be text of UTF-8 without null characters"),
+        ({"whole": True}, "must be a int"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_by_its_key(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        from_config(Bounded, values)
+
+
+def test_numbers_within_their_ranges_are_taken() -> None:
+    values = {"count": 0, "parts": [1], "share": 1, "whole": -(2**31), "number": 10**20, "text": "ä\n"}
+    assert from_config(Bounded, values) == Bounded(0, (1,), 1.0, -(2**31), 1e20, "ä\n")

@@ -15,7 +15,20 @@ from pathlib import Path
 import pytest
 
 # Each imports only itself and what stands before it.
-ORDER = ("axes", "config", "overrides", "named", "storage", "attention", "layers", "models", "decode", "data", "tasks")
+ORDER = (
+    "axes",
+    "config",
+    "json_files",
+    "overrides",
+    "named",
+    "storage",
+    "attention",
+    "layers",
+    "models",
+    "decode",
+    "data",
+    "tasks",
+)
 ORDER += ("runs", "pages", "maps", "costs", "training", "pods", "benchmarks", "interop", "studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
 BARE = {"axes", "config", "overrides", "named", "attention", "layers", "models"}
@@ -27,6 +40,16 @@ FORBIDDEN = {"tensorflow", "torch", "pickle", "cPickle", "cloudpickle", "dill", 
 RECORDS, PEERS = ("tests/golden/make", "tests/golden/check_exports"), "experiments/peers/"
 OURS = {"transformer", "launch", "experiments", "tests"}
 FORBIDDEN_CALLS = {"eval", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
+# What runs a module or a text by its name, and the files that may: each says whose name it takes.
+RUNNING = {"import_module", "exec_module", "load_module", "run_path", "run_module", "__import__", "exec"}
+MAY_RUN = {
+    "launch/compiled.py",  # jax
+    "launch/config_files.py",  # the file that a person gives by --config
+    "transformer/data/datasets/preparation.py",  # TFDS's own modules
+    "transformer/named.py",  # families and tasks, after check_trusted
+    "transformer/studies/optuna_proposer.py",  # optuna
+    "transformer/training/sinks/tensorboard.py",  # tensorboardX
+}
 FORBIDDEN_ENDS = {call.rpartition(".")[2] for call in FORBIDDEN_CALLS}
 MACHINE = re.compile(
     r"--(?:extra-)?index-url|https?://[^\s\"']*/simple\b|(?<![\w.])/(?:home/\w+|Users/\w+|root/|tmp/[a-z])"
@@ -201,6 +224,8 @@ def forbidden(files: Sequence[File]) -> list[str]:
             near = isinstance(node, ast.Call) and last_name(node.func) in FORBIDDEN_ENDS
             if near and (called := ast.unparse(node.func)) in FORBIDDEN_CALLS:
                 faults.append(f"{file.path}:{node.lineno} calls {called}")
+            if isinstance(node, ast.Call) and last_name(node.func) in RUNNING and file.path not in MAY_RUN:
+                faults += [] if file.group == "tests" else [f"{file.path}:{node.lineno} runs what it names"]
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) == "True":
                 faults.append(f"{file.path}:{node.lineno} unpickles")
     return faults
@@ -393,6 +418,9 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (forbidden, "launch/x.py", "import yaml\nyaml.load('')", "calls yaml.load"),
         (forbidden, "transformer/data/x.py", "x = eval('1')", "calls eval"),
         (forbidden, "transformer/data/x.py", "np.load(f, allow_pickle=True)", "unpickles"),
+        (forbidden, "transformer/data/x.py", "import importlib\nimportlib.import_module(name)", "runs what it names"),
+        (forbidden, "launch/x.py", "exec(text)", "runs what it names"),
+        (forbidden, "experiments/x.py", "loader.exec_module(module)", "runs what it names"),
         (names_and_docstrings, "transformer/data/utils.py", '"""Things."""', "name what it does"),
         (names_and_docstrings, "transformer/data/x.py", "x = 1", "has no docstring"),
         (machine_paths, "requirements/run.txt", "--" + "index-url x", "index-url"),

@@ -9,10 +9,11 @@ import difflib
 import enum
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 
 class UserError(ValueError):
@@ -56,6 +57,42 @@ def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
     return table[value]
 
 
+class Range(NamedTuple):
+    """The least and the greatest value of a number, both allowed; a field has it as `Annotated[int, Range(1, 9)]`."""
+
+    least: float
+    greatest: float
+
+    def check(self, value: float, path: str) -> None:
+        """Errors: UserError naming `path` for a value outside."""
+        if value < self.least:
+            raise UserError(f"{path}={value!r} must be at least {self.least:.10g}")
+        if value > self.greatest:
+            raise UserError(f"{path}={value!r} must be at most {self.greatest:.10g}")
+
+
+# The greatest integer that arrays of 32 bits hold.
+_GREATEST = 2**31 - 1
+Positive = Annotated[int, Range(1, _GREATEST)]
+"""A number of things of which there is one."""
+Count = Annotated[int, Range(0, _GREATEST)]
+"""A number of things."""
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+"""What random numbers are drawn from."""
+Vocabulary = Annotated[int, Range(1, 2**24)]
+"""A number of tokens: what trains a tokenizer takes memory for each before it has met one."""
+Looked = Annotated[int, Range(1, 2**16)]
+"""A number of examples that a person looks at: each has maps of its own."""
+Amount = Annotated[float, Range(0.0, math.inf)]
+"""A quantity that is not negative."""
+Share = Annotated[float, Range(0.0, 1.0)]
+"""A part of a whole, a probability."""
+
+# What arrays hold, where a field says nothing else: 32 bits.
+_WHOLE = Range(-_GREATEST - 1, _GREATEST)
+_LARGEST = 3.4e38
+
+
 def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
     """Build the frozen dataclass `cls` from a nested mapping, checking every key and every type.
 
@@ -68,7 +105,7 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     for key in values:
         if key not in fields:
             raise UserError(f"unknown key {path}.{key}: {nearest(str(key), fields)}")
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     arguments = {}
     for name, field in fields.items():
         if name in values:
@@ -78,14 +115,19 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     return cls(**arguments)
 
 
-def convert(hint: Any, value: Any, path: str) -> Any:
+def convert(hint: Any, value: Any, path: str, ranges: tuple[Range, ...] = ()) -> Any:
     """The value as the type `hint` of a dataclass's field has it: as `from_config` does for each of its keys.
 
-    Errors: UserError naming `path` for a value of another type.
+    A number must be within all `ranges`; without any, within what 32 bits hold.
+
+    Errors: UserError naming `path` for a value of another type, and for a number out of its range.
     """
     origin, parameters = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
+    if origin is Annotated:
+        kind, *said = parameters
+        return convert(kind, value, path, tuple(each for each in said if isinstance(each, Range)))
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
@@ -106,12 +148,23 @@ def convert(hint: Any, value: Any, path: str) -> Any:
             return value
         if isinstance(value, str):
             return choice(value, {str(member.value): member for member in hint}, path)
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    elif hint in (int, float) and isinstance(value, (int, float)) and type(value) in (int, hint):
+        return _number(hint, value, path, ranges)
     elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
+        if isinstance(value, str) and (any("\ud800" <= each <= "\udfff" for each in value) or "\0" in value):
+            raise UserError(f"{path}={value!r} must be text of UTF-8 without null characters")
         return value
     name = getattr(hint, "__name__", str(hint))
     raise UserError(f"{path}={value!r} is a {type(value).__name__}; it must be a {name}")
+
+
+def _number(kind: type, value: float, path: str, ranges: tuple[Range, ...]) -> Any:
+    """Errors: UserError naming `path` for a number that is infinite or none, and for one out of its range."""
+    if kind is float and not abs(value) <= _LARGEST:
+        raise UserError(f"{path}={value!r} must be a finite number of 32 bits")
+    for each in ranges or ((_WHOLE,) if kind is int else ()):
+        each.check(value, path)
+    return kind(value)
 
 
 def to_config(value: Any) -> Any:
@@ -161,15 +214,15 @@ class RunConfig:
     task: Mapping[str, Any]
     model: Mapping[str, Any]
     optimizer: Mapping[str, Any]
-    steps: int
-    seed: int = 0
-    accumulate: int = 1
-    log_every: int = 50
-    eval_every: int = 500
-    maps_every: int = 500
-    head_statistics_every: int = 0
-    checkpoint_every: int = 500
-    keep: int = 2
+    steps: Positive
+    seed: Seed = 0
+    accumulate: Positive = 1
+    log_every: Positive = 50
+    eval_every: Count = 500
+    maps_every: Count = 500
+    head_statistics_every: Count = 0
+    checkpoint_every: Count = 500
+    keep: Positive = 2
     optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -179,14 +232,6 @@ class RunConfig:
     pod: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "log_every", "keep"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)} must be at least 1")
-        for name in ("eval_every", "maps_every", "checkpoint_every"):
-            if getattr(self, name) < 0:
-                raise UserError(f"config.{name}={getattr(self, name)} must be at least 0 (0: only at the end)")
-        if self.head_statistics_every < 0:
-            raise UserError(f"config.head_statistics_every={self.head_statistics_every} must be at least 0 (0: never)")
         if self.checkpoint_every % self.log_every:
             raise UserError(
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "

@@ -14,13 +14,9 @@ def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
 
     Whoever writes a config file or a command line has named the code; a run's config.json may be a stranger's.
 
-    Errors: UserError with the flag that allows all that the config names.
+    Errors: UserError with the flag that allows all that the config names, and for a section that is none.
     """
-    names = {
-        f"config.{section}.{key}": str(config.get(section, {}).get(key, ""))
-        for section, key in (("task", "name"), ("model", "family"))
-    }
-    code = {path: name for path, name in names.items() if "." in name}
+    code = code_of(config)
     strange = [f"{path}={name!r}" for path, name in code.items() if name not in trusted]
     if strange:
         raise UserError(
@@ -28,6 +24,28 @@ def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
             f"the run's own config.json names: add --trust={','.join(dict.fromkeys(code.values()))} if you know what "
             "it does"
         )
+
+
+def code_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The modules outside this library that a config names, by the dotted key that names each.
+
+    Errors: UserError for a section that is no group of keys.
+    """
+    code = {}
+    for section, key in (("task", "name"), ("model", "family")):
+        values = config.get(section, {})
+        if not isinstance(values, Mapping):
+            raise UserError(f"config.{section}={values!r} must be a group of keys")
+        name = str(values.get(key, ""))
+        if "." in name:
+            code[f"config.{section}.{key}"] = name
+    return code
+
+
+def names_in(config: Mapping[str, Any]) -> set[str]:
+    """What somebody vouches for by writing this config: the code that it names, and its data set."""
+    dataset = config.get("task", {}).get("dataset")
+    return {*code_of(config).values(), *([dataset] if isinstance(dataset, str) else [])}
 
 
 class Exports[T]:

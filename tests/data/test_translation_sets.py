@@ -178,7 +178,7 @@ def test_a_damaged_folder_is_refused(prepared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "1.0.0"
     folder.mkdir()
     (folder / "dataset_info.json").write_text("{ not json")
-    assert "cannot be opened" in fails(str(folder), prepared_dir=str(tmp_path))
+    assert "is not JSON" in fails(str(folder), prepared_dir=str(tmp_path))
     info["fileFormat"] = "tfrecord"
     (folder / "dataset_info.json").write_text(json.dumps(info))
     (folder / "features.json").write_bytes((prepared / "tiny_translate" / "1.0.0" / "features.json").read_bytes())

@@ -310,7 +310,7 @@ def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) ->
 
 def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(ablate, "run_workers", work_in_this_process)
-    monkeypatch.setattr(ablate, "become_worker", lambda path: None)
+    monkeypatch.setattr(ablate, "become_worker", lambda: None)
     monkeypatch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
     file = write_study(
         tmp_path / "study.py",

@@ -382,3 +382,35 @@ def test_the_platform_is_the_cpu_only_where_no_accelerator_is(tmp_path, device):
     chosen = {"JAX_PLATFORMS": "tpu"}
     choose_platform(chosen, tmp_path / "nowhere")
     assert chosen == {"JAX_PLATFORMS": "tpu"}
+
+
+def test_an_error_is_one_short_line_that_a_terminal_shows_as_it_is():
+    assert cli.one_line("a\n  b \x1b[31m\x07ä\u202e\udcff") == "a b \\x1b[31m\\x07ä\\u202e\\udcff"
+    long = cli.one_line("x" * 5000 + "the end")
+    assert len(long) < 1100
+    assert long.endswith("the end")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("--steps=100000000000000000000", "--steps=100000000000000000000 must be at most 2147483647"),
+        ("--workdir=\udcff", "must be text of UTF-8"),
+    ],
+)
+def test_words_that_no_array_and_no_file_takes_are_refused(config_file, capsys, word, says):
+    assert says in refusal(capsys, f"--config={config_file}", "--workdir=runs/x", word)
+
+
+def test_a_config_file_that_exits_is_a_mistake(tmp_path, capsys):
+    (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
+    said = refusal(capsys, f"--config={tmp_path}/exits.py", "--workdir=runs/x")
+    assert "fails at line 1: SystemExit: 0" in said
+
+
+def test_memory_that_is_not_there_is_one_line(config_file, capsys):
+    def main(arguments: Arguments) -> None:
+        raise MemoryError("Unable to allocate 15. TiB")
+
+    assert cli.run(COMMAND, main, [f"--config={config_file}", "--workdir=runs/x"]) == 2
+    assert capsys.readouterr().err == "error: this machine has not so much memory: Unable to allocate 15. TiB\n"

@@ -1,6 +1,7 @@
 """Where compiled programs are kept for the user's next command, and where they are not."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch import compiled
+from tests.faults import damaged_programs
 
 
 @pytest.fixture
@@ -78,3 +80,11 @@ def test_a_second_process_finds_what_the_first_compiled(root, tmp_path):
     said = [subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True) for _ in range(2)]
     assert [each.stdout for each in said] == ["False\n", "True\n"], said[1].stderr
     assert "cache" not in said[1].stderr
+
+
+@pytest.mark.parametrize("damage", [damaged_programs._flip, damaged_programs._folder, damaged_programs._times])
+def test_a_damaged_program_is_compiled_and_kept_again(tmp_path, damage):
+    damaged_programs.run(tmp_path)
+    whole = damaged_programs.run(tmp_path)
+    assert whole.hits > whole.misses == 0
+    assert damaged_programs.faults_of(tmp_path, whole, damage, random.Random(1)) == []

@@ -187,7 +187,7 @@ def test_the_familys_translations_are_searched_measured_and_mapped(
 @pytest.mark.slow
 def test_a_sweep_trains_two_trials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one worker, in this process: test_sweep.py starts one as the command does."""
-    monkeypatch.setattr(sweep, "become_worker", lambda path: None)
+    monkeypatch.setattr(sweep, "become_worker", lambda: None)
     words = ["--config=lab/config.py:sorting", *SMALL, "--config.task.rows=8", "--workdir=sweep", "--worker"]
     assert cli.run(sweep.COMMAND, sweep.main, [*words, "--config.steps=2"]) == 0
     ledger = Ledger.existing(folder / "sweep")

@@ -168,7 +168,7 @@ def test_a_worker_of_an_unfit_machine_ends_with_a_line_and_a_code_of_its_own(tmp
 
     monkeypatch.setattr("transformer.studies.worker.work", work)
     with pytest.raises(SystemExit) as ended:
-        work_here(None, None, total=1, metric="validation/loss", vectorise=False, data_dir=None)
+        work_here(None, None, total=1, metric="validation/loss", vectorise=False, data_dir=None, vouched=())
     assert ended.value.code == 3
     said = capsys.readouterr().err
     assert said == "error: 3 trials in a row failed here, the last with: OSError: disk full\n"

@@ -1,5 +1,6 @@
 """A run directory belongs to one live process, remembers its config, and loses nothing by a refusal."""
 
+import contextlib
 import json
 import logging
 import os
@@ -268,3 +269,21 @@ def test_the_log_holds_our_notes_and_their_warnings(run: Path):
         ours.info("again")
     lines = directory.log_file.read_text().splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == ["a note", "a warning", "again"]
+
+
+@pytest.mark.parametrize("name", ["log.txt", "lock", "maps", "checkpoints/1/x"])
+def test_what_would_be_written_through_a_link_is_refused(run: Path, tmp_path: Path, name: str):
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(outside)
+    for start in (RunDirectory.claim(run, CONFIG), contextlib.nullcontext(run)):
+        with pytest.raises(UserError, match=rf"{name} is a link, and what is written"), start as path:
+            RunDirectory.open(path)
+    assert outside.read_text() == "mine"
+
+
+def test_a_run_directory_may_itself_be_reached_by_a_link(run: Path, tmp_path: Path):
+    (tmp_path / "latest").symlink_to(run)
+    assert RunDirectory.open(tmp_path / "latest").config() == CONFIG

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,8 +183,6 @@ def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path):
     # What a start leaves that was killed before it wrote its facts.
     (tmp_path / "s" / "ledger" / "planning").mkdir(parents=True)
     (tmp_path / "s" / "sweep.json.4711.new").touch()
-    # And what a worker has made already.
-    (tmp_path / "s" / "compiled").mkdir()
     sweep(tmp_path / "s", TRIALS)
 
 
@@ -212,3 +211,30 @@ def _plan_slowly(path: Path) -> None:
         return TRIALS[0]
 
     Ledger.existing(path).extend(5, propose)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": "../../x"}, "the trial '../../x' is not what a sweep writes"),
+        ({"name": "/tmp"}, "the trial '/tmp' is not what a sweep writes"),
+        ({"name": ["x"]}, "is not what a sweep writes"),
+        ({"config": {"steps": 1, "task": {"name": "canary.task"}}}, "is not what a sweep writes"),
+        ({"config": None}, "is not what a sweep writes"),
+        (None, "is no JSON object but a list"),
+    ],
+)
+def test_a_trial_is_only_taken_by_the_hash_of_its_config(tmp_path, change, says):
+    sweep(tmp_path, TRIALS[:1])
+    line = [] if change is None else {**TRIALS[0]._asdict(), **change}
+    (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(UserError, match=re.escape(says)):
+        Ledger.existing(tmp_path).trials()
+
+
+def test_a_sweep_that_holds_a_link_is_refused(tmp_path):
+    sweep(tmp_path / "s", TRIALS[:1])
+    (tmp_path / "s" / "trials").symlink_to(tmp_path)
+    for opening in (lambda: Ledger.existing(tmp_path / "s"), lambda: sweep(tmp_path / "s", TRIALS[:1])):
+        with pytest.raises(UserError, match=r"trials is a link, and what is written"):
+            opening()

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.config import UserError
+from transformer.config import UserError, from_config
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 
 PEAK, WARMUP, STEPS, FINAL = 0.02, 7, 40, 0.1
@@ -180,4 +180,4 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
 )
 def test_values_that_cannot_be_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        OptimizerConfig(**fields)
+        from_config(OptimizerConfig, fields)

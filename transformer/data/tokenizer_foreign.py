@@ -1,6 +1,5 @@
 """Tokenizers of published models, from the files that they were published with."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.tokenizer import ROLES, Tokenizer
+from transformer.json_files import read_object
 
 _END_OF_TEXT = "<|endoftext|>"
 _BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}
@@ -111,7 +111,7 @@ def _roles(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, int]:
 
 def _json(path: Path) -> dict[str, Any]:
     """The content of a JSON file, nothing where there is none."""
-    return _read(path, lambda file: json.loads(file.read_text("utf-8"))) if path.is_file() else {}
+    return read_object(path) if path.is_file() else {}
 
 
 def _read[T](path: Path, read: Callable[[Path], T]) -> T:

@@ -13,6 +13,7 @@ from transformer.interop import bert, gpt, llama, marian, t5, tensor_files
 from transformer.interop.family import Config, Family, Inexpressible
 from transformer.interop.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.interop.tensor_files import FLOATS, Tensor
+from transformer.json_files import read_object
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models import registry
@@ -100,16 +101,7 @@ def read_config(folder: Path) -> Config:
 
     Errors: UserError where it is missing or no JSON object.
     """
-    path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} holds no {CONFIG}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is no JSON object")
-    return config
+    return read_object(folder / CONFIG)
 
 
 def claim_folder(folder: Path, flag: str) -> None:

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Key
 
 from transformer.attention.blocks import Initializer
+from transformer.config import UserError
 from transformer.layers.initialisation import Initialise, Role
 
 Params = dict[str, Any]
@@ -35,9 +36,13 @@ class Precision:
     compute: str = "float32"
 
     def __post_init__(self) -> None:
-        for name in (self.parameters, self.compute):
-            if not jnp.issubdtype(jnp.dtype(name), jnp.floating):
-                raise ValueError(f"precision {name!r} is no floating-point type; say float32 or bfloat16")
+        for key, name in dataclasses.asdict(self).items():
+            try:
+                known = jnp.issubdtype(jnp.dtype(name), jnp.floating)
+            except TypeError:
+                known = False
+            if not known:
+                raise UserError(f"config.precision.{key}={name!r} is no floating-point type; say float32 or bfloat16")
 
 
 Rule = Callable[[Role, int, int], Initializer]  # from what a matrix is for, its fan-in and its fan-out

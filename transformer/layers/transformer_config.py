@@ -286,7 +286,8 @@ class TransformerConfig:
 
 
 def _nearest_divisor(whole: int, wanted: int) -> int:
-    divisors = [number for number in range(1, whole + 1) if whole % number == 0]
+    below = [number for number in range(1, math.isqrt(whole) + 1) if whole % number == 0]
+    divisors = sorted({*below, *(whole // number for number in below)})
     return min(divisors, key=lambda number: abs(number - wanted))
 
 

@@ -30,6 +30,7 @@ from jaxtyping import Float, Int
 from transformer.attention.pooling import evenly
 from transformer.attention.sites import Site
 from transformer.config import UserError
+from transformer.json_files import as_object, read_object
 from transformer.maps.description import describe, describe_site, labels_of, longest, shown, site_of
 from transformer.maps.pieces import cut, statistics_pieces
 from transformer.maps.plan import Sizes, statistic_names
@@ -382,9 +383,11 @@ def _tiers(attributes: Mapping[str, Any]) -> Tiers:
 
 def _read_attributes(path: Path) -> dict[str, Any]:
     try:
-        attributes = json.loads((path / "zarr.json").read_text())["attributes"]
-    except (json.JSONDecodeError, KeyError):
-        raise UserError(f"{path}/zarr.json is not the group of a map store: move that directory away") from None
+        attributes = as_object(read_object(path / "zarr.json").get("attributes"), "its attributes")
+    except UserError as error:
+        raise UserError(
+            f"{path}/zarr.json is not the group of a map store: move that directory away ({error})"
+        ) from error
     if attributes.get("format") != FORMAT or attributes.get("version") != VERSION:
         raise UserError(
             f"the map store {path} is {attributes.get('format')!r} version {attributes.get('version')!r}; "

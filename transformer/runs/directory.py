@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError, flatten
+from transformer.json_files import read_value
 from transformer.storage import Appended, Lost, locate, storage_of
 
 _CONFIG = "config.json"
@@ -91,6 +92,7 @@ class RunDirectory:
         directory = cls(locate(path))
         with usable(directory.path):
             storage_of(directory.path).reach(directory.path)
+            refuse_links(directory.path)
         if not directory.config_file.is_file():
             what = "is not a run directory: it has no config.json" if directory.path.is_dir() else "is missing"
             raise UserError(
@@ -119,6 +121,7 @@ class RunDirectory:
         with contextlib.ExitStack() as stack:
             with usable(directory.path):
                 storage.reach(directory.path)
+                refuse_links(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
                 directory._check(plain, may_change)
                 stack.enter_context(storage.claim(directory.path, _LOCK))
@@ -208,7 +211,10 @@ class RunDirectory:
                 )
 
     def _starts(self) -> list[Any]:
-        return _read_json(self.environment_file, list) if self.environment_file.exists() else []
+        starts = _read_json(self.environment_file, list) if self.environment_file.exists() else []
+        if not all(isinstance(start, dict) for start in starts):
+            raise UserError(f"{self.environment_file} is not what a run writes; repair it or choose another --workdir")
+        return starts
 
 
 class _LogLines:
@@ -236,6 +242,29 @@ def usable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
+
+
+def refuse_links(path: Path) -> None:
+    """Refuse a directory of a run or a sweep in which anything is a link: what is written to it lands elsewhere.
+
+    The directory itself may be one: a person named it. In a bucket there are none.
+
+    Errors: UserError naming the first link.
+    """
+    if not isinstance(path, Path) or not path.is_dir():
+        return
+    folders = [os.fspath(path)]
+    while folders:
+        # What is gone in the meantime another process has removed.
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise UserError(
+                        f"{entry.path} is a link, and what is written to --workdir={path} would land where it points: "
+                        "put what it stands for in its place, or remove it"
+                    )
+                if entry.is_dir():
+                    folders.append(entry.path)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -294,8 +323,8 @@ def commit() -> str | None:
 
 def _read_json(path: Path, kind: type) -> Any:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        value = read_value(path)
+    except UserError as error:
         raise UserError(f"{path} is not what a run writes ({error}); repair it or choose another --workdir") from error
     if not isinstance(value, kind):
         raise UserError(f"{path} is not what a run writes; repair it or choose another --workdir")

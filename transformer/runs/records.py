@@ -97,7 +97,7 @@ def whole_lines(content: bytes) -> bytes:
 def _record(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:  # also what is not UTF-8
+    except (ValueError, RecursionError):  # also what is not UTF-8
         return None
     return record if isinstance(record, dict) else None
 

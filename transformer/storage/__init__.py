@@ -31,7 +31,10 @@ def locate(name: str | PathLike[str]) -> Path:
     """
     url = _URL.fullmatch(fspath(name))
     if url is None:
-        return Path(name)
+        try:
+            return Path(name).expanduser()  # a shell leaves the ~ of --workdir=~/runs as it is
+        except RuntimeError as error:
+            raise UserError(f"{fspath(name)} cannot be used: {error}") from error
     scheme, rest = url.groups()
     if scheme != "gs":
         raise UserError(f"{scheme}://{rest} cannot be used: name a directory of a disk, or gs://BUCKET/FOLDER")

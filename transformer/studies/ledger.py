@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError
-from transformer.runs.directory import usable
+from transformer.json_files import as_object, parse, read_object
+from transformer.runs.directory import refuse_links, usable
 from transformer.storage import InUse, locate, storage_of
-from transformer.studies.trials import Trial, plain
+from transformer.studies.trials import Trial, named, plain
 
 _FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
 _PLANNING = "planning"  # the folder whose lock is held to plan
 _LOCK = "lock"
-_COMPILED = "compiled"  # the folder of programs, which a worker has before it opens the ledger
 _WAIT = 0.02  # seconds between two looks at a lock that others hold for an instant
 _SHOWN = 3  # differences of two sweeps
 _CORRECTABLE = ("metric", "better")  # as long as no trial has a value by them
@@ -90,6 +90,7 @@ class Ledger:
         ledger = cls(path)
         with usable(path):
             storage_of(path).reach(path)
+            refuse_links(path)
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
             with ledger._planning():
                 _check_directory(path)
@@ -111,6 +112,7 @@ class Ledger:
         path = locate(path)
         with usable(path):
             storage_of(path).reach(path)
+            refuse_links(path)
             if not (path / _FACTS).is_file():
                 raise UserError(f"--workdir={path} holds no sweep: it has no {_FACTS}")
         return cls(path)
@@ -149,7 +151,7 @@ class Ledger:
             content = (self.path / _TRIALS).read_bytes() if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
             lines = content.rpartition(b"\n")[0].splitlines()
-            self._trials = tuple(Trial(**json.loads(line)) for line in lines)
+            self._trials = tuple(_trial(self.path / _TRIALS, line) for line in lines)
             self._version = version
         return self._trials
 
@@ -167,9 +169,12 @@ class Ledger:
             if not file.is_file():
                 return None
             recorded = _object(file)
-            self._outcomes[trial.name] = Outcome(
-                State(recorded["state"]), recorded["value"], recorded["step"], recorded["message"]
-            )
+            try:
+                self._outcomes[trial.name] = Outcome(
+                    State(recorded["state"]), recorded["value"], recorded["step"], recorded["message"]
+                )
+            except (KeyError, ValueError) as error:
+                raise UserError(f"{file} is not what a sweep writes ({error!r}): remove it") from error
         return self._outcomes[trial.name]
 
     def times(self, trial: Trial) -> tuple[float, float] | None:
@@ -324,12 +329,25 @@ def _held(lock: Path) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); repair it or choose another --workdir") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is not what a sweep writes; repair it or choose another --workdir")
-    return value
+        return read_object(path)
+    except UserError as error:
+        raise UserError(f"{error}: that is not what a sweep writes; repair it or choose another --workdir") from error
+
+
+def _trial(path: Path, line: bytes) -> Trial:
+    """The trial of a line. Its name is a folder's, and so is only taken where it is the hash of its config.
+
+    Errors: UserError for any other line.
+    """
+    told = as_object(parse(line, f"a line of {path}"), f"a line of {path}")
+    overrides, config = told.get("overrides"), told.get("config")
+    if isinstance(overrides, dict) and isinstance(config, dict):
+        trial = named(overrides, config)
+        if told.get("name") == trial.name:
+            return trial
+    raise UserError(
+        f"{path}: the trial {str(told.get('name'))[:80]!r} is not what a sweep writes; choose another --workdir"
+    )
 
 
 def _check_directory(path: Path) -> None:
@@ -337,7 +355,7 @@ def _check_directory(path: Path) -> None:
         raise UserError(f"--workdir={path} is a file; name a directory")
     if path.is_dir() and not (path / _FACTS).is_file():
         # A start that was killed before it wrote its facts leaves these behind.
-        names = {entry.name for entry in path.iterdir()} - {_LEDGER, _COMPILED}
+        names = {entry.name for entry in path.iterdir()} - {_LEDGER}
         others = {name for name in names if not (name.startswith(_FACTS) and name.endswith(".new"))}
         if others:
             raise UserError(

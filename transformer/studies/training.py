@@ -1,9 +1,11 @@
 """Training the trials of a sweep with the loop that trains any run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.data.datasets.preparation import downloads
+from transformer.named import check_trusted
 from transformer.studies.trials import Trial
 from transformer.studies.worker import Report
 from transformer.training.experiment import Experiment, resolve
@@ -12,14 +14,19 @@ from transformer.training.train import train
 
 
 class ModelTrainer:
-    """Trains models. `data_dir` is where this machine's data lies: it names no trial, as other machines differ."""
+    """Trains models. `data_dir` is where this machine's data lies: it names no trial, as other machines differ.
 
-    def __init__(self, data_dir: str | None = None):
-        self._data_dir = data_dir
+    `vouched` are the modules and downloads that the trials may name (transformer.named.check_trusted): who wrote the
+    ledger may not be who trains.
+    """
+
+    def __init__(self, data_dir: str | None = None, vouched: Collection[str] = ()):
+        self._data_dir, self._vouched = data_dir, vouched
         self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
-        train(self._experiment(trial), directory, sink=_Reports(report))
+        with downloads(self._vouched):
+            train(self._experiment(trial), directory, sink=_Reports(report))
 
     def program(self, trial: Trial) -> str:
         from transformer.training.vmapped import program_of
@@ -31,15 +38,18 @@ class ModelTrainer:
     def gain(self, trials: Sequence[Trial], folder: Path) -> float:
         from transformer.training.vmapped import vmapped_gain
 
-        return vmapped_gain([self._experiment(trial) for trial in trials], folder)
+        with downloads(self._vouched):
+            return vmapped_gain([self._experiment(trial) for trial in trials], folder)
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         from transformer.training.vmapped import train_vmapped
 
-        ended = train_vmapped([self._experiment(trial) for trial in trials], directories)
+        with downloads(self._vouched):
+            ended = train_vmapped([self._experiment(trial) for trial in trials], directories)
         return [end.diverged_at for end in ended]
 
     def _experiment(self, trial: Trial) -> Experiment:
+        check_trusted(trial.config, self._vouched)
         values: dict[str, Any] = {**trial.config, "task": dict(trial.config["task"])}
         if self._data_dir is not None:
             values["task"]["data_dir"] = self._data_dir

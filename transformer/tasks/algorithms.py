@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention import Site
-from transformer.config import UserError
+from transformer.config import Looked, Positive, UserError
 from transformer.data.algorithms import Algorithm, Copy, Problem, Sequences, algorithm, word
 from transformer.data.drawn import Drawn
 from transformer.models.interface import BITS, Input, Interface, Modality
@@ -45,13 +45,13 @@ class AlgorithmsConfig:
     item: int | None = None
     context: int | None = None
     answered: int | None = None
-    rows: int = 16
+    rows: Positive = 16
     shortest: int = 1
     longest: int = 20
     lengths: tuple[int, ...] = ()
     evaluated: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
     sequences: int = 64
-    probed: int = 4
+    probed: Looked = 4
 
     def __post_init__(self) -> None:
         least = self.algorithm.smallest

@@ -33,6 +33,10 @@ def read_aligned(
             f"{source} has {len(sources)} lines, {target} {len(targets)} and {links} {len(linked)}: give three files "
             "of as many lines"
         )
+    if len(sources) < 2:
+        raise UserError(
+            f"{source} has {len(sources)} lines: give at least two pairs, to choose a head and to measure it"
+        )
     pairs = []
     for number, (said, meant, told) in enumerate(zip(sources, targets, linked, strict=True), 1):
         try:

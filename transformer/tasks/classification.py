@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.sites import Site
-from transformer.config import UserError
+from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.datasets.labelled import classes_of, open_labelled
@@ -46,12 +46,12 @@ class ClassificationConfig:
     dataset: str = "word_order"
     data_dir: str | None = None
     tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: int = 8192
+    vocabulary: Vocabulary = 8192
     lengths: tuple[int, ...] = (16, 32, 64)
-    rows: int = 32
+    rows: Positive = 32
     validation: str = "validation"
     test: str = "test"
-    probed: int = 4
+    probed: Looked = 4
     evaluated_parameters: str = "raw"
     trains: tuple[str, ...] = ("*",)
 

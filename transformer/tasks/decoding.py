@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.config import UserError
+from transformer.config import Amount, Count, Positive, Seed, UserError, from_config
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.decode.beam import Beam
 from transformer.decode.constraints import Constraints
@@ -26,17 +26,17 @@ class Decoding:
     Errors: UserError for beams together with sampling, a coverage penalty without beams, and values out of range.
     """
 
-    length: int = 64
-    beams: int = 1
+    length: Positive = 64
+    beams: Positive = 1
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
-    temperature: float | None = None
-    top_k: int | None = None
+    temperature: Amount | None = None
+    top_k: Count | None = None
     top_p: float | None = None
-    samples: int = 1
-    repetition_penalty: float = 1.0
+    samples: Positive = 1
+    repetition_penalty: Amount = 1.0
     stops: tuple[str, ...] = ()
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         for name in ("length", "beams", "samples"):
@@ -59,7 +59,7 @@ class Decoding:
             own["beams"] = 1
         if (own | dict(given)).get("beams", 1) == 1:
             own.pop("coverage_penalty", None)
-        return cls(**own | dict(given))
+        return from_config(cls, own | dict(given), "decoding")
 
     @property
     def chooser(self) -> Chooser:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import UserError
+from transformer.config import Looked, Positive, UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import Drawn
 from transformer.data.planar import MOST_OF_A_TOUR, draw_points, hull, left_to_right, tours, triangulation
@@ -74,11 +74,11 @@ class PlanarConfig:
     fewest: int = 5
     most: int = 10
     order: PointOrder = PointOrder.DRAWN
-    rows: int = 128
+    rows: Positive = 128
     tested: tuple[int, ...] = (5, 10)
     examples: int = 1000
     beams: int = 1
-    probed: int = 4
+    probed: Looked = 4
 
     def __post_init__(self) -> None:
         if not 3 <= self.fewest <= self.most:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.config import UserError
+from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.datasets.text import open_text
 from transformer.data.tokenizer import saved_in
@@ -46,12 +46,12 @@ class TextConfig:
     dataset: str = "python_docs"
     data_dir: str | None = None
     tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: int = 4096
+    vocabulary: Vocabulary = 4096
     context: int = 128
-    rows: int = 16
+    rows: Positive = 16
     validation: str = "validation"
     test: str = "test"
-    probed: int = 4
+    probed: Looked = 4
     probed_length: int = 48
     logits_at_once: int = LOGITS_AT_ONCE
     evaluated_parameters: str = "raw"

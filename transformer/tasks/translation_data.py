@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.attention.sites import Site, between
-from transformer.config import UserError
+from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.slots import Links
@@ -45,9 +45,9 @@ class TranslationConfig:
     dataset: str = "phrases"
     data_dir: str | None = None
     languages: tuple[str, ...] = ()
-    vocabulary: int = 8000
+    vocabulary: Vocabulary = 8000
     lengths: tuple[int, ...] = (32, 64, 128)
-    tokens_per_batch: int = 4096
+    tokens_per_batch: Positive = 4096
     label_smoothing: float = 0.1
     validation: str = "validation"
     test: str = "test"
@@ -56,8 +56,8 @@ class TranslationConfig:
     coverage_penalty: float = 0.0
     bleu_tokenizer: str = "13a"
     bleu_lowercase: bool = False
-    shown: int = 200
-    probed: int = 8
+    shown: Positive = 200
+    probed: Looked = 8
     evaluated_parameters: str = "raw"
     length_bounds: tuple[int, ...] = ()
     reinforce: float = 1.0

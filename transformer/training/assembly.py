@@ -23,6 +23,7 @@ from transformer.training.initial_state import init_state
 from transformer.training.mesh import make_placement, with_axes
 from transformer.training.optimizer import Optimizer, hyper_of, make_optimizer
 from transformer.training.preflight import check_fit
+from transformer.training.room import check_room, memory_of
 from transformer.training.sharding import check_positions, state_shardings, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import Step, make_step
@@ -93,8 +94,13 @@ def assemble(
 def preflight(experiment: Experiment, assembly: Assembly) -> None:
     """Check on abstract shapes that task and model fit each other, before anything is computed.
 
-    Errors: as `transformer.training.preflight.check_fit`.
+    Errors: as `transformer.training.preflight.check_fit`; UserError for a state that no device here has room for.
     """
+    # All gradients exist at one time where they are added up, and where their norm is taken.
+    run, whole = experiment.run, any(experiment.optimizer_of(o.name).clip_norm for o in assembly.task.objectives)
+    gradients = assembly.abstract.variables.params if run.accumulate > 1 or whole else ()
+    (device, *_) = assembly.placement.mesh.local_devices
+    check_room(assembly.abstract, gradients, memory_of(device))
     batch = assembly.task.source(experiment.run.seed)[0]
     traced_on(assembly.placement, check_fit)(
         assembly.model, assembly.task, assembly.abstract, batch, observation(experiment, assembly.model)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from transformer.config import UserError
+from transformer.config import Amount, Count, Share, UserError
 
 PyTree = Any
 
@@ -46,19 +46,17 @@ class OptimizerConfig:
     algorithm: Algorithm = Algorithm.ADAM
     learning_rate: float = 7e-4
     schedule: Schedule = Schedule.INVERSE_SQUARE_ROOT
-    warmup: int = 4000
-    final: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
+    warmup: Count = 4000
+    final: Amount = 0.0
+    beta1: Share = 0.9
+    beta2: Share = 0.98
+    epsilon: Amount = 1e-9
+    weight_decay: Amount = 0.0
+    clip_norm: Amount = 0.0
 
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:
             raise UserError(f"config.optimizer.learning_rate={self.learning_rate} must be above 0")
-        if self.warmup < 0 or self.clip_norm < 0:
-            raise UserError(f"config.optimizer: warmup={self.warmup} and clip_norm={self.clip_norm} must be at least 0")
         if self.weight_decay and self.algorithm is not Algorithm.ADAMW:
             raise UserError(
                 f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw alone; "

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError
+from transformer.data.datasets.preparation import downloads
 from transformer.decode.ensemble import Ensemble, joined
 from transformer.named import check_trusted
 from transformer.runs.checkpoint import Checkpoints
@@ -46,8 +47,8 @@ def open_run(
     """
     directory = RunDirectory.open(workdir)
     config = directory.config()
-    config["task"] |= dict(task_changes or {})
     check_trusted(config, trusted)
+    config["task"] = {**config.get("task", {}), **(task_changes or {})}
     return RecordedRun(directory, resolve(config))
 
 
@@ -63,7 +64,8 @@ def load(
     """
     run = open_run(workdir, trusted, task_changes)
     checkpoints, step = run.checkpoint(step)
-    assembly = assemble(run.experiment, run.directory.path, one_device())
+    with downloads(trusted):
+        assembly = assemble(run.experiment, run.directory.path, one_device())
     parts = {
         name: checkpoints.restore_part(step, getattr(assembly.abstract, name), (name,))
         for name in TrainState._fields

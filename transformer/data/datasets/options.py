@@ -1,6 +1,6 @@
 """The options behind the name of a set that is made here, as in "copy/length=12,symbols=16"."""
 
-from transformer.config import UserError
+from transformer.config import UserError, convert
 
 
 def whole_numbers(name: str, options: str, example: str) -> dict[str, int]:
@@ -13,5 +13,5 @@ def whole_numbers(name: str, options: str, example: str) -> dict[str, int]:
         key, _, number = item.partition("=")
         if not number.isdecimal():
             raise UserError(f"{name}: {item!r} must give a whole number, as in {name}/{example}")
-        values[key] = int(number)
+        values[key] = convert(int, int(number[:99]), f"{name}: {key}")
     return values

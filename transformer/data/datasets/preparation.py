@@ -4,30 +4,39 @@ TFDS writes to a temporary folder beside the last one and renames it, so that a 
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import importlib
 import io
 import logging
 import pathlib
 import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from transformer.config import UserError, choice
+from transformer.config import UserError, choice, convert
+from transformer.data.datasets.prepared import INFO, Features, prepared_under
 
-INFO = "dataset_info.json"
-"""The file that makes a folder a prepared TFDS set."""
+# What TFDS calls its own sets: name, config, version. With a colon before the config it would ask another host.
+_NAME = re.compile(r"([a-z]\w*)(?:/(\w[\w.+-]*))?(?::(\d+\.\d+\.\d+))?", re.ASCII)
 
 
-def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
-    """The folder itself or its newest version, if that is prepared."""
-    if (folder / INFO).is_file():
-        return folder
-    versions = {}
-    for path in folder.glob(f"[0-9]*/{INFO}"):
-        with contextlib.suppress(ValueError):
-            versions[tuple(map(int, path.parent.name.split(".")))] = path.parent
-    return versions[max(versions)] if versions else None
+# The sets that may be downloaded here; None: whichever is asked for, since a person has.
+_ALLOWED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVar("allowed", default=None)
+
+
+@contextlib.contextmanager
+def downloads(allowed: Collection[str] | None) -> Iterator[None]:
+    """While the context lasts no set is downloaded but those named (None: any).
+
+    The name of a set in a run's own config.json is its writer's, and a download asks another host.
+    """
+    token = _ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def prepare_phrases(name: str, options: str, prepared_dir: str, languages: tuple[str, str] | None) -> pathlib.Path:
@@ -43,20 +52,17 @@ def prepare_phrases(name: str, options: str, prepared_dir: str, languages: tuple
         choice(key, dict.fromkeys(("train", "validation", "test", "seed", "rounded")), f"{name}: option")
         if not number.isdecimal():
             raise UserError(f"{name}: {key}={number!r} must be a whole number, as in phrases/train=2000")
-        values[key] = int(number)
+        values[key] = convert(int, int(number[:99]), f"{name}: {key}")
     if languages is not None:
         if languages[0] != "en":
             raise UserError(f"languages={languages}: the phrases are written in English, so 'en' comes first")
         values["languages"] = tuple(languages[1:])
     config, default = PhrasesConfig(**values), Phrases.BUILDER_CONFIGS[0]
-    with quiet():
-        # TFDS knows the default by name, and refuses an equal one under the same name.
-        builder: Any = Phrases(
-            data_dir=prepared_dir,
-            config=default if config.name == default.name else config,
-            file_format="array_record",
-        )
-    return _prepare(builder)
+    # TFDS knows the default by name, and refuses an equal one under the same name.
+    chosen = default if config.name == default.name else config
+    return _folder_of(Phrases, chosen.name, prepared_dir) or _prepare(
+        lambda: Phrases(data_dir=prepared_dir, config=chosen, file_format="array_record")
+    )
 
 
 def prepare_multi30k(
@@ -76,9 +82,10 @@ def prepare_multi30k(
     source, target = direction.split("-")
     folder = multi30k.require_files(data_dir, text, (source, target))
     root = pathlib.Path(prepared_dir) / f"multi30k-{multi30k.fingerprint(folder, text, (source, target))}"
-    with quiet():
-        builder = multi30k.Multi30k(data_dir=root, config=f"{text}-{direction}", file_format="array_record")
-    return _prepare(builder, str(folder)), (source, target)
+    prepared = _folder_of(multi30k.Multi30k, f"{text}-{direction}", root) or _prepare(
+        lambda: multi30k.Multi30k(data_dir=root, config=f"{text}-{direction}", file_format="array_record"), str(folder)
+    )
+    return prepared, (source, target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,35 +105,46 @@ TRANSLATION = Kind(
 
 
 def prepare_named(
-    name: str, kind: Kind, *, data_dir: str | None, prepared_dir: str, check: Callable[[Any], object]
+    name: str, kind: Kind, *, data_dir: str | None, prepared_dir: str, check: Callable[[Features], object]
 ) -> pathlib.Path:
     """The folder of any TFDS set: prepared under either folder, or downloaded to `prepared_dir`.
 
-    `check` raises for a builder that is not fit, before a download that may take hours.
+    `check` raises for features that are not fit, before a download that may take hours.
 
-    Errors: UserError for an unknown name, and where the set is neither prepared nor can be downloaded.
+    Errors: UserError for an unknown name, for one of another host's sets, and where the set is neither prepared nor can
+    be downloaded.
     """
+    named = tfds_name(name, kind)
+    if folder := prepared_by_name(name, data_dir, prepared_dir):
+        return folder
+    allowed = _ALLOWED.get()
+    if allowed is not None and name not in allowed:
+        raise UserError(
+            f"config.task.dataset={name!r} is not prepared here, and only the run's own config.json asks to download "
+            f"it: add --trust={name} if you want that, or say by --data_dir where it is prepared"
+        )
     import tensorflow_datasets as tfds
 
-    for root in filter(None, (data_dir, prepared_dir)):
-        if folder := prepared_under(pathlib.Path(root).expanduser() / name):
-            return folder
+    dataset, config, version = named
     with quiet():
         for module in kind.modules:
             _import_builders(module)
         try:
-            builder = tfds.builder(name, data_dir=prepared_dir, file_format="array_record")
+            # By its class: by name, TFDS would also take what files under `prepared_dir` say that it is.
+            builder = tfds.builder_cls(dataset)(
+                data_dir=prepared_dir, config=config, version=version, file_format="array_record"
+            )
         except tfds.core.DatasetNotFoundError as error:
             raise UserError(
                 f"{name!r} is no {kind.what}: write {kind.names}, or the folder of a prepared set"
             ) from error
         except Exception as error:
             raise UserError(f"TFDS cannot build {name!r}: {one_line(error)}") from error
-    check(builder)
+    check(Features.of(builder))
     log = logging.getLogger(__name__)
     log.warning("%s: downloading and preparing under %s, which may take hours", name, prepared_dir)
     try:
-        return _prepare(builder)
+        return _prepare(lambda: builder)
     except UserError:
         raise
     except Exception as error:
@@ -137,62 +155,22 @@ def prepare_named(
         ) from error
 
 
-def open_prepared(folder: pathlib.Path) -> Any:
-    """The builder of a prepared folder, or of the newest version in it.
+def tfds_name(name: str, kind: Kind) -> tuple[str, str | None, str | None]:
+    """The name, the config and the version of a TFDS set.
 
-    Errors: UserError for a folder that holds no prepared set, or one that cannot be opened.
+    Errors: UserError for any other name, such as that of another host's set (huggingface:NAME) or an address.
     """
-    import tensorflow_datasets as tfds
-
-    prepared = prepared_under(folder)
-    if prepared is None:
-        raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
-    with quiet():
-        try:
-            return tfds.builder_from_directory(prepared)
-        except Exception as error:
-            raise UserError(f"{prepared} cannot be opened ({one_line(error)}): prepare it again") from error
+    match = _NAME.fullmatch(name)
+    if match is None:
+        why = "a set of another host, which is never asked" if ":" in name else f"no {kind.what}"
+        raise UserError(f"{name!r} is {why}: write {kind.names}, or the folder of a prepared set")
+    return match[1], match[2], match[3]
 
 
-def records_of(name: str, builder: Any, split: str) -> Any:
-    """The records of a split as they are stored, read at random.
-
-    Errors: UserError for a set whose files have no random access.
-    """
-    from tensorflow_datasets.core.decode import DeserializeMethod
-
-    try:
-        return builder.as_data_source(split, deserialize_method=DeserializeMethod.RAW_BYTES)
-    except NotImplementedError as error:
-        raise UserError(
-            f"{name} in {builder.data_dir} is stored as {builder.info.file_format.value}, which has no "
-            "random access: prepare it again by `tfds build --file_format=array_record`"
-        ) from error
-
-
-def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
-    """The named text features of a record; TFDS's own decoding takes four times as long."""
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    features = tf_example_pb2.Example.FromString(record).features.feature
-    return [features[name].bytes_list.value[0].decode() for name in names]
-
-
-def direction_of(name: str, builder: Any, languages: tuple[str, str] | None) -> tuple[str, str]:
-    """The source and the target of a set whose features are one text a language.
-
-    Errors: UserError where `languages` are not two of the set's, or the set has no two.
-    """
-    import tensorflow_datasets as tfds
-
-    features = builder.info.features
-    codes = [code for code, feature in features.items() if isinstance(feature, tfds.features.Text)]
-    if len(codes) < 2:
-        raise UserError(f"{name} has no text in two languages: its features are {', '.join(features)}")
-    source, target = languages or builder.info.supervised_keys or codes[:2]
-    if source == target or not {source, target} <= set(codes):
-        raise UserError(f"languages={(source, target)}: {name} has {', '.join(codes)}: name two of them")
-    return source, target
+def prepared_by_name(name: str, *roots: str | None) -> pathlib.Path | None:
+    """The folder of a TFDS set that is prepared under one of these."""
+    folders = (pathlib.Path(root).expanduser() / name.replace(":", "/") for root in roots if root)
+    return next(filter(None, map(prepared_under, folders)), None)
 
 
 def _import_builders(name: str) -> None:
@@ -207,9 +185,16 @@ def _import_builders(name: str) -> None:
                 importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _prepare(builder: Any, manual_dir: str | None = None) -> pathlib.Path:
+def _folder_of(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.Path | None:
+    """Where a builder of ours has prepared a config, if it has: of a folder that is there TFDS is not asked."""
+    return prepared_under(pathlib.Path(root) / builder.name / config / str(builder.VERSION))
+
+
+def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.Path:
     import tensorflow_datasets as tfds
 
+    with quiet():
+        builder = make()
     folder = pathlib.Path(builder.data_dir)
     if (folder / INFO).is_file():
         return folder

@@ -7,14 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.preparation import (
-    Kind,
-    open_prepared,
-    prepare_named,
-    prepared_under,
-    records_of,
-    texts_of,
-)
+from transformer.data.datasets.preparation import Kind, prepare_named
+from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
 from transformer.data.datasets.python_docs import python_docs
 from transformer.data.datasets.repeated import repeated
 from transformer.data.datasets.text_files import read_files, tinyshakespeare, wikitext
@@ -109,36 +103,32 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str) -> T
     if path.is_absolute() or path.suffix == ".txt" or name.split("/")[0] in (".", "..", "~"):
         raise UserError(f"{name} does not exist: name a text file, or a folder of .txt files or of a prepared set")
     folder = prepare_named(
-        name, _KIND, data_dir=data_dir, prepared_dir=prepared_dir, check=lambda builder: _feature_of(name, builder)
+        name, _KIND, data_dir=data_dir, prepared_dir=prepared_dir, check=lambda features: _feature_of(name, features)
     )
     return _open_folder(name, folder)
 
 
 def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
-    builder = open_prepared(folder)
-    feature = _feature_of(name, builder)
+    prepared = open_prepared(folder)
+    feature = _feature_of(name, prepared.features)
     splits = {}
-    for split in builder.info.splits:
-        records = records_of(name, builder, split)
+    for split in prepared.splits:
+        records = prepared.records(split)
         splits[split] = RecordTexts(records, feature, 0, len(records))
     if "train" in splits and "validation" not in splits:
         whole = splits["train"]
         cut = whole.stop - whole.stop // _HELD_OUT
         splits["train"] = dataclasses.replace(whole, stop=cut)
         splits["validation"] = dataclasses.replace(whole, start=cut)
-    return TextSet(name, splits, str(builder.data_dir))
+    return TextSet(name, splits, str(prepared.folder))
 
 
-def _feature_of(name: str, builder: Any) -> str:
+def _feature_of(name: str, features: Features) -> str:
     """The feature that holds a set's text.
 
     Errors: UserError for a set without text.
     """
-    import tensorflow_datasets as tfds
-
-    features = builder.info.features
-    texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
-    if not texts:
-        raise UserError(f"{name} has no text: its features are {', '.join(features)}")
-    supervised = builder.info.supervised_keys or ()
-    return next((key for key in (*supervised[:1], "text") if key in texts), texts[0])
+    if not features.texts:
+        raise UserError(f"{name} has no text: its features are {', '.join(features.names)}")
+    known = (*features.supervised[:1], "text", features.texts[0])
+    return next(key for key in known if key in features.texts)

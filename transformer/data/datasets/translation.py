@@ -11,16 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.preparation import (
-    TRANSLATION,
-    direction_of,
-    open_prepared,
-    prepare_multi30k,
-    prepare_named,
-    prepare_phrases,
-    records_of,
-    texts_of,
-)
+from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named, prepare_phrases
+from transformer.data.datasets.prepared import PreparedSet, direction_of, open_prepared, texts_of
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.symbols import LANGUAGES as SYMBOLS
 from transformer.data.datasets.symbols import symbols
@@ -120,7 +112,7 @@ def open_translation(
         TRANSLATION,
         data_dir=data_dir,
         prepared_dir=prepared_dir,
-        check=lambda builder: direction_of(name, builder, languages),
+        check=lambda features: direction_of(name, features, languages),
     )
     return _open_folder(name, folder, languages)
 
@@ -138,24 +130,24 @@ def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str]
 
 
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:
-    builder = open_prepared(folder)
-    splits = tuple(builder.info.splits)
-    if set(builder.info.features) >= set(_PHRASE_FEATURES):
-        targets = _phrase_targets(name, builder)
+    prepared = open_prepared(folder)
+    splits = tuple(prepared.splits)
+    if set(prepared.features.texts) >= set(_PHRASE_FEATURES):
+        targets = _phrase_targets(prepared)
         if languages not in (None, ("en", *targets)):
             raise UserError(f"languages={languages}: {name} goes from en to {', '.join(targets)}: leave it out")
-        return TranslationSet(name, ("en", *targets), splits, _reading(name, builder, _read_phrase))
-    direction = direction_of(name, builder, languages)
-    return TranslationSet(name, direction, splits, _reading(name, builder, _TranslationReader(*direction)))
+        return TranslationSet(name, ("en", *targets), splits, _reading(prepared, _read_phrase))
+    direction = direction_of(name, prepared.features, languages)
+    return TranslationSet(name, direction, splits, _reading(prepared, _TranslationReader(*direction)))
 
 
-def _reading(name: str, builder: Any, read: Callable[[bytes], Pair]) -> Callable[[str], PairSequence]:
-    return lambda split: PairSequence(records_of(name, builder, split), read)
+def _reading(prepared: PreparedSet, read: Callable[[bytes], Pair]) -> Callable[[str], PairSequence]:
+    return lambda split: PairSequence(prepared.records(split), read)
 
 
-def _phrase_targets(name: str, builder: Any) -> tuple[str, ...]:
+def _phrase_targets(prepared: PreparedSet) -> tuple[str, ...]:
     # Languages take turns, so that the first few phrases name them all.
-    records = records_of(name, builder, next(iter(builder.info.splits)))
+    records = prepared.records(next(iter(prepared.splits)))
     return tuple(dict.fromkeys(_read_phrase(records[i]).language for i in range(min(len(records), 8))))
 
 

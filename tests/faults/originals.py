@@ -1,0 +1,164 @@
+"""What hostile cases are made of: two small runs, a sweep and a published model, each made once and then copied."""
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.faults.sandbox import call
+
+ROOT = Path(__file__).resolve().parents[2]
+_COMMON: dict[str, Any] = {
+    "name": "small",
+    "steps": 2,
+    "log_every": 1,
+    "eval_every": 0,
+    "maps_every": 0,
+    "checkpoint_every": 0,
+    "optimizer": {"learning_rate": 0.01, "warmup": 1},
+}
+TRANSLATION: dict[str, Any] = {
+    **_COMMON,
+    "task": {
+        "name": "translation",
+        "dataset": "phrases/train=64,validation=16,test=16",
+        "vocabulary": 200,
+        "lengths": [48],
+        "tokens_per_batch": 8 * 48,
+        "shown": 1,
+        "probed": 2,
+        "beams": 1,
+    },
+    "model": {
+        "family": "encoder_decoder",
+        "embedding_rows": 200,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "width": 8,
+        "heads": 2,
+        "feed_forward": 16,
+        "max_length": 48,
+    },
+}
+LANGUAGE: dict[str, Any] = {
+    **_COMMON,
+    "task": {
+        "name": "language_modelling",
+        "dataset": str(ROOT / "LICENSE"),
+        "tokenizer": "bytes",
+        "context": 16,
+        "rows": 4,
+        "probed": 2,
+        "probed_length": 8,
+    },
+    "model": {
+        "family": "decoder",
+        "embedding_rows": 264,
+        "layers": 1,
+        "width": 16,
+        "heads": 2,
+        "feed_forward": 32,
+        "max_length": 36,
+    },
+}
+_FILE = """
+import json
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict(json.loads({text!r}))
+
+
+def get_sweep(sweep):
+    return sweep.choice("seed", [1, 2])
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Originals:
+    """The originals in a folder: `translation` and `language` are runs, `published` a folder as Hugging Face's."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The config file of the run of translation, with a sweep."""
+        return self.root / "config.py"
+
+    def copy(self, name: str, folder: Path) -> Path:
+        """A copy of an original in a case's folder."""
+        return Path(shutil.copytree(self.root / name, folder / name, symlinks=True))
+
+
+def make(root: Path) -> Originals:
+    """The originals, made where they are missing.
+
+    Errors: RuntimeError where a command fails, of which the tests of those commands say more.
+    """
+    originals = Originals(root)
+    root.mkdir(parents=True, exist_ok=True)
+    for name, config in (("config", TRANSLATION), ("language_config", LANGUAGE)):
+        (root / f"{name}.py").write_text(_FILE.format(text=json.dumps(config)))
+    made = {
+        "translation": ("train", f"--config={root}/config.py", f"--workdir={root}/translation"),
+        "language": ("train", f"--config={root}/language_config.py", f"--workdir={root}/language"),
+        "published": ("convert", f"--workdir={root}/language", f"--to={root}/published"),
+        "sweep": ("sweep", f"--config={root}/config.py", f"--workdir={root}/sweep", "--worker"),
+    }
+    for name, (command, *words) in made.items():
+        if not (root / name).exists():
+            _in_a_process(root / f"{name}.log", functools.partial(call, command, words))
+    return originals
+
+
+def make_quickly(root: Path) -> Originals:
+    """Originals that are not trained: a run with its data and tokenizer, and a sweep, of a model beyond any machine.
+
+    What reads such a run ends with a refusal, after it has read all that a stranger may have written.
+    """
+    originals = Originals(root)
+    config = {**TRANSLATION, "model": {**TRANSLATION["model"], "feed_forward": 2**31 - 1}}
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "config.py").write_text(_FILE.format(text=json.dumps(config)))
+    # Not here: what is forked from a process whose libraries have threads may crash.
+    _in_a_process(root / "log", functools.partial(_untrained, root, config))
+    return originals
+
+
+def _untrained(root: Path, config: Mapping[str, Any]) -> int:
+    from launch import sweep
+    from launch.parsing import parse
+    from transformer.runs.directory import write_json
+    from transformer.tasks.translation_data import load_splits
+    from transformer.training.experiment import resolve
+
+    experiment = resolve(config)
+    run = root / "translation"
+    run.mkdir()
+    load_splits(experiment.task, run)
+    write_json(run / "config.json", experiment.to_config())
+    sweep._sweep(parse(sweep.COMMAND, [f"--config={root}/config.py", f"--workdir={root}/sweep"]))
+    return 0
+
+
+def _in_a_process(log: Path, act: Callable[[], int]) -> None:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            for number in (1, 2):
+                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+            code = act()
+        except BaseException:
+            log.write_text(traceback.format_exc())
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise RuntimeError(f"{log.stem} cannot be made: {log.read_text()[-2000:]}")

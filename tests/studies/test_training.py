@@ -1,0 +1,31 @@
+"""What trains trials: the code that a ledger names is only run where somebody vouches for it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer.config import UserError
+from transformer.studies.training import ModelTrainer
+from transformer.studies.trials import named
+
+FAMILY = "lab_of_a_stranger.model"
+CONFIG = {"name": "x", "steps": 1, "task": {"name": "translation"}, "model": {"family": FAMILY}, "optimizer": {}}
+CODE = named({}, CONFIG)
+
+
+def test_a_trial_runs_no_code_that_nobody_vouches_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab_of_a_stranger").mkdir()
+    (tmp_path / "lab_of_a_stranger" / "model.py").write_text("raise RuntimeError('executed')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trainer = ModelTrainer()
+    for act in (
+        lambda: trainer.train(CODE, tmp_path / "run", lambda *told: None),
+        lambda: trainer.program(CODE),
+        lambda: trainer.train_together([CODE], [tmp_path / "run"]),
+    ):
+        with pytest.raises(UserError, match=f"add --trust={FAMILY} if"):
+            act()
+    assert not any(name.startswith("lab_of_a_stranger") for name in sys.modules)
+    with pytest.raises(RuntimeError, match="executed"):
+        ModelTrainer(vouched=[FAMILY]).program(CODE)

@@ -1,0 +1,245 @@
+"""Reading a prepared folder as plain data: what TFDS wrote, without importing any name that its files give.
+
+TFDS's own reader imports the class that features.json names, and so runs the code of whoever wrote the folder. Here a
+known name says how a feature is stored, an unknown one that it is not read; shards are files of the folder itself.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from transformer.config import UserError
+from transformer.json_files import read_object
+
+INFO = "dataset_info.json"
+"""The file that makes a folder a prepared TFDS set."""
+FEATURES = "features.json"
+
+_TFDS = "tensorflow_datasets.core.features."
+_TEXT = f"{_TFDS}text_feature.Text"
+_TRANSLATION = f"{_TFDS}translation_feature.Translation"
+_RECORDS = "array_record"
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_VARIABLE = re.compile(r"\{(\w+)\}")
+_WORD = re.compile(r"\w[\w.+-]*", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """What the records of a set hold: the names of all features, those that are texts, and those called supervised."""
+
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    supervised: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, builder: Any) -> "Features":
+        """The features that a builder of TFDS declares in its code."""
+        import tensorflow_datasets as tfds
+
+        declared = builder.info.features
+        texts = [name for name, feature in declared.items() if isinstance(feature, tfds.features.Text)]
+        return cls(tuple(declared), tuple(texts), tuple(builder.info.supervised_keys or ()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One file of a split and how many records it holds, as array_record's reader takes it."""
+
+    filename: str
+    skip: int
+    take: int
+    examples_in_shard: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedSet:
+    """A prepared folder: its features, and by split its files with their numbers of records."""
+
+    folder: pathlib.Path
+    features: Features
+    splits: Mapping[str, tuple[Shard, ...]]
+    stored_as: str
+
+    def records(self, split: str) -> Sequence[bytes]:
+        """The records of a split as they are stored, read at random.
+
+        Errors: UserError for a set whose files have no random access, and for files that are missing or damaged.
+        """
+        if self.stored_as != _RECORDS:
+            raise UserError(
+                f"{self.folder} is stored as {self.stored_as}, which has no random access: prepare it again by "
+                "`tfds build --file_format=array_record`"
+            )
+        shards = self.splits[split]
+        for shard in shards:
+            if not pathlib.Path(shard.filename).is_file():
+                raise UserError(f"{self.folder} cannot be read: it has no file {pathlib.Path(shard.filename).name}")
+        return Records(self.folder, shards)
+
+
+class Records(Sequence[bytes]):
+    """The records of some shards, one after another.
+
+    Errors: IndexError for a number beyond them; UserError where a file is damaged.
+    """
+
+    def __init__(self, folder: pathlib.Path, shards: Sequence[Shard]):
+        self._folder, self._count, self._source = folder, sum(shard.take for shard in shards), None
+        if not self._count:
+            return
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        with _readable(folder):
+            self._source = ArrayRecordDataSource([shard for shard in shards if shard.take])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
+        """Many records at once, which costs a fraction of one by one."""
+        if not indices or self._source is None:
+            return []
+        with _readable(self._folder):
+            return list(self._source.__getitems__(indices))
+
+
+def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
+    """The folder itself or its newest version, if that is prepared."""
+    if (folder / INFO).is_file():
+        return folder
+    versions = {}
+    for path in folder.glob(f"[0-9]*/{INFO}"):
+        with contextlib.suppress(ValueError):
+            versions[tuple(map(int, path.parent.name.split(".")))] = path.parent
+    return versions[max(versions)] if versions else None
+
+
+def open_prepared(folder: pathlib.Path) -> PreparedSet:
+    """The set in a prepared folder, or in the newest version in it.
+
+    Errors: UserError for a folder that holds no prepared set, or one whose files do not describe one.
+    """
+    prepared = prepared_under(folder)
+    if prepared is None:
+        raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
+    info, features = read_object(prepared / INFO), read_object(prepared / FEATURES)
+    try:
+        read = Features(*_features(features), supervised=_supervised(info))
+        stored_as = _word(info.get("fileFormat", "tfrecord"))
+        name = _word(info["name"])
+        splits = {_word(split["name"]): _shards(prepared, name, stored_as, split) for split in info["splits"]}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{prepared} cannot be opened: {INFO} or {FEATURES} is not as TFDS writes it "
+            f"({type(error).__name__}: {error}): prepare it again"
+        ) from error
+    return PreparedSet(prepared, read, splits, stored_as)
+
+
+def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
+    """The named text features of a record; TFDS's own decoding takes four times as long.
+
+    Errors: UserError for a record that has no such text.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    try:
+        features = tf_example_pb2.Example.FromString(record).features.feature
+        return [features[name].bytes_list.value[0].decode() for name in names]
+    except (DecodeError, IndexError, UnicodeDecodeError) as error:
+        raise UserError(f"a record of the data set holds no text in {' and '.join(names)}: prepare it again") from error
+
+
+def direction_of(name: str, features: Features, languages: tuple[str, str] | None) -> tuple[str, str]:
+    """The source and the target of a set whose features are one text a language.
+
+    Errors: UserError where `languages` are not two of the set's, or the set has no two.
+    """
+    codes = features.texts
+    if len(codes) < 2:
+        raise UserError(f"{name} has no text in two languages: its features are {', '.join(features.names)}")
+    source, target = languages or features.supervised[:2] or codes[:2]
+    if source == target or not {source, target} <= set(codes):
+        raise UserError(f"languages={(source, target)}: {name} has {', '.join(codes)}: name two of them")
+    return source, target
+
+
+def _features(described: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of all features, and of those that are texts."""
+    if described["pythonClassName"] == _TRANSLATION:
+        languages = tuple(_text(language) for language in described["translation"]["languages"])
+        return languages, languages
+    features = described["featuresDict"]["features"]
+    texts = [name for name, feature in features.items() if feature["pythonClassName"] == _TEXT]
+    return tuple(features), tuple(texts)
+
+
+def _supervised(info: Mapping[str, Any]) -> tuple[str, ...]:
+    items = info.get("supervisedKeys", {}).get("tuple", {}).get("items", ())
+    # An item that is itself a tuple or a dictionary names no single feature.
+    names = tuple(_text(item.get("featureKey", "")) for item in items)
+    return names if all(names) else ()
+
+
+def _shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str, Any]) -> tuple[Shard, ...]:
+    """The files of a split, each a plain name in the folder, whatever the template says."""
+    lengths = [_count(length) for length in split.get("shardLengths", ())]
+    template = split.get("filepathTemplate", _TEMPLATE)
+    shards = []
+    for number, length in enumerate(lengths):
+        values = {
+            "DATASET": name,
+            "SPLIT": _word(split["name"]),
+            "FILEFORMAT": stored_as,
+            "SHARD_X_OF_Y": f"{number:05d}-of-{len(lengths):05d}",
+            "SHARD_INDEX": f"{number:05d}",
+            "NUM_SHARDS": f"{len(lengths):05d}",
+        }
+        file = _word("".join(values[part] if odd else part for part, odd in _parts(template)))
+        shards.append(Shard(str(folder / file), 0, length, length))
+    return tuple(shards)
+
+
+def _parts(template: str) -> Iterator[tuple[str, bool]]:
+    """The parts of a template in their order, each with whether it is the name of a variable."""
+    return ((part, bool(number % 2)) for number, part in enumerate(_VARIABLE.split(template)))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _word(value: Any) -> str:
+    """A name that can only be that of a file in a folder."""
+    if not _WORD.fullmatch(_text(value)):
+        raise ValueError(f"{value!r} is no plain name")
+    return value
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if not 0 <= count < 2**40:
+        raise ValueError(f"{value!r} is no number of records")
+    return count
+
+
+@contextlib.contextmanager
+def _readable(folder: pathlib.Path) -> Any:
+    """Raise a UserError where array_record's reader fails, which it does by errors of many kinds."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{folder} cannot be read ({said}): prepare it again") from error
