@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow mutants bench pods pages docs lock clean
+.PHONY: help demo test install lint format slow mutants faults bench pods pages docs lock clean
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -39,6 +39,10 @@ slow: ## run the tests that `make test` leaves out
 mutants: ## plant small faults, one at a time, and see that the tests notice at least 95 % (a quarter of an hour on two cores)
 	@.ci/install dev
 	$(PYTHON) -m tests.mutants.run
+
+faults: ## kill, tear, fill, flip and plant, and see that no run is lost and nothing changes in silence (an hour on two cores)
+	@.ci/install dev
+	$(PYTHON) -m tests.faults.run
 
 bench: ## measure what the loop, head statistics and maps add to the demo's bare step
 	@.ci/install run

@@ -206,7 +206,7 @@ class RunConfig:
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
     only at the end. Every `head_statistics_every` steps the training batch's own attention is reduced to statistics of
     each head; 0 means never. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are
-    kept.
+    kept, and for good one every `milestone_every` steps; 0 means none.
     `pod` is the topology that the run is meant for (launch.compile proves that it fits), such as "v5e:2x2".
     """
 
@@ -223,6 +223,7 @@ class RunConfig:
     head_statistics_every: Count = 0
     checkpoint_every: Count = 500
     keep: Positive = 2
+    milestone_every: Count = 0
     optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -236,6 +237,12 @@ class RunConfig:
             raise UserError(
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "
                 f"config.log_every={self.log_every}, so that a resumed run logs what an uninterrupted one would"
+            )
+        saved = self.checkpoint_every or self.steps
+        if self.milestone_every < 0 or self.milestone_every % saved:
+            raise UserError(
+                f"config.milestone_every={self.milestone_every} must be 0 or a multiple of the steps between two "
+                f"checkpoints, {saved}"
             )
 
     @property

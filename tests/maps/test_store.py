@@ -493,3 +493,38 @@ def test_pictures_and_spectrograms_come_back(tmp_path):
     other = dataclasses.replace(labels, pictures={"patches": labels.pictures["patches"] // 2})
     with pytest.raises(UserError, match="other labels"):
         open_store(tmp_path / "maps", sites=sites, labels=other)
+
+
+def test_a_changed_byte_anywhere_is_noticed_and_names_its_step(tmp_path):
+    store = open_store(tmp_path / "maps")
+    for step in (1, 2, 3):
+        store.write(step, some_maps(step, store))
+    found = set()
+    random = np.random.default_rng(0)
+    for file in sorted(path for path in (tmp_path / "maps").rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        for kind in ("flipped", "halved", "deleted"):
+            changed = bytearray(content)
+            changed[int(random.integers(len(content)))] ^= 1 << int(random.integers(8))
+            file.write_bytes({"flipped": changed, "halved": content[: len(content) // 2]}.get(kind, b""))
+            if kind == "deleted":
+                file.unlink()
+            try:
+                read = all_of(tmp_path / "maps")
+            except UserError as error:
+                found.add(str(error).partition("damaged: ")[2])
+            else:
+                for name, values in all_of_store(store).items():
+                    np.testing.assert_array_equal(read[name], values, err_msg=f"{file} {kind}")
+        file.write_bytes(content)
+    assert any("at step 2 are not what was written" in said or "at step 2 cannot be read" in said for said in found)
+    assert any(said.startswith("its zarr.json is not what was written") for said in found)
+
+
+def all_of(path) -> dict[str, np.ndarray]:
+    return all_of_store(MapStore.existing(path))
+
+
+def all_of_store(store: MapStore) -> dict[str, np.ndarray]:
+    read = {f"{site.name} {step}": store.read(site.name, step) for site in store.sites for step in store.steps}
+    return {**read, **{site.name: store.statistics(site.name).values for site in store.sites}}

@@ -136,6 +136,29 @@ def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
     return sound
 
 
+def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
+    """Of two checkpoints the newer is damaged where the last process reads it: all go back to the other, and say so."""
+    saved = Checkpoints(folder / "gone_back", keep=2)
+    for step in (1, 2):
+        saved.save(step, state_of(step, mesh), {})
+    saved.steps()
+
+    def damage() -> None:
+        for file in sorted((folder / "gone_back" / "2" / "state").rglob("d/*")):
+            content = bytearray(file.read_bytes())
+            content[-1 - len(content) // 3] ^= 64
+            file.write_bytes(content)
+
+    processes.decided(damage)
+    sound = saved.newest_sound(lambda step: saved.restore(step, abstract(state_of(step, mesh)))[0])
+    assert sound is not None
+    assert same(sound.value, 1)
+    saved.tell(sound, set_aside=True)
+    names = processes.decided(lambda: sorted(entry.name for entry in (folder / "gone_back").iterdir()))
+    saved.close()
+    return [sound.step, sorted(sound.damaged), names]
+
+
 def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
     made = experiment.resolve(config | {"initialise_from": {"run": str(folder / "several")}})
@@ -187,6 +210,7 @@ def main(folder: Path, *more: str) -> None:
         "refusal": check_refusal(folder),
         "digests": check_digests(mesh),
         "checkpoints": check_checkpoints(folder, mesh),
+        "gone back": check_going_back(folder, mesh),
     }
     check_maps(folder)
     config = json.loads((folder / "config.json").read_text())

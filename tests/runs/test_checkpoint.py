@@ -3,6 +3,7 @@
 import gc
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from transformer.config import UserError
+from transformer.runs import verification
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 
 
@@ -246,7 +248,9 @@ def test_a_flipped_bit_anywhere_is_never_restored(directory: Path):
     random, found = np.random.default_rng(0), []
     for path in sorted(path for path in (directory / "2").rglob("*") if path.is_file()):
         content = path.read_bytes()
-        for place in random.integers(0, max(1, len(content)), 2 if content else 0):
+        # Orbax's own metadata, changed, make it return what is no array.
+        count = 12 if path.name == "_METADATA" else 2
+        for place in random.integers(0, max(1, len(content)), count if content else 0):
             flipped = bytearray(content)
             flipped[place] ^= 1 << int(random.integers(8))
             path.write_bytes(flipped)
@@ -261,7 +265,6 @@ def test_a_flipped_bit_anywhere_is_never_restored(directory: Path):
     gc.collect()  # what the errors left behind must not be reported by another test
     where = f"{directory / '2'} is damaged: "
     assert all(message.startswith(where) for message in found)
-    assert all(message.endswith("move it away to go back to step 1") for message in found)
     assert any("leaf 'kernel' in state/ is not what was saved" in message for message in found)
     assert any("cannot be read from" in message for message in found)
     assert any("manifest/metadata" in message for message in found)
@@ -276,7 +279,7 @@ def test_exchanged_leaves_and_metadata_are_found(directory: Path):
     for forged in (content.replace('"position": 5', '"position": 6'), content.replace('"a"', '"c"')):
         assert forged != content
         path.write_text(forged)
-        with pytest.raises(DamagedCheckpoint, match=r"manifest/metadata is not what was saved; .* back to the start"):
+        with pytest.raises(DamagedCheckpoint, match=r"1 is damaged: manifest/metadata is not what was saved$"):
             Checkpoints.reading(directory).restore(1, {"a": jnp.ones(3), "b": jnp.zeros(3)})
     manifest = json.loads(content)
     assert list(manifest["leaves"]) == ["a", "b"]
@@ -360,6 +363,58 @@ def test_a_killed_process_leaves_a_sound_checkpoint(directory: Path):
     checkpoints.save(latest + 1, restored, {})
     checkpoints.close()
     assert all(entry.name.isdigit() for entry in directory.iterdir())
+
+
+def test_milestones_are_kept_for_good(directory: Path):
+    checkpoints = Checkpoints(directory, keep=1, milestone_every=4)
+    for step in (2, 4, 6, 8, 10):
+        checkpoints.save(step, {"a": jnp.full(3, float(step))}, {})
+    checkpoints.close()
+    again = Checkpoints(directory, keep=1, milestone_every=4)
+    assert again.steps() == [4, 8, 10]
+    restored, _ = again.restore(4, {"a": jnp.zeros(3)})
+    assert_same(restored, {"a": jnp.full(3, 4.0)})
+
+
+def test_what_is_older_stays_until_the_new_one_is_read_back(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    checkpoints = Checkpoints(directory, keep=1)
+    checkpoints.save(1, {"a": jnp.ones(3)}, {})
+    assert checkpoints.steps() == [1]
+
+    def spoilt(path: Path) -> str:
+        return "leaf 'a' in state/ is not what was saved"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verification, "changed", lambda *_: spoilt(directory))
+        checkpoints.save(2, {"a": jnp.ones(3)}, {})
+        assert checkpoints.steps() == [1]
+    assert "was not written as it was saved: leaf 'a'" in capsys.readouterr().err
+    checkpoints.save(3, {"a": jnp.ones(3)}, {})
+    checkpoints.close()
+    assert sorted(entry.name for entry in directory.iterdir()) == ["3", "damaged-2"]
+
+
+def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(directory: Path, capsys: Any):
+    writer = Checkpoints(directory, keep=9)
+    for step in (1, 2, 3):
+        writer.save(step, {"a": jnp.full(3, float(step))}, {})
+    writer.close()
+    (directory / "3" / "manifest" / "metadata").unlink()
+    reader = Checkpoints.reading(directory)
+    asked = []
+
+    def read(step: int) -> Any:
+        asked.append(step)
+        if step == 2 and len(asked) == 2:  # as a run that rotates beside
+            shutil.rmtree(directory / "2")
+        return reader.restore(step, {"a": jnp.zeros(3)})[0]
+
+    sound = reader.newest_sound(read)
+    assert sound is not None
+    assert (sound.step, list(sound.damaged), asked) == (1, [3], [3, 2, 1])
+    reader.tell(sound, set_aside=False)
+    assert "3 is damaged: manifest/metadata cannot be read; step 1 is used instead" in capsys.readouterr().err
+    assert (directory / "3").is_dir()
 
 
 def test_what_cannot_be_saved_is_named(checkpoints: Checkpoints, directory: Path):

@@ -191,6 +191,7 @@ def test_they_make_the_run_of_one(group: Several, alone: Path) -> None:
 
 def test_their_checkpoints_are_anybodys(group: Several, alone: Path) -> None:
     assert all(found["checkpoints"] for found in group.found)
+    assert all(found["gone back"] == [1, [2], ["1", "damaged-2"]] for found in group.found)
     reader = Checkpoints.reading(group.folder / "from_several")
     assert reader.steps() == [2, 3]
     for devices in (1, 2, 4, 8):

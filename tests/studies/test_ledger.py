@@ -1,5 +1,6 @@
 """The ledger: what a sweep is, what its trials are at, and that a mistake leaves a directory as it was."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,11 +11,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
 from transformer.storage import InUse, storage_of
+from transformer.storage.sealed import sealed
 from transformer.studies.ledger import Ledger, Outcome, State
 
 TRIALS = [trial(1, seed=seed) for seed in range(4)]
@@ -226,7 +229,7 @@ def _plan_slowly(path: Path) -> None:
 )
 def test_a_trial_is_only_taken_by_the_hash_of_its_config(tmp_path, change, says):
     sweep(tmp_path, TRIALS[:1])
-    line = [] if change is None else {**TRIALS[0]._asdict(), **change}
+    line = [] if change is None else sealed({**TRIALS[0]._asdict(), **change})
     (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(UserError, match=re.escape(says)):
         Ledger.existing(tmp_path).trials()
@@ -238,3 +241,26 @@ def test_a_sweep_that_holds_a_link_is_refused(tmp_path):
     for opening in (lambda: Ledger.existing(tmp_path / "s"), lambda: sweep(tmp_path / "s", TRIALS[:1])):
         with pytest.raises(UserError, match=r"trials is a link, and what is written"):
             opening()
+
+
+def test_a_changed_bit_anywhere_is_noticed(tmp_path):
+    ledger = sweep(tmp_path, TRIALS)
+    with ledger.lease(TRIALS[0]) as lease:
+        lease.begin(0)
+        lease.record(DONE)
+    random = np.random.default_rng(0)
+    for name in ("trials.jsonl", "sweep.json", f"ledger/{TRIALS[0].name}/outcome.json"):
+        content = (tmp_path / name).read_bytes()
+        for _ in range(60):
+            changed = bytearray(content)
+            changed[int(random.integers(len(content)))] ^= 1 << int(random.integers(8))
+            (tmp_path / name).write_bytes(changed)
+            fresh = Ledger(tmp_path)
+            with contextlib.suppress(UserError):  # else it changes how the same values are written
+                assert (fresh.facts(), fresh.trials(), fresh.outcome(TRIALS[0])) == (
+                    ledger.facts(),
+                    tuple(TRIALS),
+                    DONE,
+                )
+        (tmp_path / name).write_bytes(content)
+    assert Ledger(tmp_path).trials() == tuple(TRIALS)

@@ -150,6 +150,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._stored(bucket, name, server.put(bucket, name, body, query))
         if not name:
             return self._list(bucket, query) if is_list else (200, {"name": bucket, "id": bucket, "location": "HERE"})
+        name, copied, copy = name.partition(f"/copyTo/b/{bucket}/o/")
         with server.lock:
             there = server.objects.get((bucket, name))
             if not server.allowed(bucket, name, query):
@@ -159,6 +160,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if method == "DELETE":
                 del server.objects[bucket, name]
                 return 204, b""
+        if copied:
+            return self._stored(bucket, copy, server.put(bucket, copy, there.content))
         if query.get("alt") == "media":
             return self._content(there)
         return 200, self._about(bucket, name, there)

@@ -25,7 +25,7 @@ from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, initialise_from, mesh, programs, vmapped
 from transformer.training import train as training
 from transformer.training.initialise_from import InitialiseFrom, initialised
-from transformer.training.sinks.contract import NullSink
+from transformer.training.sinks.files import RunSinks
 from transformer.training.state import TrainState, by_path
 
 STEPS = 2
@@ -77,7 +77,7 @@ def one_device() -> Iterator[None]:
         for module in (assembly, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.one_device())
         for module in (training, vmapped):
-            patch.setattr(module, "open_sinks", lambda *arguments, **named: NullSink())
+            patch.setattr(module, "open_sinks", lambda *arguments, **named: RunSinks(()))
         patch.setattr(programs, "peak_flops", lambda devices: 1e9)
         patch.setattr(programs, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
         patch.setattr(programs, "compile_evaluations", of_nothing)

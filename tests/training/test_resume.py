@@ -19,8 +19,9 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
+from transformer.storage.sealed import sealed
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, mesh, programs
+from transformer.training import assembly, experiment, mesh, programs, provenance, reading
 from transformer.training import train as training
 from transformer.training.state import TrainState, by_path
 
@@ -217,7 +218,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
 
 def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) -> None:
     allowed = experiment.changeable(experiment.resolve(CONFIG))
-    looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep"}
+    looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "milestone_every"}
     assert looking | {"task.data_dir", "sharding", "pod", "steps"} == set(allowed)
     ending = experiment.resolve(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable(ending)  # the schedule's end moves with it
@@ -231,7 +232,10 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     shutil.copytree(half, folder)
     file = folder / "maps" / "zarr.json"
     group = json.loads(file.read_text())
-    group["attributes"]["tiers"] = {"cells": [64], "rows": 3, "top": 0}
+    group["attributes"] = sealed(
+        {name: value for name, value in group["attributes"].items() if name != "sha256"}
+        | {"tiers": {"cells": [64], "rows": 3, "top": 0}}
+    )
     file.write_text(json.dumps(group))
 
     def stopped_at_once(*arguments: Any, **more: Any) -> None:
@@ -257,3 +261,106 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
     monkeypatch.setattr(training, "run", diverged)
     with pytest.raises(FloatingPointError, match="loss is nan"):
         training.train(experiment.resolve(CONFIG), folder)
+
+
+def finished(alone: tuple[Path, str], folder: Path) -> Path:
+    shutil.copytree(alone[0], folder)
+    assert Checkpoints.reading(folder / "checkpoints").steps() == [SAVED, STEPS]
+    return folder
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_before(
+    alone: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finished(alone, tmp_path / "run")
+    (file,) = (folder / "checkpoints" / str(STEPS) / "state" / "d").iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+    training.train(experiment.resolve(CONFIG), folder)
+    said = capsys.readouterr()
+    assert f"resuming from step {SAVED}" in said.out
+    (line,) = [line for line in said.err.splitlines() if "is damaged" in line]
+    assert f"it is kept as damaged-{STEPS}; step {SAVED} is used instead" in line
+    assert (folder / "checkpoints" / f"damaged-{STEPS}" / "state" / "d" / file.name).read_bytes() == content
+    one, other = leaf_bytes(final_state(alone[0])), leaf_bytes(final_state(folder))
+    assert [path for path in one if one[path] != other[path]] == []
+    assert without_clock(alone[0]) == without_clock(folder)
+    assert (alone[0] / "samples.jsonl").read_bytes() == (folder / "samples.jsonl").read_bytes()
+    assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6, 8)
+
+
+def test_where_all_checkpoints_are_damaged_one_line_says_so_and_nothing_changes(
+    alone: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = finished(alone, tmp_path / "run")
+    for step in (SAVED, STEPS):
+        (folder / "checkpoints" / str(step) / "manifest" / "metadata").write_text("{}")
+    before = contents(folder, "checkpoints", "metrics.jsonl", "maps")
+    with pytest.raises(UserError, match=r"8 is damaged: .*; those of steps 4 are as well: put back a copy"):
+        training.train(experiment.resolve(CONFIG), folder)
+    assert contents(folder, "checkpoints", "metrics.jsonl", "maps") == before
+
+
+@pytest.mark.parametrize("left", ["no folder", "an empty folder", "no folder and no note"])
+def test_a_run_that_lost_its_checkpoints_is_refused(alone: tuple[Path, str], tmp_path: Path, left: str) -> None:
+    folder = finished(alone, tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints")
+    if left == "an empty folder":
+        (folder / "checkpoints").mkdir()
+    if left == "no folder and no note":
+        (folder / "checkpoints.json").unlink()
+    before = contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"has lost its checkpoints: .* step 8.*put them back, or choose another"):
+            training.train(experiment.resolve(CONFIG), folder)
+    assert contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps") == before
+
+
+def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str], tmp_path: Path) -> None:
+    folder = finished(alone, tmp_path / "run")
+    changed = json.loads((folder / "config.json").read_text())
+    changed["optimizer"]["learning_rate"] = 0.02
+    (folder / "config.json").write_text(json.dumps(changed))
+    says = (
+        r"config\.json says config\.optimizer\.learning_rate=0\.02, but the checkpoint of step 8 was trained with 0\.01"
+    )
+    with pytest.raises(UserError, match=says):
+        training.train(experiment.resolve(changed), folder)
+    with pytest.raises(UserError, match=says):
+        reading.load(folder)
+
+
+def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[Path, str], tmp_path: Path) -> None:
+    folder = finished(alone, tmp_path / "run")
+    metadata = Checkpoints.reading(folder / "checkpoints").metadata(STEPS)
+    assert set(metadata["data"]) == {"train", "validation", "test"}
+    assert set(metadata["records"]) == {"metrics.jsonl", "heads.jsonl", "samples.jsonl"}
+    assert provenance.differing_data(metadata, metadata, STEPS) is None
+    assert provenance.differing_tokenizer(metadata, folder, STEPS) is None
+    other = {**metadata, "data": {**metadata["data"], "validation": "0"}}
+    assert "the validation split of config.task.dataset has changed" in str(
+        provenance.differing_data(metadata, other, STEPS)
+    )
+    other = {**metadata, "batches": {**metadata["batches"], "content": "0"}}
+    assert "batches 1 to 3 are not those" in str(provenance.differing_data(metadata, other, STEPS))
+    (folder / "tokenizer.json").write_text("{}")
+    assert provenance.differing_tokenizer(metadata, folder, STEPS) == (
+        "tokenizer.json has changed since the checkpoint of step 8"
+    )
+
+
+def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+
+    def spoilt(state: TrainState, *arguments: Any, save: Any, sink: Any, **more: Any) -> None:
+        leaves, structure = jax.tree.flatten(state.variables)
+        leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(np.nan)
+        sink.flush()
+        save(state._replace(step=state.step + 1, variables=jax.tree.unflatten(structure, leaves)))
+
+    monkeypatch.setattr(training, "run", spoilt)
+    with pytest.raises(FloatingPointError, match=r"variables/params/.* is not finite at step 5: this state is not"):
+        training.train(experiment.resolve(CONFIG), folder)
+    assert Checkpoints.reading(folder / "checkpoints").steps() == [SAVED]

@@ -107,17 +107,49 @@ def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["stopped", "whole"]
 
 
-def test_a_spoilt_line_inside_is_named_and_nothing_is_lost(tmp_path: Path):
+def test_a_spoilt_line_inside_is_named_kept_aside_and_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "m"
     content = b'{"step": 1, "split": "a"}\nrubbish\n{"step": 3, "split": "a"}\n'
     path.write_bytes(content)
-    file = MetricsFile(path)
-    with pytest.raises(UserError, match=r"m:2 is no JSON object"):
-        file.truncate(1)
     with pytest.raises(UserError, match=r"m:2 is no JSON object"):
         read_records(path)
-    assert path.read_bytes() == content
+    MetricsFile(path).truncate(1)
+    assert "m is not as the checkpoint of step 1 left it: line 2 cannot be read" in capsys.readouterr().err
+    assert path.read_bytes() == b'{"step": 1, "split": "a"}\n'
+    assert (tmp_path / "m.damaged-1").read_bytes() == content
     assert read_records(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (b"", "it has 0 of 78 bytes"),
+        (b'{"step": 1, "split": "a", "loss": 1}\n', "it has 37 of 78 bytes"),
+        (
+            b'{"step": 1, "split": "a", "loss": 7}\n{"step": 2, "split": "a", "loss": 0.125}\n',
+            "what its lines say has changed",
+        ),
+    ],
+)
+def test_lines_that_changed_since_the_checkpoint_are_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], found: bytes, says: str
+):
+    path = tmp_path / "m"
+    file = MetricsFile(path)
+    file.scalars(1, "a", {"loss": 1})
+    file.scalars(2, "a", {"loss": 0.125})
+    extent, content = file.extent(), path.read_bytes()
+    file.scalars(3, "a", {"loss": 3})
+    file.close()
+    resumed = MetricsFile(path)
+    resumed.truncate(2, extent)
+    assert path.read_bytes() == content
+    assert resumed.extent() == extent
+    assert capsys.readouterr().err == ""
+    path.write_bytes(found)
+    MetricsFile(path).truncate(2, extent)
+    assert says in capsys.readouterr().err
+    assert path.read_bytes() == found
 
 
 def test_plain_lines_without_a_terminal(tmp_path: Path):

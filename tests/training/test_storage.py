@@ -164,16 +164,29 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
     assert read_records(run / "m") == before[:4]
 
 
-def test_a_spoilt_line_is_named_and_nothing_is_lost(run: Path, server: BucketServer):
+def test_a_spoilt_line_is_named_and_heals(run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]):
     content = b'{"step": 1, "split": "a"}\nrubbish\n{"step": 3, "split": "a"}\n'
     server.put("bucket", f"{_key(run)}/m", content)
-    file = MetricsFile(run / "m")
-    with pytest.raises(UserError, match="no JSON object"):
-        file.truncate(0)
     with pytest.raises(UserError, match="m:2 is no JSON object"):
         read_records(run / "m")
+    file = MetricsFile(run / "m")
+    file.truncate(1)
     file.close()
-    assert _contents(server, run) == {"m": content}
+    assert "line 2 cannot be read" in capsys.readouterr().err
+    assert _contents(server, run) == {"m": content.splitlines(keepends=True)[0], "m.damaged-1": content}
+
+
+def test_a_checkpoint_is_moved_whole_and_removed_from_its_mark_on(run: Path, server: BucketServer):
+    files = {"5/commit_success.txt": b"", "5/state/d/0": b"bits", "5/manifest/metadata": b"{}"}
+    for name, content in files.items():
+        server.put("bucket", f"{_key(run)}/{name}", content)
+    storage_of(run).move_tree(run / "5", run / "damaged-5")
+    assert _contents(server, run) == {f"damaged-{name}": content for name, content in files.items()}
+    before = len(server.requests)
+    storage_of(run).remove_tree(run / "damaged-5")
+    removals = [request for request in server.requests[before:] if request.startswith("DELETE")]
+    assert removals[0] == f"DELETE {_key(run)}/damaged-5/commit_success.txt"
+    assert _contents(server, run) == {}
 
 
 def test_a_file_that_was_copied_from_a_disk_goes_on(run: Path, server: BucketServer):

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,13 +17,14 @@ from tests.training import small_run
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
 from transformer.training import assembly, experiment, mesh, programs, vmapped
 from transformer.training import train as training
 from transformer.training.meter import Diverged
 from transformer.training.opened import OpenRun
+from transformer.training.resuming import resume_together
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches
@@ -166,19 +168,52 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     assert train({"again": huge, "too": huge}, tmp_path) == 2 * ends[:1]
 
 
-def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
-    made = []
-    for name, steps in (("one", (2, 4)), ("two", (2, 4, 6)), ("three", (4, 6))):
-        checkpoints = Checkpoints(tmp_path / name, keep=3)
-        for step in steps:
+def made(folder: Path, **steps: tuple[int, ...]) -> list[OpenRun]:
+    """Runs that have checkpoints of these steps."""
+    runs = []
+    for name, of_run in steps.items():
+        (folder / name).mkdir()
+        checkpoints = Checkpoints(folder / name / "checkpoints", keep=3)
+        for step in of_run:
             checkpoints.save(step, {"x": np.full(2, step)}, {})
-        made.append(OpenRun(RUNS["one"], RunDirectory(tmp_path), checkpoints))
-    assert vmapped._common_step(made) == 4
-    assert [each.checkpoints.steps() for each in made] == [[2, 4], [2, 4], [4]]
-    made[1].checkpoints.save(6, {"x": np.full(2, 6)}, {})
-    made[2].checkpoints.drop_after(0)
-    assert vmapped._common_step(made) == 0
-    assert [each.checkpoints.steps() for each in made] == [[], [], []]
+        assert checkpoints.steps() == list(of_run)
+        runs.append(OpenRun(RUNS["one"], RunDirectory(folder / name), checkpoints, NOTHING))
+    return runs
+
+
+NOTHING = {"data": {}, "batches": {"parts": 1, "content": ""}, "commit": None}
+SHAPE = SimpleNamespace(abstract={"x": np.zeros(2, int)})
+
+
+def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
+    runs = made(tmp_path, one=(2, 4), two=(2, 4, 6), three=(4, 6))
+    step, resumed = resume_together(runs, SHAPE)  # type: ignore[arg-type]
+    assert (step, [each.state["x"][0] for each in resumed]) == (4, [4, 4, 4])  # type: ignore[index]
+    assert [each.checkpoints.steps() for each in runs] == [[2, 4], [2, 4], [4]]
+
+
+def test_vmapped_go_back_to_the_latest_step_that_is_sound_in_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = made(tmp_path, one=(2, 4), two=(2, 4))
+    (tmp_path / "two" / "checkpoints" / "4" / "manifest" / "metadata").write_text("")
+    assert resume_together(runs, SHAPE)[0] == 2  # type: ignore[arg-type]
+    assert "it is kept as damaged-4; step 2 is used instead" in capsys.readouterr().err
+    assert [each.checkpoints.steps() for each in runs] == [[2], [2]]
+
+
+def test_vmapped_lose_nothing_where_one_has_lost_its_checkpoints(tmp_path: Path) -> None:
+    runs = made(tmp_path, one=(2, 4), two=())
+    with pytest.raises(UserError, match=r"no checkpoint of one step: .*one has .2, 4.; .*two has none"):
+        resume_together(runs, SHAPE)  # type: ignore[arg-type]
+    assert [each.checkpoints.steps() for each in runs] == [[2, 4], []]
+
+
+def test_vmapped_begin_again_where_they_were_killed_in_the_midst_of_the_first_save(tmp_path: Path) -> None:
+    runs = made(tmp_path, one=(2,), two=())
+    assert resume_together(runs, SHAPE) == (0, [])  # type: ignore[arg-type]
+    assert [each.checkpoints.steps() for each in runs] == [[], []]
+    assert saved_last(tmp_path / "one" / "checkpoints") is None
 
 
 def test_programs_are_equal_but_for_what_a_state_holds() -> None:

@@ -20,6 +20,7 @@ from transformer.runs.directory import RunDirectory, write_json
 from transformer.training.assembly import assemble
 from transformer.training.experiment import Experiment, changeable, resolve
 from transformer.training.mesh import one_device
+from transformer.training.provenance import provenance
 from transformer.training.reading import open_run
 
 TASKS = {
@@ -85,13 +86,14 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
     experiment = resolve(config_of(foreign, tokenizer, fitting, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory:
         try:
+            # First: without its checkpoint, whatever became of that, it is refused instead of trained from the start.
+            directory.record(converted={"model_type": foreign.config["model_type"], "notes": foreign.notes})
             tokenizer.save(directory.path)
             parameters = _save_start(experiment, directory, foreign.params, fitting.seed)
         except BaseException:
             if not directory.checkpoints.exists():
                 directory.abandon()
             raise
-        directory.record(converted={"model_type": foreign.config["model_type"], "notes": foreign.notes})
     return Converted(TASKS[foreign.model["family"]], parameters, tuple(foreign.notes))
 
 
@@ -104,7 +106,7 @@ def _save_start(experiment: Experiment, directory: RunDirectory, params: PyTree,
     )
     state = state._replace(variables=state.variables._replace(params=placed))
     with contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints:
-        checkpoints.save(0, state, {})
+        checkpoints.save(0, state, provenance(experiment, assembly, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)
     return count
@@ -160,8 +162,10 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
         raise UserError(f"{workdir} holds no tokenizer, and so does not say how many tokens its model has")
     tokenizer = load_tokenizer(directory.path)
     model = build_model(experiment.model, experiment.model.rows(tokenizer.vocabulary), experiment.precision)
-    checkpoints, step = run.checkpoint(step)
-    params = checkpoints.restore_part(step, model.functional.shapes(), ("variables", "params"))
+    shapes = model.functional.shapes()
+    step, params = run.restored(
+        step, lambda checkpoints, at: checkpoints.restore_part(at, shapes, ("variables", "params"))
+    )
     family = write_folder(target, experiment.model, params, _token_keys(experiment, tokenizer))
     _write_tokenizer(directory.path, target, tokenizer, experiment.model.max_length)
     return Converted(family.model_type, count_parameters(params), (f"step {step}",))

@@ -15,6 +15,7 @@ from transformer.maps.history import history
 from transformer.maps.matching import match_heads
 from transformer.maps.page_payload import Block, PagePayload, least_size, page_payload
 from transformer.maps.store import MapStore
+from transformer.maps.sums import DamagedMaps
 from transformer.pages.template import Folder, drawn_page, script_of, style_of
 from transformer.runs.directory import RunDirectory
 from transformer.storage import locate, storage_of
@@ -79,16 +80,36 @@ def render(
     shown, the run's own by default. With a `version` the page asks its server for newer ones.
 
     Where not all maps fit into `budget` bytes, evenly spaced steps of thumbnails stay, the first and the last among
-    them, then as much of the finer levels as fits; the page lists what is left out.
+    them, then as much of the finer levels as fits; the page lists what is left out. Steps whose maps are damaged it
+    names instead of drawing them.
 
     Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
     or if the two runs cannot be compared.
     """
+    damaged: list[DamagedMaps] = []
+    while True:
+        try:
+            return _rendered(run_directory, budget, against, maps, version, damaged)
+        except DamagedMaps as error:
+            if error.step is None or any((error.path, error.step) == (each.path, each.step) for each in damaged):
+                raise
+            damaged.append(error)
+
+
+def _rendered(
+    run_directory: Path,
+    budget: int,
+    against: Path | None,
+    maps: Path | None,
+    version: str | None,
+    damaged: Sequence[DamagedMaps],
+) -> str:
+    """The page without the damaged steps."""
     run = RunDirectory.open(run_directory)
     curves = read_curves(run)
-    store = _complete_store(run.maps if maps is None else maps)
-    other = None if against is None else _complete_store(RunDirectory(locate(against)).maps)
-    facts = _facts(run, curves, store)
+    store = _complete_store(run.maps if maps is None else maps, damaged)
+    other = None if against is None else _complete_store(RunDirectory(locate(against)).maps, damaged)
+    facts = _facts(run, curves, store) | {"damaged": [str(error) for error in damaged]}
     if against is not None and other is not None:
         facts["against"] = _against(against, store, other)
     facts["history"], shown = history(store, run, budget, other)
@@ -113,8 +134,13 @@ def render(
     return _page(facts | _payload_facts(store, payload), blocks, version)
 
 
-def _complete_store(path: Path) -> MapStore:
+def _complete_store(path: Path, damaged: Sequence[DamagedMaps]) -> MapStore:
     store = MapStore.existing(path)
+    for error in damaged:
+        if error.path == store.path and error.step is not None:
+            store.leave_out(error.step)
+    if damaged and not store.steps:
+        raise damaged[0]
     if not store.sites:
         raise UserError(f"the map store {store.path} is of a model without attention, which has no maps to show")
     if not store.steps:

@@ -15,7 +15,8 @@ its data is complete, and the list is replaced in one atomic rename: after a kil
 steps only. The arrays may then be longer than the list; what lies beyond it means nothing and the next write replaces
 it. Several processes write one store, each the shards that it holds: the first keeps the list in the root group, each
 other one a list of its own, and a step counts once it is in all of them. The first opens the store before the others,
-and their number may differ from one start of a run to the next.
+and their number may differ from one start of a run to the next. Beside the steps each list has the digests of what its
+process wrote (transformer.maps.sums): what is read is compared with them.
 """
 
 import functools
@@ -35,6 +36,15 @@ from transformer.maps.description import describe, describe_site, labels_of, lon
 from transformer.maps.pieces import cut, statistics_pieces
 from transformer.maps.plan import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
+from transformer.maps.sums import (
+    DamagedMaps,
+    Digests,
+    by_array,
+    by_step,
+    of_array,
+    of_pieces,
+    together,
+)
 from transformer.maps.tiers import Level, StoredMaps, Tiers, levels_of
 from transformer.maps.zarr_files import (
     Piece,
@@ -46,10 +56,11 @@ from transformer.maps.zarr_files import (
     write_whole,
 )
 from transformer.storage import locate
+from transformer.storage.sealed import is_sealed, sealed
 from transformer.tasks.labels import Labels
 
 FORMAT = "headwise-maps"
-VERSION = 3
+VERSION = 4
 _AXES = ("step", "example", "layer", "head")
 _PARTS = Quantised._fields
 
@@ -85,6 +96,8 @@ class MapStore:
         self._sizes = sizes
         self._writer, self._writers = writers
         self._steps: list[int] = []
+        self._places: dict[int, int] = {}  # of the steps in the arrays
+        self._digests: Digests = {}
         self._arrays: dict[str, Any] = {}
 
     @classmethod
@@ -116,7 +129,7 @@ class MapStore:
                         f"the map store {path} was written with other {part}: take a new run directory, "
                         "or move that store away"
                     )
-            store._steps = _complete(path, stored)
+            store._list_of(path, stored)
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
             store._arrays[array] = open_array(path / array, metadata)
@@ -125,8 +138,10 @@ class MapStore:
         if not writers[0]:
             # The lists of an earlier start's writers are dropped: all continue from the complete steps.
             for writer in range(1, writers[1]):
-                store._list(writer, store._steps)
+                store._list(writer, store._steps, {})
             store._commit(store._steps)
+        else:
+            store._digests = {}  # of those steps, they are the first writer's now
         return store
 
     @classmethod
@@ -151,8 +166,27 @@ class MapStore:
         )
         sizes = {name: (queries, keys) for name, (queries, keys) in stored["sizes"].items()}
         store = cls(path, sites, labels, stored["config_hash"], _tiers(stored), sizes, (0, stored["writers"]))
-        store._steps = _complete(path, stored)
+        store._list_of(path, stored)
         return store
+
+    @classmethod
+    def check(cls, path: Path) -> None:
+        """Return if the store at `path` can be continued; no maps are read.
+
+        Errors: DamagedMaps; UserError for a store of an unknown version.
+        """
+        path = locate(path).resolve()
+        if not (path / "zarr.json").exists():
+            raise DamagedMaps(path, "its zarr.json is missing")
+        store = cls.existing(path)
+        for name, metadata in store._wanted_arrays():
+            try:
+                store._arrays[name] = open_array(path / name)
+                sound = store._arrays[name].shape[1:] == tuple(metadata["shape"][1:])
+            except Exception as error:
+                raise DamagedMaps(path, f"its array {name} cannot be opened") from error
+            if not sound:
+                raise DamagedMaps(path, f"its array {name} is not of the shape that it was written with")
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -184,23 +218,26 @@ class MapStore:
         if set(maps) != names:
             raise ValueError(f"maps has the sites {sorted(maps)}; the store's are {sorted(names)}")
         index = len(self._steps)
-        pending = []
+        pending, digests = [], {}
         for site in self.sites:
             for name, shape, pieces in self._parts_of(site, maps[site.name]):
                 place = self._resized(f"{site.name}/{name}", index + 1)[index]
                 if shape != place.shape:
                     raise ValueError(f"maps[{site.name!r}] has {name} of shape {shape}; it must be {place.shape}")
+                written = []
                 for where, values in pieces:
                     if name.endswith("scale") and not np.isfinite(values).all():
                         raise ValueError(
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
                             "has diverged, or this site captured no weights"
                         )
-                    pending.append(
-                        place[where].write(cut(values, where, name, self.labels, site, self.levels(site.name)))
-                    )
+                    kept = cut(values, where, name, self.labels, site, self.levels(site.name))
+                    written.append((where, np.asarray(kept, place.dtype.numpy_dtype)))
+                    pending.append(place[where].write(written[-1][1]))
+                digests[f"{site.name}/{name}"] = of_pieces(written, place.shape, first=not self._writer)
         for future in pending:
             future.result()
+        self._digests[int(step)] = digests
         self._commit([*self._steps, int(step)])
 
     def read_quantised(self, site: str, step: int, level: str) -> Quantised:
@@ -229,15 +266,22 @@ class MapStore:
         """The keys and the largest weights of every row of a map that is not kept whole."""
         if self._whole(site) or not self.tiers.top:
             return None
-        keys = np.asarray(self._array(f"{site}/top/keys")[self._index(step)].read().result())
+        keys = self._read_checked(f"{site}/top/keys", step)
         return keys, np.asarray(self._read(f"{site}/top", step).weights())
 
     def statistics(self, site: str) -> Statistics:
-        """The statistics of every head of `site` at every step. Errors: UserError for an unknown site."""
+        """The statistics of every head of `site` at every step.
+
+        Errors: UserError for an unknown site; DamagedMaps.
+        """
         names = statistic_names(self.site(site), self.labels)
         if not self._steps:
             return Statistics(names, np.zeros((0, *self._heads(self.site(site)), len(names)), np.float32))
-        return Statistics(names, np.asarray(self._array(f"{site}/statistics")[: len(self._steps)].read().result()))
+        return Statistics(names, np.stack([self._read_checked(f"{site}/statistics", step) for step in self._steps]))
+
+    def leave_out(self, step: int) -> None:
+        """Read this step no longer: it is damaged."""
+        self._steps.remove(step)
 
     def truncate(self, after_step: int) -> None:
         """Drop every step later than `after_step`, as a run resumed from that step must."""
@@ -255,12 +299,20 @@ class MapStore:
     def _index(self, step: int) -> int:
         if step not in self._steps:
             raise UserError(f"step={step} is not in the map store: it has {self._steps}")
-        return self._steps.index(step)
+        return self._places[step]
 
     def _read(self, group: str, step: int) -> Quantised:
-        index = self._index(step)
-        reads = [self._array(f"{group}/{part}")[index].read() for part in _PARTS]
-        return Quantised(*(np.asarray(read.result()) for read in reads))
+        return Quantised(*(self._read_checked(f"{group}/{part}", step) for part in _PARTS))
+
+    def _read_checked(self, name: str, step: int) -> np.ndarray:
+        index, site = self._index(step), name.rsplit("/", 2 if name.count("/") > 2 else 1)[0]
+        try:
+            array = np.asarray(self._array(name)[index].read().result())
+        except Exception as error:  # a flipped byte can surface as any error of any decoder
+            raise DamagedMaps(self.path, f"the maps of {site} at step {step} cannot be read", step) from error
+        if of_array(array) != self._digests[step].get(name):
+            raise DamagedMaps(self.path, f"the maps of {site} at step {step} are not what was written", step)
+        return array
 
     def _array(self, name: str) -> Any:
         if name not in self._arrays:
@@ -353,7 +405,7 @@ class MapStore:
 
     def _commit(self, steps: list[int]) -> None:
         if self._writer:
-            self._list(self._writer, steps)
+            self._list(self._writer, steps, self._digests)
         else:
             attributes = {
                 "format": FORMAT,
@@ -361,20 +413,36 @@ class MapStore:
                 "config_hash": self.config_hash,
                 "steps": steps,
                 "writers": self._writers,
+                "digests": by_array(self._digests, steps),
                 **self._described,
             }
-            write_group(self.path, attributes)
+            write_group(self.path, sealed(json.loads(json.dumps(attributes))))
         self._steps = list(steps)
+        self._places = {step: place for place, step in enumerate(steps)}
 
-    def _list(self, writer: int, steps: list[int]) -> None:
-        replace_file(self.path / f"written-{writer}.json", json.dumps({"steps": steps}))
+    def _list(self, writer: int, steps: list[int], digests: Digests) -> None:
+        record = sealed({"steps": steps, "digests": by_array(digests, steps)})
+        replace_file(self.path / f"written-{writer}.json", json.dumps(record))
+
+    def _list_of(self, path: Path, attributes: Mapping[str, Any]) -> None:
+        """Take over the steps of which every writer has written its part, and their digests."""
+        lists = [attributes, *(_read_list(path, writer) for writer in range(1, attributes["writers"]))]
+        self._steps = [step for step in attributes["steps"] if all(step in each["steps"] for each in lists)]
+        self._places = {step: place for place, step in enumerate(attributes["steps"])}
+        self._digests = together([by_step(each) for each in lists], self._steps)
 
 
-def _complete(path: Path, attributes: Mapping[str, Any]) -> list[int]:
-    """The steps of which every writer has written its part."""
-    files = [path / f"written-{writer}.json" for writer in range(1, attributes["writers"])]
-    lists = [set(json.loads(file.read_text())["steps"]) if file.exists() else set() for file in files]
-    return [step for step in attributes["steps"] if all(step in others for others in lists)]
+def _read_list(path: Path, writer: int) -> Mapping[str, Any]:
+    file = path / f"written-{writer}.json"
+    if not file.exists():
+        return {"steps": [], "digests": {}}
+    try:
+        record = json.loads(file.read_text())
+    except ValueError:
+        record = {}
+    if not is_sealed(record):
+        raise DamagedMaps(path, f"{file.name} is not what was written")
+    return record
 
 
 def _tiers(attributes: Mapping[str, Any]) -> Tiers:
@@ -384,13 +452,14 @@ def _tiers(attributes: Mapping[str, Any]) -> Tiers:
 def _read_attributes(path: Path) -> dict[str, Any]:
     try:
         attributes = as_object(read_object(path / "zarr.json").get("attributes"), "its attributes")
-    except UserError as error:
+    except UserError:
+        raise DamagedMaps(path, "its zarr.json is not the group of a map store: move that directory away") from None
+    version = attributes.get("format"), attributes.get("version")
+    if version != (FORMAT, VERSION):
         raise UserError(
-            f"{path}/zarr.json is not the group of a map store: move that directory away ({error})"
-        ) from error
-    if attributes.get("format") != FORMAT or attributes.get("version") != VERSION:
-        raise UserError(
-            f"the map store {path} is {attributes.get('format')!r} version {attributes.get('version')!r}; "
+            f"the map store {path} is {version[0]!r} version {version[1]!r}; "
             f"this code reads {FORMAT!r} version {VERSION}: open it with the version that wrote it"
         )
+    if not is_sealed(attributes):
+        raise DamagedMaps(path, "its zarr.json is not what was written: move that directory away")
     return attributes

@@ -1,142 +1,81 @@
-"""Checkpoints of a whole training state: written by orbax, verified leaf by leaf when restored.
+"""Checkpoints of a whole training state: written by orbax, verified leaf by leaf when written and when restored.
 
-Orbax restores flipped bits and casts types without a word, so every checkpoint has a manifest beside
-its arrays: the shape, type and digest of every leaf (transformer.runs.digest), and the SHA-256 of the manifest
-itself. Of several processes each writes, reads and verifies what it holds; a checkpoint can be restored on any number
-of processes and devices, in any sharding.
+Every checkpoint has a manifest beside its arrays (transformer.runs.manifest). Once it is committed it is read back; only
+then an older one is removed. One whose bytes changed is never restored and never removed: it is set aside under
+another name, and an older one serves. Of several processes each writes, reads and verifies what it holds; a checkpoint
+can be restored on any number of processes and devices, in any sharding.
 """
 
-import dataclasses
-import hashlib
+import functools
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
-from transformer.storage import locate
-from transformer.runs.digest import differing, digests
-from transformer.runs.processes import decided
+from transformer.storage import locate, storage_of
+from transformer.storage.disk import REMOVED
+from transformer.runs.digest import differing
+from transformer.runs.manifest import (
+    StoredLeaf,
+    as_expected,
+    describe,
+    described,
+    make_manifest,
+    named_leaves,
+    read_manifest,
+    storable,
+)
+from transformer.runs.processes import decided, primary
+from transformer.runs.stored_arrays import Unreadable, not_saved, on_device, read_arrays, sharding_of
+from transformer.runs.telling import anywhere, told
+from transformer.runs.verification import Verification
 
 PyTree = Any
 
-_SCALARS = {bool: "python bool", int: "python int", float: "python float"}
+ASIDE = "damaged-"  # begins the name of a checkpoint that was set aside
+_VANISHED = 100  # checkpoints that a reader may lose to a run that goes on before it gives up
 
 
-class DamagedCheckpoint(RuntimeError):
-    """A checkpoint whose bytes are not those that were saved: a failure of storage, not of the user."""
+class DamagedCheckpoint(UserError):
+    """A checkpoint whose bytes are not those that were saved: a failure of storage."""
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredLeaf:
-    """A leaf as the manifest describes it, without its digest."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"shape {self.shape} of {self.dtype}"
+class NoSuchStep(UserError):
+    """A step without a checkpoint."""
 
 
-def _described(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
-    """The leaves of a manifest by path."""
-    return {name: StoredLeaf(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
+class Sound[T](NamedTuple):
+    """The newest sound checkpoint: its step, what was read of it, and what is wrong with the newer ones by step."""
 
-
-def _on_device(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
-
-
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _describe(leaf: Any) -> StoredLeaf:
-    if type(leaf) in _SCALARS:
-        return StoredLeaf((), _SCALARS[type(leaf)])
-    if not hasattr(leaf, "dtype"):
-        raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
-    return StoredLeaf(tuple(leaf.shape), str(leaf.dtype))
-
-
-def _named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The leaves by their path, such as `variables/params/encoder/query/kernel`."""
-    named: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = "/".join([*prefix, *(jax.tree_util.keystr((entry,), simple=True) for entry in path)])
-        if name in named:
-            raise ValueError(f"two leaves of the state are both called {name!r}: rename one of them")
-        named[name] = leaf
-    return named
-
-
-def _storable(name: str, leaf: Any) -> Any:
-    """The array that orbax is given for a leaf: the bits of a key, the zero-dimensional array of a number."""
-    if _is_key(leaf):
-        if not leaf.size:
-            raise ValueError(f"leaf {name!r} is an empty array of keys: leave it out of the state")
-        return jax.random.key_data(leaf)
-    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-
-
-def _sha256(leaves: Any, metadata: Any) -> str:
-    return hashlib.sha256(json.dumps([leaves, metadata], sort_keys=True).encode()).hexdigest()
-
-
-def _manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    sums = digests(stored)
-    leaves: dict[str, Any] = {}
-    for name, leaf in state.items():
-        leaves[name] = {**dataclasses.asdict(_describe(leaf)), "digest": sums[name]}
-        if _is_key(leaf):
-            leaves[name]["implementation"] = str(jax.random.key_impl(leaf))
-    # As JSON returns it: a tuple or an integer key must not change the digest.
-    plain = json.loads(json.dumps({"leaves": leaves, "metadata": dict(metadata)}))
-    return {**plain, "sha256": _sha256(plain["leaves"], plain["metadata"])}
-
-
-def _restore_arguments(leaf: Any) -> ocp.RestoreArgs:
-    if not _on_device(leaf):
-        return ocp.RestoreArgs(restore_type=np.ndarray)
-    sharding = _sharding(leaf)
-    if _is_key(leaf):
-        # The bits of keys have one more axis than the keys, which their sharding does not mention.
-        return ocp.ArrayRestoreArgs(sharding=sharding)
-    # The shapes were compared before; strict makes orbax refuse others instead of padding.
-    return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype, strict=True)
-
-
-def _sharding(leaf: Any) -> jax.sharding.Sharding:
-    return leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-
-
-def _as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
-    """The leaf in the caller's form, from the stored array."""
-    if _is_key(expected):
-        key = jax.random.wrap_key_data(stored, impl=entry["implementation"])
-        return key if expected.sharding is None else jax.device_put(key, expected.sharding)
-    if type(expected) in _SCALARS:
-        return stored.item()
-    return stored[()] if isinstance(expected, np.generic) else stored
+    step: int
+    value: T
+    damaged: Mapping[int, DamagedCheckpoint]
 
 
 class Checkpoints:
-    """The checkpoints of one run: `<directory>/<step>/`, the newest `keep` of them.
+    """The checkpoints of one run: `<directory>/<step>/`, the newest `keep` and every `milestone_every` steps one.
 
     A save returns once the state is safe to donate and goes on in the background; the next save, any
     query of the steps, and `close` wait for it and raise its error. Several processes call all methods together, and
-    the first one's list of steps counts.
+    the first one's list of steps counts. Beside the directory, `<directory>.json` says which step was saved last, so
+    that checkpoints which are gone are missed.
     """
 
-    def __init__(self, directory: str | Path, keep: int):
+    def __init__(self, directory: str | Path, keep: int, milestone_every: int = 0):
         if keep < 1:
             raise UserError(f"keep={keep} checkpoints is too few: it must be at least 1")
-        self._open(directory, ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True))
+        self._keep, self._milestone_every = keep, milestone_every
+        # What is older is removed here, once the newest is verified; orbax would do so when it is committed.
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=None, cleanup_tmp_directories=True, lightweight_initialize=True
+        )
+        self._open(directory, options)
+        decided(self._clean)
 
     @classmethod
     def reading(cls, directory: str | Path) -> "Checkpoints":
@@ -147,14 +86,17 @@ class Checkpoints:
         if not locate(directory).is_dir():
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
         reader = cls.__new__(cls)
-        reader._open(directory, ocp.CheckpointManagerOptions(read_only=True, create=False))
+        reader._keep = 0
+        reader._open(
+            directory, ocp.CheckpointManagerOptions(read_only=True, create=False, lightweight_initialize=True)
+        )
         return reader
 
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
-        self._directory = locate(directory)
+        self._directory = locate(directory).resolve()  # orbax refuses relative paths
+        self._verifying: Verification | None = None
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
-        # Orbax refuses relative paths.
-        self._manager = ocp.CheckpointManager(self._directory.resolve(), options=options, item_handlers=handlers)
+        self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
         """Save the whole state and a JSON-able mapping beside it as the checkpoint of `step`.
@@ -166,21 +108,24 @@ class Checkpoints:
         latest = self.latest()
         if latest is not None and step <= latest:
             raise ValueError(f"step={step} is not after the latest checkpoint, {latest}: steps only grow")
-        leaves = _named_leaves(state)
-        stored = {name: _storable(name, leaf) for name, leaf in leaves.items()}
-        manifest = _manifest(leaves, stored, metadata)
+        leaves = named_leaves(state)
+        stored = {name: storable(name, leaf) for name, leaf in leaves.items()}
+        manifest = make_manifest(leaves, stored, metadata)
         filled = {name: array for name, array in stored.items() if array.size}  # orbax refuses empty arrays
         self._manager.save(
             step,
             args=ocp.args.Composite(state=ocp.args.PyTreeSave(filled), manifest=ocp.args.JsonSave(manifest)),
             force=True,
         )
+        self._verifying = Verification(self._manager, self._directory / str(step), step, manifest)
 
     def steps(self) -> list[int]:
         """The steps whose checkpoints are complete, ascending."""
         try:
             self._manager.wait_until_finished()
+            self._settle()
         finally:
+            self._verifying = None
             # The manager's own list keeps a save that failed and misses those of another process.
             self._manager.reload()
         return decided(self._listed)
@@ -191,9 +136,9 @@ class Checkpoints:
 
     def drop_after(self, step: int) -> None:
         """Delete the checkpoints beyond `step`: a run resumed at `step` saves them again."""
-        for later in self.steps():
-            if later > step:
-                self._manager.delete(later)
+        later = [other for other in self.steps() if other > step]
+        decided(lambda: self._remove(later, newest=step))
+        self._manager.reload()
 
     def restore(self, step: int, abstract: PyTree) -> tuple[PyTree, dict]:
         """The state of `step` and its metadata, bit for bit, placed as `abstract` says.
@@ -219,7 +164,11 @@ class Checkpoints:
 
         Errors: as `restore`, for the step and its manifest.
         """
-        return _described(self._load_manifest(step)["leaves"])
+        return described(self._load_manifest(step)["leaves"])
+
+    def metadata(self, step: int) -> dict[str, Any]:
+        """What was saved beside the state of `step`. Errors: as `leaves`."""
+        return self._load_manifest(step)["metadata"]
 
     def restore_leaves(self, step: int, abstract: Mapping[str, Any]) -> dict[str, Any]:
         """The leaves of `step` with these paths, placed as each says; no other is read.
@@ -227,44 +176,138 @@ class Checkpoints:
         Errors: as `restore`, over these leaves.
         """
         manifest = self._load_manifest(step)
-        saved = _described(manifest["leaves"])
+        saved = described(manifest["leaves"])
         self._compare(step, {name: saved[name] for name in abstract if name in saved}, abstract)
         return self._verified(step, manifest, abstract)
+
+    def newest_sound[T](self, read: Callable[[int], T]) -> Sound[T] | None:
+        """What `read` restores of the newest checkpoint that is sound; None where there is no checkpoint.
+
+        A checkpoint that a run removes while it is read is no damage: the list is read again.
+
+        Errors: UserError where all are damaged; whatever else `read` raises.
+        """
+        damaged: dict[int, DamagedCheckpoint] = {}
+        vanished = 0
+        while left := [step for step in self.steps() if step not in damaged]:
+            try:
+                return Sound(left[-1], read(left[-1]), damaged)
+            except (DamagedCheckpoint, NoSuchStep) as error:
+                if left[-1] not in self.steps():
+                    vanished += 1
+                    if vanished > _VANISHED:
+                        raise UserError(f"{self._directory} changes faster than it can be read: name a step") from error
+                elif isinstance(error, DamagedCheckpoint):
+                    damaged[left[-1]] = error
+        if not damaged:
+            return None
+        newest, others = damaged[max(damaged)], sorted(damaged)[:-1]
+        whole = f"those of steps {', '.join(map(str, others))} are as well" if others else "it is the only one"
+        raise DamagedCheckpoint(
+            f"{newest}; {whole}: put back a copy of one, or choose another --workdir; nothing was changed"
+        )
+
+    def tell(self, sound: Sound[Any], *, set_aside: bool) -> None:
+        """Say in a line each what is wrong with the checkpoints that are newer than the sound one.
+
+        With `set_aside` they are renamed to damaged-STEP, which nothing removes.
+        """
+        for step, error in sorted(sound.damaged.items(), reverse=True):
+            kept = f"; it is kept as {decided(functools.partial(self._set_aside, step))}" if set_aside else ""
+            if primary():
+                told(f"{error}{kept}; step {sound.step} is used instead")
+        if sound.damaged and set_aside:
+            decided(lambda: self._note(sound.step))
+            self._manager.reload()
 
     def close(self) -> None:
         """Wait for a save under way and end the threads; raises the error of the save."""
         try:
             self._manager.wait_until_finished()
+            self._settle()
         finally:
+            self._verifying = None
             self._manager.close()
+
+    def _settle(self) -> None:
+        """After a save: agree on whether it can be read back, and if so remove what is older than is kept."""
+        done, self._verifying = self._verifying, None
+        if done is None:
+            return
+        said = anywhere(done.result())
+        if said is None:
+            decided(lambda: self._prune(done.step))
+            return
+        name = decided(lambda: self._set_aside(done.step))
+        if primary():
+            left = self._listed_on_disk()
+            kept = f"the last good one is that of step {left[-1]}" if left else "there is no other"
+            told(f"{done.path} was not written as it was saved: {said}; it is kept as {name}, and {kept}")
+
+    def _prune(self, newest: int) -> None:
+        steps = self._listed_on_disk()
+        kept = {step for step in steps if self._milestone_every and step % self._milestone_every == 0}
+        self._remove([step for step in steps if step not in {*kept, *steps[-self._keep :]}], newest)
+
+    def _remove(self, steps: list[int], newest: int) -> None:
+        if newest in self._listed():
+            self._note(newest)
+        else:  # none is left, and none is to be missed
+            saved_last_file(self._directory).unlink(missing_ok=True)
+        for step in steps:
+            storage_of(self._directory).remove_tree(self._directory / str(step))
+
+    def _note(self, newest: int) -> None:
+        path = saved_last_file(self._directory)
+        storage_of(path).replace(path, f"{json.dumps({'newest': newest})}\n".encode())
+
+    def _set_aside(self, step: int) -> str:
+        names = [f"{ASIDE}{step}", *(f"{ASIDE}{step}-{number}" for number in range(2, 1000))]
+        name = next(name for name in names if not (self._directory / name).exists())
+        storage_of(self._directory).move_tree(self._directory / str(step), self._directory / name)
+        return name
+
+    def _clean(self) -> None:
+        """Remove what a kill left of a removal; note what is saved, should a kill have come before that was noted."""
+        for entry in self._directory.iterdir() if self._directory.is_dir() else ():
+            if entry.name.endswith(REMOVED):
+                storage_of(entry).remove_tree(entry)
+        steps = self._listed_on_disk()
+        if steps and not saved_last_file(self._directory).exists():
+            self._note(steps[-1])
 
     def _listed(self) -> list[int]:
         return sorted(self._manager.all_steps())
 
+    def _listed_on_disk(self) -> list[int]:
+        self._manager.reload()
+        return self._listed()
+
     def _damaged(self, step: int, what: str) -> DamagedCheckpoint:
-        # No advice to delete it: the other checkpoints may be damaged as well.
-        others = [other for other in self._listed() if other != step]
-        back = f"step {others[-1]}" if others else "the start"
-        advice = f"move it away to go back to {back}"
-        return DamagedCheckpoint(f"{self._directory / str(step)} is damaged: {what}; {advice}")
+        return DamagedCheckpoint(f"{self._directory / str(step)} is damaged: {what}")
 
     def _load_manifest(self, step: int) -> dict[str, Any]:
         steps = self.steps()
         if step not in steps:
-            raise UserError(f"no checkpoint of step {step} in {self._directory}, which has {steps or 'none'}")
-        try:
-            manifest = self._manager.restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
-            sound = manifest["sha256"] == _sha256(manifest["leaves"], manifest["metadata"])
-        except Exception as error:  # a flipped byte can surface as any error of any parser
-            raise self._damaged(step, "manifest/metadata cannot be read") from error
-        if not sound:
-            raise self._damaged(step, "manifest/metadata is not what was saved")
-        return manifest
+            raise NoSuchStep(f"no checkpoint of step {step} in {self._directory}, which has {steps or 'none'}")
+
+        def load() -> dict[str, Any]:
+            try:
+                return {"manifest": read_manifest((self._directory / str(step) / "manifest" / "metadata").read_bytes())}
+            except ValueError as error:
+                return {"wrong": str(error)}
+            except OSError:
+                return {"wrong": "cannot be read"}
+
+        loaded = decided(load)
+        if "wrong" in loaded:
+            raise self._damaged(step, f"manifest/metadata {loaded['wrong']}")
+        return loaded["manifest"]
 
     def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
-        expected = _named_leaves(abstract, prefix)
+        expected = named_leaves(abstract, prefix)
         inside = "".join(f"{name}/" for name in prefix)
-        saved = _described(manifest["leaves"])
+        saved = described(manifest["leaves"])
         self._compare(step, {name: leaf for name, leaf in saved.items() if f"{name}/".startswith(inside)}, expected)
         restored = self._verified(step, manifest, expected)
         return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
@@ -276,15 +319,16 @@ class Checkpoints:
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
         stored = self._read(step, filled)
         for name in differing(stored, {name: entries[name]["digest"] for name in stored}):
-            raise self._damaged(step, f"leaf {name!r} in state/ is not what was saved (its digest differs)")
+            raise self._damaged(step, not_saved(self._directory / "state", name))
         for name, array in empty.items():
             stored[name] = array
-            if _on_device(expected[name]):
-                stored[name] = jax.make_array_from_callback(array.shape, _sharding(expected[name]), array.__getitem__)
-        return {name: _as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()}
+            if on_device(expected[name]):
+                place = sharding_of(expected[name])
+                stored[name] = jax.make_array_from_callback(array.shape, place, array.__getitem__)
+        return {name: as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()}
 
     def _compare(self, step: int, saved: Mapping[str, StoredLeaf], expected: Mapping[str, Any]) -> None:
-        wanted = {name: _describe(leaf) for name, leaf in expected.items()}
+        wanted = {name: describe(leaf) for name, leaf in expected.items()}
         for name in wanted | dict(saved):
             if saved.get(name) != wanted.get(name):
                 raise UserError(
@@ -294,27 +338,29 @@ class Checkpoints:
                 )
 
     def _read(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """The stored arrays by name, unverified; of an unreadable file, the error names the leaf."""
+        """The stored arrays by name, unverified; where one process cannot read its part, all raise."""
+        arrays: dict[str, Any] = {}
+        wrong: str | None = None
         try:
-            return self._read_together(step, leaves)
-        except Exception as error:
-            if jax.process_count() > 1:  # a second read needs all processes
-                raise self._damaged(step, f"process {jax.process_index()} cannot read state/") from error
-            for name, leaf in leaves.items():
-                try:
-                    self._read_together(step, {name: leaf})
-                except Exception as cause:
-                    # TensorStore names the file that it gave up on, but only in its message.
-                    files = re.findall(r'local file "([^"]+)"', str(cause)) or ["state/"]
-                    raise self._damaged(step, f"leaf {name!r} cannot be read from {files[-1]}") from cause
-            raise
+            arrays = read_arrays(self._directory / str(step) / "state", leaves)
+        except Unreadable as error:
+            wrong = str(error)
+        wrong = anywhere(wrong)
+        if wrong is not None:
+            raise self._damaged(step, wrong)
+        return arrays
 
-    def _read_together(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        if not leaves:
-            return {}
-        arguments = ocp.args.PyTreeRestore(
-            item={name: 0 for name in leaves},
-            restore_args={name: _restore_arguments(leaf) for name, leaf in leaves.items()},
-            partial_restore=True,
-        )
-        return dict(self._manager.restore(step, args=ocp.args.Composite(state=arguments)).state)
+
+def saved_last_file(directory: Path) -> Path:
+    """The file that says which step was saved last, beside the checkpoints' directory."""
+    return directory.with_name(f"{directory.name}.json")
+
+
+def saved_last(directory: str | Path) -> int | None:
+    """The step that was saved last, whether its checkpoint is left or not; None where none was, 0 if unreadable."""
+    try:
+        return int(json.loads(saved_last_file(locate(directory)).read_bytes())["newest"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from transformer.storage import Appended, Lost, locate, storage_of
 _CONFIG = "config.json"
 _LOCK = "lock"
 _ABSENT = "absent"
+_UNFINISHED = re.compile(r".+\.\d+\.new")
 _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -126,6 +128,7 @@ class RunDirectory:
                 directory._check(plain, may_change)
                 stack.enter_context(storage.claim(directory.path, _LOCK))
                 directory._check(plain, may_change)  # another process may have started in between
+                directory._remove_unfinished()
                 fresh = not directory.config_file.exists()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
@@ -183,6 +186,12 @@ class RunDirectory:
             own.setLevel(level)
             handler.close()
             lines.close()
+
+    def _remove_unfinished(self) -> None:
+        """Remove what kills left of files that were being replaced, on a disk."""
+        for entry in self.path.iterdir() if isinstance(self.path, Path) else ():
+            if _UNFINISHED.fullmatch(entry.name):
+                entry.unlink(missing_ok=True)
 
     def _check(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
         if self.path.exists() and not self.path.is_dir():

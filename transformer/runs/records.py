@@ -1,5 +1,6 @@
 """The records of a run, a JSON object a line, read while or after it trains. This module does not import jax."""
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -29,6 +30,60 @@ class Reached(NamedTuple):
 
     step: int
     value: float | None
+
+
+class Extent(NamedTuple):
+    """How long a file of records was, and the SHA-256 of that content."""
+
+    length: int
+    sha256: str
+
+
+def extent_of(content: bytes) -> Extent:
+    """The extent of a file's content."""
+    return Extent(len(content), hashlib.sha256(content).hexdigest())
+
+
+def begins_as(content: bytes, extent: Extent) -> bool:
+    """Whether a file that has grown begins with what it was."""
+    return len(content) >= extent.length and extent_of(content[: extent.length]) == extent
+
+
+def departs(path: Path, extent: Extent | None) -> str | None:
+    """What of a file's content is no longer what it was; None where nothing is.
+
+    Where it is not known what it was, which of its lines is none.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""
+    if extent is not None and begins_as(content, extent):
+        return None
+    for number, line in enumerate(content.splitlines(), start=1):
+        if _record(line) is None:
+            return f"line {number} cannot be read"
+    if extent is None:
+        return None
+    if len(content) < extent.length:
+        return f"it has {len(content)} of {extent.length} bytes"
+    return "what its lines say has changed"
+
+
+def cut(content: bytes, last: int, extent: Extent | None = None) -> bytes:
+    """What a run that goes on from step `last` keeps of its records: what was written up to then.
+
+    Where the content begins as it was at that step, that; else the lines of steps up to it that can be read.
+    """
+    if extent is not None and begins_as(content, extent):
+        return content[: extent.length]
+    kept = []
+    for line in content.splitlines(keepends=True):
+        record = _record(line)
+        step = None if record is None else record.get("step")
+        if isinstance(step, int) and step <= last:
+            kept.append(line if line.endswith(b"\n") else line + b"\n")
+    return b"".join(kept)
 
 
 def parse_metric(text: str) -> Metric:

@@ -22,6 +22,7 @@ from transformer.storage.objects import bucket_name, bucket_of, check_bucket, ke
 
 PERIOD = 10.0  # seconds between two looks for what has changed
 SHARE = 0.05  # of the time that sending it may take
+COMMITTED = "commit_success.txt"  # by which orbax marks a whole checkpoint
 
 
 # Other processes write to the bucket: no listing is kept.
@@ -65,10 +66,29 @@ class Bucket:
         return MirroredFile(path)
 
     def remove_tree(self, path: Path) -> None:
+        """Remove the mark of a committed checkpoint first: without it there is none."""
         check_lease(path)
         bucket = bucket_of(path)
         with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda blob: blob.delete(), bucket.list_blobs(prefix=f"{key_of(path)}/")))
+            blobs = list(bucket.list_blobs(prefix=f"{key_of(path)}/"))
+            for blob in blobs:
+                if blob.name == key_of(path / COMMITTED):
+                    blob.delete()
+            rest = [blob for blob in blobs if blob.name != key_of(path / COMMITTED)]
+            list(pool.map(lambda blob: blob.delete(), rest))
+
+    def move_tree(self, path: Path, to: Path) -> None:
+        """Copy every object, then remove the old ones: a bucket knows no renaming."""
+        check_lease(path)
+        bucket = bucket_of(path)
+        with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
+            blobs = bucket.list_blobs(prefix=f"{key_of(path)}/")
+            pairs = [(blob, f"{key_of(to)}{blob.name.removeprefix(key_of(path))}") for blob in blobs]
+            list(pool.map(lambda pair: bucket.copy_blob(pair[0], bucket, pair[1]), pairs))
+        self.remove_tree(path)
+
+    def sync_tree(self, path: Path) -> None:
+        """Nothing: an object that was written stays."""
 
     def claim(self, path: Path, name: str) -> contextlib.AbstractContextManager[None]:
         """Hold a lease, renewed by a thread.

@@ -28,14 +28,14 @@ class Appended(Protocol):
     def append(self, content: bytes) -> None:
         """Add whole lines at the end: at once on a disk, within seconds in a bucket.
 
-        Errors: Lost.
+        Errors: OSError, with none of them added; Lost.
         """
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
         """Replace the content by what `keep` leaves of it; a kill at any moment leaves the old content or the new."""
 
     def flush(self) -> None:
-        """Return once all that was appended is where a reader finds it.
+        """Return once all that was appended is where a reader finds it, and outlives a power cut.
 
         Errors: OSError where it cannot be written; Lost.
         """
@@ -60,7 +60,16 @@ class Storage(Protocol):
         """A file that grows, from the content that it has."""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder and all that is in it."""
+        """Remove a folder and all that is in it: a reader finds a checkpoint whole, or not at all."""
+
+    def move_tree(self, path: Path, to: Path) -> None:
+        """Give a folder another name in the same place."""
+
+    def sync_tree(self, path: Path) -> None:
+        """Return once a folder and all that is in it outlive a power cut.
+
+        Errors: OSError.
+        """
 
     def claim(self, path: Path, name: str) -> AbstractContextManager[None]:
         """Hold the directory at `path`, made if it is missing, by the file `name` in it while the context lasts.

@@ -1,6 +1,7 @@
 """Run directories on a disk: a rename replaces a file, and the kernel keeps the lock."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.storage.contract import InUse, Version
+
+REMOVED = ".removed"  # ends the name of a folder that is being removed
 
 # The descriptors of the locks that this process holds: a forked child must not keep them alive.
 _held: set[int] = set()
@@ -34,19 +37,42 @@ class Disk:
         """Write beside the file, then rename: a rename within a folder is atomic.
 
         Of several processes that replace one file at once the last has written it, whole.
+
+        Errors: OSError, with the old content in place.
         """
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            with temporary.open("wb", buffering=0) as file:
+                _write_all(file.fileno(), content)
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
 
     def append_to(self, path: Path) -> "AppendedFile":
         return AppendedFile(self, path)
 
     def remove_tree(self, path: Path) -> None:
-        shutil.rmtree(path)
+        """Rename it, then remove it: a kill in between leaves a folder NAME.removed, which no reader takes for it."""
+        removed = path.with_name(f"{path.name}{REMOVED}")
+        if removed.exists():
+            shutil.rmtree(removed)
+        self.move_tree(path, removed)
+        shutil.rmtree(removed)
+
+    def move_tree(self, path: Path, to: Path) -> None:
+        path.rename(to)
+        _sync_folder(path.parent)
+
+    def sync_tree(self, path: Path) -> None:
+        for folder, _, names in os.walk(path):
+            for name in names:
+                _sync(os.path.join(folder, name))
+            _sync_folder(folder)
+        _sync_folder(path.parent)
 
     @contextlib.contextmanager
     def claim(self, path: Path, name: str) -> Iterator[None]:
@@ -54,7 +80,9 @@ class Disk:
 
         Errors: InUse.
         """
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            _sync_folder(path.parent)
         descriptor = os.open(path / name, os.O_RDWR | os.O_CREAT, 0o644)
         _held.add(descriptor)
         try:
@@ -96,10 +124,21 @@ class AppendedFile:
 
     def __init__(self, disk: Disk, path: Path):
         self._disk, self._path = disk, path
-        self._file = path.open("ab", buffering=0)
+        self._open()
+        _sync_folder(path.parent)
 
     def append(self, content: bytes) -> None:
-        self._file.write(content)
+        """Errors: OSError, with the file as it was, also where a part had been written."""
+        descriptor = self._file.fileno()
+        if os.fstat(descriptor).st_size != self._end:
+            os.ftruncate(descriptor, self._end)  # what an append before left that could not be taken back
+        try:
+            _write_all(descriptor, content)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, self._end)
+            raise
+        self._end += len(content)
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
         content = self._path.read_bytes()
@@ -109,11 +148,40 @@ class AppendedFile:
             try:
                 self._disk.replace(self._path, kept)
             finally:
-                self._file = self._path.open("ab", buffering=0)
+                self._open()
 
     def flush(self) -> None:
-        """Nothing: what is appended is in the file."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         os.fsync(self._file.fileno())
         self._file.close()
+
+    def _open(self) -> None:
+        self._file = self._path.open("ab", buffering=0)
+        self._end = os.fstat(self._file.fileno()).st_size
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    """Write all of it: the system may write less than it is given, at a full disk or a signal."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _sync_folder(folder: str | Path) -> None:
+    """Make what was created, renamed or removed in a folder outlive a power cut."""
+    try:
+        _sync(folder)
+    except OSError as error:
+        # Some network file systems cannot, and need not.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+
+
+def _sync(path: str | Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -23,6 +23,7 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from transformer.config import UserError
 from transformer.json_files import as_object, parse, read_object
 from transformer.runs.directory import refuse_links, usable
 from transformer.storage import InUse, locate, storage_of
+from transformer.storage.sealed import is_sealed, sealed, unsealed
 from transformer.studies.trials import Trial, named, plain
 
 _FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
@@ -99,7 +101,7 @@ class Ledger:
                     free = () if ledger.any_value() else _CORRECTABLE
                     _check_facts(path, {**recorded, **{key: facts[key] for key in free if key in facts}}, facts)
                 if recorded != facts:
-                    text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+                    text = json.dumps(sealed(facts), indent=2, ensure_ascii=False, allow_nan=False)
                     storage_of(path).replace(path / _FACTS, f"{text}\n".encode())
         return ledger
 
@@ -122,7 +124,7 @@ class Ledger:
 
         Errors: UserError when the file is no JSON object.
         """
-        return _object(self.path / _FACTS)
+        return unsealed(_object(self.path / _FACTS))
 
     def plan(self, trials: Sequence[Trial]) -> None:
         """Append the trials that are not planned yet."""
@@ -145,13 +147,18 @@ class Ledger:
         return True
 
     def trials(self) -> tuple[Trial, ...]:
-        """All trials, in the order planned."""
+        """All trials, in the order planned.
+
+        Errors: UserError for a line that is not what was written.
+        """
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
             content = (self.path / _TRIALS).read_bytes() if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
-            lines = content.rpartition(b"\n")[0].splitlines()
-            self._trials = tuple(_trial(self.path / _TRIALS, line) for line in lines)
+            lines = _whole_lines(content).splitlines()
+            self._trials = tuple(
+                _trial(f"{self.path / _TRIALS}:{number}", line) for number, line in enumerate(lines, 1)
+            )
             self._version = version
         return self._trials
 
@@ -246,7 +253,7 @@ class Ledger:
         file = storage_of(self.path).append_to(self.path / _TRIALS)
         with contextlib.closing(file):
             file.rewrite(_whole_lines)
-            file.append(b"".join(json.dumps(trial._asdict()).encode() + b"\n" for trial in new.values()))
+            file.append(b"".join(_line(trial._asdict()) for trial in new.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,13 +272,15 @@ class Lease:
         except FileNotFoundError:
             return []
         attempts: list[Attempt] = []
-        for line in content.rpartition(b"\n")[0].splitlines():
-            entry = json.loads(line)
-            if "step" in entry:
+        for number, line in enumerate(_whole_lines(content).splitlines(), 1):
+            entry = _entry(line)
+            if entry is None:  # a start is counted too few
+                print(f"{self.folder}/attempts.jsonl:{number} is not what was written: left out", file=sys.stderr)
+            elif "step" in entry:
                 attempts.append(Attempt(entry["step"], left=False))
             elif "forgotten" in entry:
                 attempts.clear()
-            else:
+            elif attempts:
                 attempts[-1] = attempts[-1]._replace(left=True)
         return attempts
 
@@ -295,7 +304,7 @@ class Lease:
         if self.ledger.outcome(self.trial) is not None:
             raise RuntimeError(f"trial {self.trial.name} has an outcome already")
         about = {**outcome._asdict(), "state": outcome.state.value, "began": self.began, "ended": time.time()}
-        text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(sealed(about), indent=2, ensure_ascii=False, allow_nan=False)
         storage_of(self.folder).replace(self.folder / "outcome.json", f"{text}\n".encode())
         self.ledger.known(self.trial, outcome)
 
@@ -303,11 +312,48 @@ class Lease:
         file = storage_of(self.folder).append_to(self.folder / "attempts.jsonl")
         with contextlib.closing(file):
             file.rewrite(_whole_lines)
-            file.append(json.dumps(entry).encode() + b"\n")
+            file.append(_line(entry))
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(sealed(json.loads(json.dumps(entry)))).encode() + b"\n"
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None where it is not what was written."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return unsealed(entry) if is_sealed(entry) else None
+
+
+def _trial(what: str, line: bytes) -> Trial:
+    """The trial of a line. Its name is a folder's, and so is only taken where it is the hash of its config.
+
+    Errors: UserError for any other line.
+    """
+    told = as_object(parse(line, what), what)
+    if not is_sealed(told):
+        raise UserError(
+            f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
+        )
+    overrides, config = told.get("overrides"), told.get("config")
+    if isinstance(overrides, dict) and isinstance(config, dict):
+        trial = named(overrides, config)
+        if told.get("name") == trial.name:
+            return trial
+    raise UserError(
+        f"{what}: the trial {str(told.get('name'))[:80]!r} is not what a sweep writes; choose another --workdir"
+    )
 
 
 def _whole_lines(content: bytes) -> bytes:
-    complete, newline, _ = content.rpartition(b"\n")
+    """The content without a last line that a kill tore; one with no newline, or another byte in its place, stays."""
+    complete, newline, last = content.rpartition(b"\n")
+    for line in (last, last[:-1]):
+        if _entry(line) is not None:
+            return complete + newline + line + b"\n"
     return complete + newline
 
 
@@ -329,25 +375,12 @@ def _held(lock: Path) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        return read_object(path)
+        value = read_object(path)
     except UserError as error:
         raise UserError(f"{error}: that is not what a sweep writes; repair it or choose another --workdir") from error
-
-
-def _trial(path: Path, line: bytes) -> Trial:
-    """The trial of a line. Its name is a folder's, and so is only taken where it is the hash of its config.
-
-    Errors: UserError for any other line.
-    """
-    told = as_object(parse(line, f"a line of {path}"), f"a line of {path}")
-    overrides, config = told.get("overrides"), told.get("config")
-    if isinstance(overrides, dict) and isinstance(config, dict):
-        trial = named(overrides, config)
-        if told.get("name") == trial.name:
-            return trial
-    raise UserError(
-        f"{path}: the trial {str(told.get('name'))[:80]!r} is not what a sweep writes; choose another --workdir"
-    )
+    if not is_sealed(value):
+        raise UserError(f"{path} is not what the sweep has written; put back a copy of it, or choose another --workdir")
+    return value
 
 
 def _check_directory(path: Path) -> None:

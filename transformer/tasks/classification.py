@@ -15,6 +15,7 @@ from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.datasets.labelled import classes_of, open_labelled
+from transformer.data.fingerprint import fingerprint
 from transformer.data.labelled import Labelled, LabelledBatches
 from transformer.data.windows import Frame
 from transformer.models.interface import CLASSIFICATION, Input, Interface
@@ -121,6 +122,10 @@ class Classification(PlainTask):
             seed=seed,
             pad=self.tokenizer.pad or 0,
         )
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's texts and classes."""
+        return {name: fingerprint(item for each in split.texts for item in each) for name, split in self.splits.items()}
 
     def source(self, seed: int) -> Source:
         """The training texts, epoch after epoch."""

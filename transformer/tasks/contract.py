@@ -143,6 +143,9 @@ class Task(Protocol):
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
 
+    def fingerprint(self) -> Mapping[str, str]:
+        """The SHA-256 of what was read of every split, by its name; none where nothing is read."""
+
     def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
         """What the task carries from step to step: baselines, replay, worlds."""
 

@@ -1,4 +1,4 @@
-"""Defaults for simple tasks: no state between steps, no preparation, no evaluations, no answers."""
+"""Defaults for simple tasks: no data, no state between steps, no preparation, no evaluations, no answers."""
 
 from collections.abc import Mapping
 
@@ -21,6 +21,10 @@ class PlainTask:
 
     evaluations: tuple[Evaluation, ...] = ()
     probed: Mapping[str, np.ndarray]
+
+    def fingerprint(self) -> dict[str, str]:
+        """Nothing: a task that reads no files draws its examples."""
+        return {}
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
         return {}

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Key
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.fingerprint import fingerprint
 from transformer.models.contract import Aux
 from transformer.models.interface import Input, Interface, Signature
 from transformer.tasks.contract import Batch, Look, View
@@ -48,6 +49,7 @@ class TextTask(PlainTask):
         repeated: int = 0,
     ):
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
+        self._splits = splits
         check_rows(config.rows, rows_multiple)
         self.interface = Interface(
             inputs={name: Input((config.rows, config.context)) for name in asks.inputs},
@@ -63,6 +65,10 @@ class TextTask(PlainTask):
         texts = stretches(splits[config.validation], config.probed, length)
         probed = np.concatenate([texts, self._repeats.tokens])
         self.probed = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's tokens."""
+        return {name: fingerprint(documents) for name, documents in self._splits.items()}
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Maps of stretches of the validation text and of repeated random tokens, unmasked."""

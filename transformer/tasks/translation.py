@@ -11,6 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
+from transformer.data.fingerprint import fingerprint
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.sampling import Sampling
 from transformer.models.interface import TRANSLATION, Input, Interface
@@ -56,7 +57,7 @@ class Translation(PlainTask):
         self.config, self.tokenizer = config, tokenizer
         special = special_tokens(tokenizer)
         self._special, self._pad = special, special.pad
-        self._train, self._rows_multiple = splits["train"], rows_multiple
+        self._splits, self._train, self._rows_multiple = splits, splits["train"], rows_multiple
         longest = max(config.lengths)
         side = Input((max(config.tokens_per_batch // longest, 1), longest))
         self.interface = Interface(
@@ -107,6 +108,13 @@ class Translation(PlainTask):
             parameters=config.evaluated_parameters,
         )
         return (*losses, *translations, *aligned, *([] if config.expectation is Expectation.NONE else [rewarded]))
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's sentences."""
+        return {
+            name: fingerprint(text for pair in split.pairs for text in (pair.source, pair.target, pair.language))
+            for name, split in self._splits.items()
+        }
 
     def source(self, seed: int) -> Source:
         return TokenBatches(

@@ -94,6 +94,7 @@ def config_hash(experiment: Experiment) -> str:
 
 def changeable(experiment: Experiment) -> tuple[str, ...]:
     """The keys that may differ when a run is resumed: of its devices, reports and length, not of its result."""
-    keys = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "task.data_dir", "sharding", "pod")
+    cadence = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "milestone_every")
+    keys = (*cadence, "task.data_dir", "sharding", "pod")
     lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys

@@ -1,18 +1,21 @@
 """Runs opened for training: claimed, assembled and checked before anything compiles, and closed when they end."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.config import UserError
-from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
-from transformer.runs.processes import claimed, in_turn, primary
+from transformer.runs.processes import claimed, decided, in_turn, primary
+from transformer.runs.records import last_step, read_records
 from transformer.tasks import registry as tasks
 from transformer.training.assembly import Assembly, assemble, preflight
 from transformer.training.experiment import Experiment, changeable
 from transformer.training.initialise_from import bring_tokenizer, prepare
+from transformer.training.provenance import provenance
 
 
 class OpenRun(NamedTuple):
@@ -21,6 +24,7 @@ class OpenRun(NamedTuple):
     experiment: Experiment
     directory: RunDirectory
     checkpoints: Checkpoints
+    presumed: Mapping[str, Any]  # by its checkpoints (transformer.training.provenance)
 
     @property
     def latest(self) -> int | None:
@@ -74,8 +78,11 @@ def opened(
         for experiment, directory in zip(experiments, directories, strict=True):
             if primary():
                 stack.enter_context(directory.log_to_file())
-            checkpoints = Checkpoints(directory.checkpoints, max(experiment.run.keep, keep))
-            runs.append(OpenRun(experiment, directory, stack.enter_context(contextlib.closing(checkpoints))))
+            decided(functools.partial(refuse_lost, directory))
+            config = experiment.run
+            opened_checkpoints = Checkpoints(directory.checkpoints, max(config.keep, keep), config.milestone_every)
+            checkpoints = stack.enter_context(contextlib.closing(opened_checkpoints))
+            runs.append(OpenRun(experiment, directory, checkpoints, provenance(experiment, assembly, directory)))
         yield assembly, runs
 
 
@@ -87,3 +94,27 @@ def _assembled(experiments: Sequence[Experiment], directories: Sequence[RunDirec
     for experiment, directory in zip(experiments[1:], directories[1:], strict=True):
         tasks.build(experiment.task, directory.path, experiment.run.accumulate)
     return assembly
+
+
+def refuse_lost(directory: RunDirectory) -> None:
+    """Refuse to begin a run from the start again that has trained, or was converted, and has no checkpoint.
+
+    A run that was killed before its first save has the folder of its checkpoints, on a disk, and has noted no save.
+
+    Errors: UserError.
+    """
+    path = directory.checkpoints
+    if directory.fresh or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):
+        return
+    last, what = saved_last(path), None
+    if last is not None:
+        what = f"it has saved the checkpoint of step {last}"
+    elif "converted" in directory.facts():
+        what = "it was converted, and its parameters were in its checkpoint"
+    elif isinstance(path, Path) and not path.is_dir() and (reached := last_step(read_records(directory.metrics_file))):
+        what = f"its metrics reach step {reached}"
+    if what is not None:
+        raise UserError(
+            f"--workdir={directory.path} has lost its checkpoints: {what}, but {path} holds none; put them back, or "
+            "choose another --workdir to begin again; nothing was overwritten"
+        )

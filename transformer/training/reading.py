@@ -1,6 +1,7 @@
 """Reading a trained run: its experiment, its checkpoints, and its state at one of them."""
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from transformer.training.assembly import Assembly, assemble
 from transformer.training.evaluate import view_of
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.mesh import one_device
+from transformer.training.provenance import differing_config, differing_tokenizer, refuse
 from transformer.training.state import TrainState
 
 
@@ -23,17 +25,30 @@ class RecordedRun(NamedTuple):
     directory: RunDirectory
     experiment: Experiment
 
-    def checkpoint(self, step: int | None = None) -> tuple[Checkpoints, int]:
-        """The run's checkpoints, for reading, and the step to read: by default the latest.
+    def restored[T](self, step: int | None, read: Callable[[Checkpoints, int], T]) -> tuple[int, T]:
+        """The step that is read, by default of the newest sound checkpoint, and what `read` restores of it.
 
-        Errors: UserError for a run without a checkpoint.
+        What is wrong with newer ones is told.
+
+        Errors: UserError for a run without a checkpoint, or whose config or tokenizer is no longer that of the
+        checkpoint; DamagedCheckpoint for a damaged one that was asked for, or where all are.
         """
-        checkpoints = Checkpoints.reading(self.directory.checkpoints)
-        step = checkpoints.latest() if step is None else step
-        if step is None:
-            path = self.directory.path
-            raise UserError(f"{path} has no checkpoint yet; train it with python -m launch.train --workdir={path}")
-        return checkpoints, step
+        path = self.directory.path
+        with contextlib.closing(Checkpoints.reading(self.directory.checkpoints)) as checkpoints:
+
+            def read_one(at: int) -> T:
+                metadata = checkpoints.metadata(at)
+                config = self.directory.config()
+                refuse(path, differing_config(metadata, config, at) or differing_tokenizer(metadata, path, at))
+                return read(checkpoints, at)
+
+            if step is not None:
+                return step, read_one(step)
+            sound = checkpoints.newest_sound(read_one)
+            if sound is None:
+                raise UserError(f"{path} has no checkpoint yet; train it with python -m launch.train --workdir={path}")
+            checkpoints.tell(sound, set_aside=False)
+            return sound.step, sound.value
 
 
 def open_run(
@@ -63,14 +78,18 @@ def load(
     Errors: as `open_run`; UserError for a run without a checkpoint, or without one of the step.
     """
     run = open_run(workdir, trusted, task_changes)
-    checkpoints, step = run.checkpoint(step)
+    run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
     with downloads(trusted):
         assembly = assemble(run.experiment, run.directory.path, one_device())
-    parts = {
-        name: checkpoints.restore_part(step, getattr(assembly.abstract, name), (name,))
-        for name in TrainState._fields
-        if name not in ("optimisers", "hyper")
-    }
+
+    def read(checkpoints: Checkpoints, at: int) -> dict[str, Any]:
+        return {
+            name: checkpoints.restore_part(at, getattr(assembly.abstract, name), (name,))
+            for name in TrainState._fields
+            if name not in ("optimisers", "hyper")
+        }
+
+    _, parts = run.restored(step, read)
     return run.experiment, assembly, TrainState(**parts, optimisers={}, hyper={})
 
 

@@ -46,8 +46,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
     """
     run = open_run(workdir, trusted)
     experiment = run.experiment
-    checkpoints, step = run.checkpoint()
-    leaves = checkpoints.leaves(step)
+    step, leaves = run.restored(None, lambda checkpoints, at: checkpoints.leaves(at))
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
     task = tasks.synthetic(experiment.task, experiment.run.accumulate)
     return RunSizes(

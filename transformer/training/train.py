@@ -13,18 +13,19 @@ from transformer.storage import storage_of
 from transformer.training.ahead import compiled_ahead
 from transformer.training.assembly import Assembly, compile_step, count_flops
 from transformer.training.experiment import Experiment, config_hash
+from transformer.training.greeting import greet
 from transformer.training.initialise_from import begin
 from transformer.training.loop import run
 from transformer.training.meter import Meter
 from transformer.training.opened import OpenRun, opened
-from transformer.training.preflight import left_out
 from transformer.training.profile import Profiled
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of, programs_to_compile
+from transformer.training.resuming import Resumed, resume
+from transformer.training.saving import SavedInTime, Saver
 from transformer.training.sharding import on_host_batches
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
 from transformer.training.sinks.files import closed_with_the_run, open_sinks
-from transformer.training.state import TrainState
 
 
 def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink: Sink | None = None) -> RunDirectory:
@@ -35,26 +36,30 @@ def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink:
     Errors: UserError for anything that the user can correct, before anything compiles.
     """
     with opened([experiment], [workdir]) as (assembly, (opened_run,)):
-        directory, latest = opened_run.directory, opened_run.latest
-        if latest is None:
+        directory, resumed = opened_run.directory, resume(opened_run, assembly)
+        if resumed is None:
             state = begin(experiment.initialise_from, assembly, jax.random.key(experiment.run.seed), directory)
-        else:
-            state, _ = opened_run.checkpoints.restore(latest, assembly.abstract)
+            resumed = Resumed(0, state, {})
+        latest = opened_run.latest
         if primary():
             directory.record(parameters=count_parameters(assembly.abstract.variables.params))
-            _greet(assembly, opened_run, latest)
+            greet(assembly, opened_run, latest)
         if latest != experiment.run.steps:
-            _train(assembly, opened_run, state, profile, sink)
+            _train(assembly, opened_run, resumed, profile, sink)
     return directory
 
 
-def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: bool, also: Sink | None) -> None:
-    experiment, directory, checkpoints = opened_run
+def _train(assembly: Assembly, opened_run: OpenRun, resumed: Resumed, profile: bool, also: Sink | None) -> None:
+    experiment, directory = opened_run.experiment, opened_run.directory
     config = experiment.run
-    start, (plan, probe) = int(state.step), probe_of(assembly, opened_run)
-    sink = open_sinks(directory, plan, config_hash(experiment), steps=config.steps, start=start)
+    start, (plan, probe) = resumed.step, probe_of(assembly, opened_run)
+    records = open_sinks(
+        directory, plan, config_hash(experiment), steps=config.steps, start=start, extents=resumed.records
+    )
+    sink: Sink = records
+    save = Saver(opened_run, assembly.placement, records)
     if primary():
-        sink = Sinks(sink, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
+        sink = Sinks(records, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
     compiled, evaluations = compile_step(experiment, assembly), measured(assembly)
     step = on_host_batches(compiled, assembly.placement)
     # Measured on a CPU, and so before anything compiles beside it.
@@ -67,35 +72,14 @@ def _train(assembly: Assembly, opened_run: OpenRun, state: TrainState, profile: 
     programs = programs_to_compile(experiment, assembly, compiled, evaluations, start)
     with closed_with_the_run(traces), closed_with_the_run(sink), compiled_ahead(programs):
         run(
-            state,
+            resumed.state,
             step,
             assembly.task.source(config.seed),
             steps=config.steps,
             cadence=cadence_of(config),
             evaluations=evaluations,
             probe=probe,
-            save=lambda state: checkpoints.save(int(state.step), state, {}),
-            sink=sink,
+            save=save,
+            sink=Sinks(sink, SavedInTime(save, config.checkpoint_every)),
             meter=meter,
         )
-
-
-def _greet(assembly: Assembly, opened_run: OpenRun, latest: int | None) -> None:
-    experiment = opened_run.experiment
-    parameters = count_parameters(assembly.abstract.variables.params)
-    mesh = assembly.placement.mesh
-    match latest:
-        case None:
-            what = f"training to step {experiment.run.steps}"
-        case experiment.run.steps:
-            what = f"complete at step {latest}: nothing to train"
-        case _:
-            what = f"resuming from step {latest} to step {experiment.run.steps}"
-    several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
-    print(
-        f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {mesh.devices.flat[0].device_kind}"
-        f"{several}, {what}; run directory {opened_run.directory.path}",
-        *left_out(assembly.model, assembly.task.evaluations),
-        sep="\n",
-        flush=True,
-    )

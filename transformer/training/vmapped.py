@@ -33,6 +33,8 @@ from transformer.training.meter import Diverged, Meter, refuse_divergence
 from transformer.training.opened import OpenRun, opened
 from transformer.training.optimizer import OptimizerConfig, hyper_of
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
+from transformer.training.resuming import resume_together
+from transformer.training.saving import NotFinite, Saver
 from transformer.training.sharding import on_host_batches, traced_on
 from transformer.training.sinks import Console
 from transformer.training.sinks.files import closed_with_the_run, open_sinks
@@ -169,16 +171,19 @@ def _compile(experiment: Experiment, assembly: Assembly) -> Step:
 
 def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
     first = runs[0].experiment
-    steps, start = first.run.steps, _common_step(runs)
+    steps, (start, resumed) = first.run.steps, resume_together(runs, assembly)
     compiled = _compile(first, assembly)
     batches = StackedBatches([assembly.task.source(each.experiment.run.seed) for each in runs])
     plan, probe = probe_of(assembly, runs[0])
-    begun = [_begin(each, assembly, start, aloud=each is runs[0]) for each in runs]
-    state = stack_states(begun, assembly.placement)
+    states = [each.state for each in resumed] or [_begin(each, assembly, aloud=each is runs[0]) for each in runs]
+    state = stack_states(states, assembly.placement)
     _greet(runs, assembly, start)
+    extents = [each.records for each in resumed] or [{} for _ in runs]
     records = [
-        open_sinks(each.directory, plan, config_hash(each.experiment), steps=steps, start=start) for each in runs
+        open_sinks(each.directory, plan, config_hash(each.experiment), steps=steps, start=start, extents=of_run)
+        for each, of_run in zip(runs, extents, strict=True)
     ]
+    savers = [Saver(each, assembly.placement, files) for each, files in zip(runs, records, strict=True)]
     sinks = VmappedSinks(records, Console(steps, sys.stdout))
     ends = [Ended(None)] * len(runs)
 
@@ -203,34 +208,25 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
             cadence=cadence_of(first.run),
             evaluations=[_of_each(evaluation, sinks, len(runs)) for evaluation in measured(assembly)],
             probe=lambda state: _look(state, probe, sinks),
-            save=lambda state: _save(state, {number: runs[number] for number in sinks.going}),
+            save=lambda state: _save(state, {number: savers[number] for number in sinks.going}),
             sink=sinks,
             meter=Meter(check, _flops_of_one(first, assembly), peak_flops_of(assembly)),
         )
     return ends
 
 
-def _common_step(runs: Sequence[OpenRun]) -> int:
-    """The latest step of which all have a checkpoint, or 0; later checkpoints are deleted."""
-    common = max(set.intersection(*(set(each.checkpoints.steps()) for each in runs)), default=0)
-    for each in runs:
-        each.checkpoints.drop_after(common)
-    return common
+def _begin(each: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
+    key, origin = jax.random.key(each.experiment.run.seed), each.experiment.initialise_from
+    return _with_numbers(begin(origin, assembly, key, each.directory, aloud=aloud), each.experiment, assembly)
 
 
-def _begin(each: OpenRun, assembly: Assembly, step: int, *, aloud: bool) -> TrainState:
-    if not step:
-        key, origin = jax.random.key(each.experiment.run.seed), each.experiment.initialise_from
-        return _with_numbers(begin(origin, assembly, key, each.directory, aloud=aloud), each.experiment, assembly)
-    return each.checkpoints.restore(step, assembly.abstract)[0]
-
-
-def _save(state: TrainState, going: Mapping[int, OpenRun]) -> None:
-    for each in going.values():
-        each.checkpoints.latest()  # waits for the save before, so that none begins the next until all have the last
-    for number, each in going.items():
-        alone = take_run(state, number)
-        each.checkpoints.save(int(alone.step), alone, {})
+def _save(state: TrainState, going: Mapping[int, Saver]) -> None:
+    for saver in going.values():
+        saver.wait()  # so that none begins the next until all have the last
+    for number, saver in going.items():
+        # Of a run that is no longer finite the next loss says so, and ends it.
+        with contextlib.suppress(NotFinite):
+            saver(take_run(state, number))
 
 
 def _record_divergence(each: OpenRun, diverged: Diverged) -> None:

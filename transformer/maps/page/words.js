@@ -79,10 +79,11 @@ function missingWords() {
       const steps = carried ? `at ${data.steps.length - carried} of ${data.steps.length} steps` : "at all steps";
       said.push(`${what} of ${site.name} ${steps}`);
     }
-  if (!said.length) return "";
+  const damaged = data.damaged.map((what) => `${what}: not shown.`).join(" ");
+  if (!said.length) return damaged;
   const [first, ...others] = said;
   const words = count ? [first, ...others].join("; so are ") : `${said.join("; ")} are left out`;
-  return `To keep this file small, ${words}. The run's own store has them all.`;
+  return `${damaged} To keep this file small, ${words}. The run's own store has them all.`.trimStart();
 }
 
 /** What the run was, in a few facts. */

@@ -1,7 +1,9 @@
 """Opening the sinks of a run, and closing them with it."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import jax
@@ -10,16 +12,48 @@ from transformer.maps.plan import Plan
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.runs.processes import in_turn, primary
+from transformer.runs.records import Extent
 from transformer.training.sinks import HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.contract import Sink
 from transformer.training.sinks.maps import Maps
 
 
-def open_sinks(directory: RunDirectory, plan: Plan, config_hash: str, *, steps: int, start: int) -> Sink:
+class RecordFile(Sink, Protocol):
+    """A sink that is a file of records."""
+
+    path: Path
+
+    def extent(self) -> Extent: ...
+
+    def truncate(self, after_step: int, extent: Extent | None = None) -> None: ...
+
+
+class RunSinks(Sinks):
+    """The sinks of one run, which know how far its files of records reach."""
+
+    def __init__(self, files: Sequence[RecordFile], *others: Sink):
+        super().__init__(*files, *others)
+        self._files = files
+
+    def extents(self) -> dict[str, Extent]:
+        """The extent of every file of records, by its name."""
+        return {file.path.name: file.extent() for file in self._files}
+
+
+def open_sinks(
+    directory: RunDirectory,
+    plan: Plan,
+    config_hash: str,
+    *,
+    steps: int,
+    start: int,
+    extents: Mapping[str, Extent] = MappingProxyType({}),
+) -> RunSinks:
     """The sinks of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
 
-    Every process writes its own part of the maps; the first writes all other files.
+    `extents` are those of the files when the checkpoint of that step was saved. Every process writes its own part of
+    the maps; the first writes all other files.
     """
     maps = in_turn(
         lambda: MapStore.open(
@@ -34,16 +68,16 @@ def open_sinks(directory: RunDirectory, plan: Plan, config_hash: str, *, steps: 
     )
     maps.truncate(after_step=start or -1)
     if not primary():
-        return BackgroundMaps(Maps(maps))
-    files = (
+        return RunSinks((), BackgroundMaps(Maps(maps)))
+    files: tuple[RecordFile, ...] = (
         MetricsFile(directory.metrics_file),
         SamplesFile(directory.samples_file),
         HeadsFile(directory.heads_file),
     )
     for file in files:
-        file.truncate(after_step=start or -1)
-    return Sinks(
-        *files,
+        file.truncate(after_step=start or -1, extent=extents.get(file.path.name))
+    return RunSinks(
+        files,
         BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
         Log(steps, directory.path),
     )

@@ -1,5 +1,6 @@
 """metrics.jsonl: the source of truth of a run's numbers, one JSON object a line, append-only."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -8,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer.runs.records import parse_records, whole_lines
+from transformer.runs.records import Extent, cut, departs, whole_lines
+from transformer.runs.telling import told
 from transformer.storage import locate, storage_of
 from transformer.training.sinks.contract import NullSink, Number
 
@@ -26,34 +28,58 @@ class JsonLines:
     """
 
     def __init__(self, path: str | Path):
-        self._path = locate(path)
-        self._file = storage_of(self._path).append_to(self._path)
+        self.path = locate(path)
+        self._storage = storage_of(self.path)
+        self._file = self._storage.append_to(self.path)
         self._file.rewrite(whole_lines)
+        self._length, self._sum = 0, hashlib.sha256()
+        self._measure()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Append one line."""
-        self._file.append(json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+        """Append one line.
 
-    def truncate(self, after_step: int) -> None:
+        Errors: OSError, with the file as it was.
+        """
+        line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        self._file.append(line)
+        self._length += len(line)
+        self._sum.update(line)
+
+    def extent(self) -> Extent:
+        """How long the file is, and the SHA-256 of its content: what a checkpoint presupposes of it."""
+        return Extent(self._length, self._sum.hexdigest())
+
+    def truncate(self, after_step: int, extent: Extent | None = None) -> None:
         """Drop the lines of steps beyond `after_step`, which a resumed run writes again.
 
-        Errors: UserError, with the file as it was, when a line is no JSON object.
+        `extent` is what the file was at that step. Where it no longer begins so, or a line cannot be read, that is
+        told, a copy is kept, and the lines that can be read stay.
         """
-
-        def kept(content: bytes) -> bytes:
-            lines = content.splitlines(keepends=True)
-            records = parse_records(content, self._path, ("step",))
-            return b"".join(line for line, record in zip(lines, records, strict=True) if record["step"] <= after_step)
-
-        self._file.rewrite(kept)
+        what = departs(self.path, extent) if after_step > 0 else None
+        if what is not None:
+            copy = self.path.with_name(f"{self.path.name}.damaged-{after_step}")
+            self._storage.replace(copy, self.path.read_bytes())
+            told(
+                f"{self.path} is not as the checkpoint of step {after_step} left it: {what}; the lines that can "
+                f"be read are kept, and a copy of it as {copy.name}"
+            )
+        self._file.rewrite(lambda content: cut(content, after_step, extent))
+        self._measure()
 
     def flush(self) -> None:
-        """Make the lines so far visible to readers."""
+        """Make the lines so far visible to readers, and outlive a power cut."""
         self._file.flush()
 
     def close(self) -> None:
         """Write the file to the disk."""
         self._file.close()
+
+    def _measure(self) -> None:
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:  # in a bucket, until its first line is there
+            content = b""
+        self._length, self._sum = len(content), hashlib.sha256(content)
 
 
 class MetricsFile(JsonLines, NullSink):

@@ -1,0 +1,131 @@
+"""Files of a run on a disk whose operations fail: whole before, or whole after."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer.storage.disk import REMOVED, Disk
+
+
+@contextlib.contextmanager
+def operation(name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    """One operation of the system by another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, name, replacement)
+        yield
+
+
+def full_after(count: int) -> Callable[[int, Any], int]:
+    """A disk with so many bytes left."""
+    left, write = count, os.write
+
+    def write_what_fits(descriptor: int, content: Any) -> int:
+        nonlocal left
+        fits = min(left, len(content))
+        if not fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left -= fits
+        return write(descriptor, content[:fits])
+
+    return write_what_fits
+
+
+def test_a_line_is_written_whole_although_the_system_takes_it_by_parts(tmp_path: Path):
+    write = os.write
+    file = Disk().append_to(tmp_path / "m")
+    with operation("write", lambda descriptor, content: write(descriptor, content[:3])):
+        file.append(b"a whole line\n")
+        Disk().replace(tmp_path / "n", b"a whole file\n")
+    assert (tmp_path / "m").read_bytes() == b"a whole line\n"
+    assert (tmp_path / "n").read_bytes() == b"a whole file\n"
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_a_full_disk_leaves_whole_lines_and_the_next_one_is_no_part_of_a_torn_one(tmp_path: Path, left: int):
+    file = Disk().append_to(tmp_path / "m")
+    file.append(b"one\n")
+    with operation("write", full_after(left)), pytest.raises(OSError, match="No space left"):
+        file.append(b"second\n")
+    assert (tmp_path / "m").read_bytes() == b"one\n"
+    file.append(b"three\n")
+    assert (tmp_path / "m").read_bytes() == b"one\nthree\n"
+
+
+def test_what_could_not_be_taken_back_at_once_is_taken_back_before_the_next_line(tmp_path: Path):
+    def fails(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = Disk().append_to(tmp_path / "m")
+    with (
+        operation("write", full_after(2)),
+        operation("ftruncate", fails),
+        pytest.raises(OSError, match="No space left"),
+    ):
+        file.append(b"one\n")
+    assert (tmp_path / "m").read_bytes() == b"on"
+    file.append(b"two\n")
+    assert (tmp_path / "m").read_bytes() == b"two\n"
+
+
+@pytest.mark.parametrize("name", ["write", "fsync", "replace", "rename"])
+def test_a_failed_replacement_leaves_the_old_content_and_nothing_beside(tmp_path: Path, name: str):
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    Disk().replace(tmp_path / "m", b"old")
+    with operation(name, fails):
+        try:
+            Disk().replace(tmp_path / "m", b"new")
+        except OSError:
+            content = b"old"
+        else:
+            assert name == "rename"  # which a replacement does not call
+            content = b"new"
+    assert (tmp_path / "m").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_flushing_and_renaming_reach_the_disk(tmp_path: Path):
+    synced: list[bool] = []
+    fsync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        synced.append(os.path.isdir(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    with operation("fsync", seen):
+        file = Disk().append_to(tmp_path / "m")
+        assert synced == [True]  # the folder: the file is new
+        file.append(b"one\n")
+        file.flush()
+        assert synced == [True, False]
+        Disk().replace(tmp_path / "n", b"content")
+        assert synced == [True, False, False, True]
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "file").write_bytes(b"")
+        Disk().sync_tree(tmp_path / "folder")
+        assert synced[4:] == [False, True, True]
+        Disk().move_tree(tmp_path / "folder", tmp_path / "moved")
+        assert synced[7:] == [True]
+
+
+def test_a_folder_that_is_being_removed_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "file").write_bytes(b"")
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Disk().remove_tree(tmp_path / "5")
+    assert [path.name for path in tmp_path.iterdir()] == [f"5{REMOVED}"]
+    (tmp_path / "5").mkdir()
+    Disk().remove_tree(tmp_path / "5")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,104 @@
+"""What a checkpoint presupposes beside its arrays: the config, the data, the tokenizer, the order of batches, the code.
+
+It is saved with every checkpoint and compared when one is read: a run never goes on, in silence, with other data or
+another config than it was trained with.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.data.fingerprint import fingerprint
+from transformer.data.tokenizer import FILE, ROLES_FILE
+from transformer.runs.directory import RunDirectory, as_texts
+from transformer.training.assembly import Assembly
+from transformer.training.experiment import Experiment, changeable, resolve
+
+BATCHES = 3  # at the beginning of a run, whose content is compared
+_TOKENIZER = (FILE, ROLES_FILE, "source.spm", "target.spm", "vocab.json")
+_AGAIN = "put it back as it was, or choose another --workdir"
+
+
+def provenance(experiment: Experiment, assembly: Assembly, directory: RunDirectory) -> dict[str, Any]:
+    """What the checkpoints of this start presuppose, ready for JSON."""
+    source = assembly.task.source(experiment.run.seed)
+    batches = [source[number] for number in range(BATCHES)]
+    arrays = (item for batch in batches for name in sorted(batch) for item in (name, np.asarray(batch[name])))
+    # A batch is filled up to a multiple of the parts that it is cut into.
+    parts = assembly.placement.parts("batch") * experiment.run.accumulate
+    return {
+        "config": experiment.to_config(),
+        "data": dict(assembly.task.fingerprint()),
+        "tokenizer": _tokenizer(directory.path),
+        "batches": {"parts": parts, "content": fingerprint(arrays)},
+        "commit": directory.facts().get("commit"),
+    }
+
+
+def differing_config(recorded: Mapping[str, Any], config: Mapping[str, Any], step: int) -> str | None:
+    """What a config.json says otherwise than the checkpoint of `step`; None where nothing is that may not change.
+
+    `recorded` is what was saved with the checkpoint; what it does not hold is not compared.
+    """
+    for key, (said, was) in _differences(recorded, config, free=False).items():
+        return f"config.json says config.{key}={said}, but the checkpoint of step {step} was trained with {was}"
+    return None
+
+
+def changed_freely(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """What may change and has, in words."""
+    differences = _differences(recorded, config, free=True)
+    return [f"config.{key}={said} from here on, {was} before" for key, (said, was) in differences.items()]
+
+
+def _differences(recorded: Mapping[str, Any], config: Mapping[str, Any], *, free: bool) -> dict[str, tuple[str, str]]:
+    """The keys that differ, with what each is and was: those that may change when a run is resumed, or the others."""
+    if "config" not in recorded:
+        return {}
+    now, before = as_texts(config), as_texts(recorded["config"])
+    names = changeable(resolve(config))
+    return {
+        key: (now.get(key, "absent"), before.get(key, "absent"))
+        for key in now | before
+        if now.get(key) != before.get(key) and free == any(key == name or key.startswith(f"{name}.") for name in names)
+    }
+
+
+def differing_tokenizer(recorded: Mapping[str, Any], path: Path, step: int) -> str | None:
+    """Which of the tokenizer's files is not that of the checkpoint of `step`."""
+    now = _tokenizer(path)
+    for name, before in recorded.get("tokenizer", {}).items():
+        if now.get(name) != before:
+            what = "is missing" if name not in now else "has changed"
+            return f"{name} {what} since the checkpoint of step {step}"
+    return None
+
+
+def differing_data(recorded: Mapping[str, Any], now: Mapping[str, Any], step: int) -> str | None:
+    """Which split, or that the order of batches, is not that of the checkpoint of `step`; `now` is of this start."""
+    for split, before in recorded.get("data", {}).items():
+        if now["data"].get(split) != before:
+            return f"the {split} split of config.task.dataset has changed since the checkpoint of step {step}"
+    batches = recorded.get("batches", now["batches"])
+    if batches["parts"] == now["batches"]["parts"] and batches["content"] != now["batches"]["content"]:
+        return (
+            f"batches 1 to {BATCHES} are not those that the checkpoint of step {step} was trained on: this code "
+            f"({now['commit']}) makes others than that ({recorded.get('commit')})"
+        )
+    return None
+
+
+def refuse(path: Path, what: str | None) -> None:
+    """Errors: UserError where something differs."""
+    if what is not None:
+        raise UserError(f"--workdir={path}: {what}; {_AGAIN}")
+
+
+def _tokenizer(path: Path) -> dict[str, str]:
+    """The SHA-256 of each of the tokenizer's files."""
+    files = {name: path / name for name in _TOKENIZER}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}

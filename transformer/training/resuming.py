@@ -1,0 +1,153 @@
+"""Going on with a run: from its newest sound checkpoint, and only as the run that it was."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer.config import UserError
+from transformer.maps.store import MapStore
+from transformer.maps.sums import DamagedMaps
+from transformer.runs.checkpoint import ASIDE, DamagedCheckpoint, Sound, saved_last
+from transformer.runs.directory import RunDirectory
+from transformer.runs.processes import decided, primary
+from transformer.runs.records import Extent, departs
+from transformer.runs.telling import anywhere, told
+from transformer.storage import storage_of
+from transformer.training.assembly import Assembly
+from transformer.training.opened import OpenRun
+from transformer.training.provenance import (
+    changed_freely,
+    differing_config,
+    differing_data,
+    differing_tokenizer,
+    refuse,
+)
+from transformer.training.state import TrainState
+
+
+class Resumed(NamedTuple):
+    """The state that a run goes on from, and how long its records were when it was saved."""
+
+    step: int
+    state: TrainState
+    records: Mapping[str, Extent]
+
+
+def resume(opened_run: OpenRun, assembly: Assembly) -> Resumed | None:
+    """The run's newest sound checkpoint; None for a run that has saved none. All processes call it together.
+
+    What is newer and damaged is told, and set aside.
+
+    Errors: UserError where all are damaged, for a checkpoint of another model, and where the config, the data, the
+    tokenizer or the batches are not those of the checkpoint; nothing is changed then.
+    """
+    checkpoints = opened_run.checkpoints
+    sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, assembly.abstract))
+    if sound is None:
+        return None
+    state, metadata = sound.value
+    _compare(opened_run, metadata, sound.step)
+    _tell_what_is_gone(opened_run.directory, sound)
+    checkpoints.tell(sound, set_aside=True)
+    decided(lambda: _set_aside_damaged_maps(opened_run.directory))
+    return _resumed(opened_run, sound.step, state, metadata)
+
+
+def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, list[Resumed]]:
+    """The newest step of which all runs have a sound checkpoint, and their states; 0 where all begin.
+
+    Later checkpoints are deleted: they are saved again. Damaged ones are set aside.
+
+    Errors: as `resume`; UserError where some have checkpoints, but none of one step.
+    """
+    steps = [each.checkpoints.steps() for each in runs]
+    damaged: list[dict[int, DamagedCheckpoint]] = [{} for _ in runs]
+    for step in sorted(set.intersection(*map(set, steps)), reverse=True):
+        restored = []
+        for each, wrong in zip(runs, damaged, strict=True):
+            try:
+                restored.append(each.checkpoints.restore(step, assembly.abstract))
+            except DamagedCheckpoint as error:
+                wrong[step] = error
+        if len(restored) == len(runs):
+            break
+    else:
+        _refuse_no_common(runs, steps, damaged)
+        for each in runs:
+            each.checkpoints.drop_after(0)
+        return 0, []
+    for each, (_, metadata) in zip(runs, restored, strict=True):
+        _compare(each, metadata, step)
+    for each, wrong in zip(runs, damaged, strict=True):
+        each.checkpoints.tell(Sound(step, None, wrong), set_aside=True)
+        each.checkpoints.drop_after(step)
+        _set_aside_damaged_maps(each.directory)
+    pairs = zip(runs, restored, strict=True)
+    return step, [_resumed(each, step, state, metadata) for each, (state, metadata) in pairs]
+
+
+def _refuse_no_common(
+    runs: Sequence[OpenRun], steps: Sequence[Sequence[int]], damaged: Sequence[Mapping[int, DamagedCheckpoint]]
+) -> None:
+    for wrong in damaged:
+        if wrong:
+            raise DamagedCheckpoint(f"{wrong[max(wrong)]}; no older step is sound in all runs: put back a copy of it")
+    # Killed in the midst of the first save, some have it.
+    if len(set().union(*steps)) > 1:
+        told = "; ".join(f"{each.directory.path} has {own or 'none'}" for each, own in zip(runs, steps, strict=True))
+        raise UserError(
+            f"these runs have no checkpoint of one step: {told}; put back what is missing, or train them alone"
+        )
+
+
+def _compare(opened_run: OpenRun, metadata: Mapping[str, Any], step: int) -> None:
+    path, now = opened_run.directory.path, opened_run.presumed
+    what = (
+        differing_config(metadata, opened_run.experiment.to_config(), step)
+        or differing_tokenizer(metadata, path, step)
+        or differing_data(metadata, now, step)
+    )
+    refuse(path, anywhere(what))
+    for change in changed_freely(metadata, opened_run.experiment.to_config()) if primary() else ():
+        told(f"{path}: {change}")
+    before = metadata.get("commit")
+    if primary() and before is not None and before != now["commit"]:
+        told(f"{path}: trained by commit {before} up to step {step}, and goes on with {now['commit']}")
+
+
+def _tell_what_is_gone(directory: RunDirectory, sound: Sound[Any]) -> None:
+    last = decided(lambda: saved_last(directory.checkpoints))
+    if primary() and last is not None and last > max([sound.step, *sound.damaged]):
+        told(f"{directory.checkpoints}: the checkpoint of step {last} is gone; step {sound.step} is used instead")
+
+
+def _set_aside_damaged_maps(directory: RunDirectory) -> None:
+    """Rename a store of maps that cannot be continued: the run goes on with a new one."""
+    path = directory.maps
+    if not path.exists():
+        return
+    try:
+        MapStore.check(path)
+        what = None
+    except DamagedMaps as error:
+        what = str(error)
+    if what is not None:
+        name = next(name for name in _names_aside() if not path.with_name(name).exists())
+        storage_of(path).move_tree(path, path.with_name(name))
+        told(f"{path}: {what}; it is kept as {name}, and maps are stored anew from here on")
+
+
+def _names_aside() -> Iterator[str]:
+    yield f"{ASIDE}maps"
+    yield from (f"{ASIDE}maps-{number}" for number in itertools.count(2))
+
+
+def _resumed(opened_run: OpenRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> Resumed:
+    directory = opened_run.directory
+    records = {name: Extent(*extent) for name, extent in metadata.get("records", {}).items()}
+    if primary() and step == opened_run.experiment.run.steps:  # else told where they are cut
+        for name, extent in records.items():
+            what = departs(directory.path / name, extent)
+            if what is not None:
+                told(f"{directory.path / name} is not as step {step} left it: {what}")
+    return Resumed(step, state, records)

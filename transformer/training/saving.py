@@ -1,0 +1,82 @@
+"""Saving a run's state: never one that is not finite, and with all that it presupposes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer.axes import Placement
+from transformer.runs.manifest import named_leaves
+from transformer.training.opened import OpenRun
+from transformer.training.sinks.contract import NullSink
+from transformer.training.sinks.files import RunSinks
+from transformer.training.state import TrainState
+
+
+class NotFinite(FloatingPointError):
+    """A state that is not saved, since a leaf of it is not finite."""
+
+    def __init__(self, leaf: str, step: int):
+        super().__init__(
+            f"{leaf} is not finite at step {step}: this state is not saved, and the checkpoints before stay; lower "
+            "config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm"
+        )
+        self.step = step
+
+
+class Saver:
+    """Saves states of one run: its parameters, optimisers and averages are finite, or they are not saved."""
+
+    def __init__(self, opened_run: OpenRun, placement: Placement, sinks: RunSinks):
+        self._run, self._sinks = opened_run, sinks
+        whole = NamedSharding(placement.mesh, PartitionSpec())
+        self._finite = jax.jit(_finite, out_shardings=whole)
+
+    def __call__(self, state: TrainState) -> None:
+        """Save the state of its step, with the extents of the records, which must be flushed.
+
+        Errors: NotFinite, naming the first leaf; as `Checkpoints.save`.
+        """
+        step = int(state.step)
+        leaf = self.first_not_finite(state)
+        if leaf is not None:
+            raise NotFinite(leaf, step)
+        metadata = {**self._run.presumed, "records": self._sinks.extents()}
+        self._run.checkpoints.save(step, state, metadata)
+
+    def wait(self) -> None:
+        """Wait for the save before. Errors: whatever it failed with."""
+        self._run.checkpoints.latest()
+
+    def first_not_finite(self, state: TrainState) -> str | None:
+        """The path of the first leaf that holds NaN or infinity; None where all are finite."""
+        checked = {"variables": state.variables, "optimisers": state.optimisers, "averages": state.averages}
+        leaves = {name: leaf for name, leaf in named_leaves(checked).items() if _has_fractions(leaf)}
+        sound = np.asarray(self._finite(leaves))
+        return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)
+
+
+class SavedInTime(NullSink):
+    """The sink that waits for a save before the last step that precedes the next one, N steps later.
+
+    A kill at any moment then costs at most 2 N - 1 steps.
+    """
+
+    def __init__(self, saver: Saver, every: int):
+        self._saver, self._every = saver, every
+
+    def progress(self, step: int, total: int) -> None:
+        """Wait, once in so many steps. Errors: whatever the save failed with."""
+        if self._every and (step + 1) % self._every == 0:
+            self._saver.wait()
+
+
+def _finite(leaves: dict[str, Any]) -> jax.Array:
+    """Whether each leaf is finite, in the order of their names."""
+    return jnp.stack([jnp.all(jnp.isfinite(leaves[name])) for name in sorted(leaves)])
+
+
+def _has_fractions(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
