@@ -1,8 +1,10 @@
 """The entry point of every command: flags, config overrides, help, messages and exit codes.
 
-Exit codes: 0 done; 2 a mistake of the user, told in one line on stderr; 3 a worker whose trials failed one after
-another; 130 interrupted; 141 nobody reads the output any more; 1 anything else, with its traceback. jax is imported
-late, where a key of the config is set, so that a mistake in flags is reported at once.
+Exit codes: 0 done; 1 the run failed, with the traceback unless one line says all; 2 a mistake of the user, told in one
+line on stderr; 3 a worker whose trials failed one after another; 75 a training run that was told to stop by SIGTERM or
+SIGINT and has saved itself, or had nothing to save: start it again; 130 interrupted, 128 + the signal's number where a
+second one ended it at once; 141 nobody reads the output any more. jax is imported late, where a key of the config is
+set, so that a mistake in flags is reported at once.
 """
 
 import errno
@@ -16,6 +18,7 @@ from launch.command import Arguments, Command
 from launch.parsing import help_text, parse
 from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
+from transformer.runs.endings import AGAIN, Failed, Stopped
 
 _SHOWN = 1000
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
@@ -45,6 +48,12 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
     except UserError as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
+    except Stopped as stopped:
+        print(f"{stopped}; start the same command again to go on", file=sys.stderr)
+        return AGAIN
+    except Failed as error:
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
+        return 1
     except MemoryError as error:
         print(f"error: this machine has not so much memory: {one_line(str(error))}", file=sys.stderr)
         return 2

@@ -1,12 +1,15 @@
 """Setting up a process before jax is imported, and ending it: the platform and the libraries' logging."""
 
+import contextlib
 import logging as stdlib_logging
 import os
 import sys
 import time
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from transformer.runs.endings import AGAIN
 
 # Device files of TPUs (direct and by VFIO group), of NVIDIA cards (bare and under WSL) and of AMD cards.
 ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
@@ -44,16 +47,22 @@ def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with an exit code; one of several that has failed does not wait for the others."""
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
-        sys.exit(code)
-    if code:
-        if jax.process_index() == 0:
-            # The others end with the first process: first let those that fail too report it.
-            time.sleep(1)
+    """End the process with an exit code.
+
+    One of several that has failed does not wait for the others; those that were told to stop leave together.
+    """
+    jax: Any = sys.modules.get("jax")
+    several = jax is not None and jax.distributed.is_initialized()
+    if several and code in (0, AGAIN):
+        # An error of another process is that process's.
+        with contextlib.suppress(RuntimeError):
+            jax.distributed.shutdown()
+    elif several and jax.process_index() == 0:
+        # The others end with the first process: first let those that fail too report it.
+        time.sleep(1)
+    if code == AGAIN or (several and code):
+        # Without waiting for threads, such as those that still compile.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    jax.distributed.shutdown()
-    sys.exit(0)
+    sys.exit(code)

@@ -6,6 +6,7 @@ from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
 from launch.platform import leave
+from transformer.config import UserError
 
 COMMAND = Command(
     name="train",
@@ -33,6 +34,9 @@ COMMAND = Command(
         Flag("processes", "number of processes", kind=int),
         Flag("process", "which of them this is, from 0", kind=int),
         Flag("heartbeat", "seconds of silence after which a process counts as lost", default=60, kind=int),
+        Flag("watchdog", "seconds without progress that end the process; 0: never (default: by the steps)", kind=float),
+        Flag("rewind", "go back to the checkpoint of this step first; 0 is the start", kind=int),
+        Flag("skip", "leave out so many batches behind the step gone back to, or else behind the latest", kind=int),
     ),
     takes_config=True,
     resumes=True,
@@ -48,21 +52,26 @@ def main(arguments: Arguments) -> None:
 
         print(show(values, (*arguments.overrides, *(() if arguments.data_dir is None else ("task.data_dir",)))))
         return
-    from transformer.runs.processes import start
+    from transformer.runs.attended import attended
 
-    start(arguments.coordinator, arguments.processes, arguments.process, heartbeat=arguments.heartbeat)
-    from transformer.data.datasets.preparation import downloads
-    from transformer.training.experiment import resolve
-    from transformer.training.train import train
+    if arguments.watchdog is not None and not arguments.watchdog >= 0:
+        raise UserError(f"--watchdog={arguments.watchdog} must be a number of seconds, or 0 for none")
+    where = arguments.coordinator, arguments.processes, arguments.process
+    with attended(*where, heartbeat=arguments.heartbeat, watchdog=arguments.watchdog) as pulse:
+        from transformer.data.datasets.preparation import downloads
+        from transformer.training.experiment import resolve
+        from transformer.training.rewinding import Rewind
+        from transformer.training.train import train
 
-    workdir = Path(arguments.workdir)
-    page = None
-    if arguments.serve:
-        from transformer.training.sinks.live_page import LivePage
+        workdir, page = Path(arguments.workdir), None
+        if arguments.serve:
+            from transformer.training.sinks.live_page import LivePage
 
-        page = LivePage(workdir)
-    with downloads(arguments.vouched):
-        train(resolve(values), workdir, profile=arguments.profile, sink=page)
+            page = LivePage(workdir)
+        asked = (arguments.rewind, arguments.skip or 0)
+        rewind = None if asked == (None, 0) else Rewind(*asked)
+        with downloads(arguments.vouched):
+            train(resolve(values), workdir, profile=arguments.profile, sink=page, pulse=pulse, rewind=rewind)
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ def light_launch(files: Sequence[File]) -> list[str]:
         if found.on_import
         and not found.standard
         and found.package not in ("launch", "ml_collections")
-        and found.module not in ("transformer", "transformer.config")
+        and found.module not in ("transformer", "transformer.config", "transformer.runs.endings")
     ]
 
 

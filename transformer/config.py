@@ -198,7 +198,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """One run: the sections `task` to `optimizer` and `averages` to `initialise_from` belong to their own dataclasses.
+    """One run: the sections `task` to `optimizer` and `averages` to `faults` belong to their own dataclasses.
 
     `optimizers` says, for an objective by its name, what of its optimiser differs from `optimizer`.
 
@@ -230,6 +230,7 @@ class RunConfig:
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     initialise_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    faults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pod: str = ""
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from typing import IO, NamedTuple
 from launch.clusters.training import DRY_RUN, Training, shown, start, train_command
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
+from transformer.runs.endings import AGAIN
 
 COMMAND = Command(
     name="clusters.local",
@@ -35,8 +36,9 @@ COMMAND = Command(
     ),
 )
 COUNT_FLAG = "--xla_force_host_platform_device_count"
-# Seconds from SIGTERM to SIGKILL: a process that waits for a lost peer does not react to SIGTERM.
-GRACE = 10.0
+# Seconds from SIGTERM to SIGKILL: of processes whose peer is lost, which come to no end of their step, and of those
+# that were told to stop, which save.
+GRACE, STOPPING = 10.0, 120.0
 LOOK = 0.05
 
 
@@ -99,7 +101,8 @@ def free_port() -> int:
 def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -> int:
     """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
 
-    A failure ends the others. A signal that this process gets goes on to all, and 128 + its number is returned.
+    A failure ends the others. A signal that this process gets goes on to all, and 128 + its number is returned, or
+    AGAIN where all of them have stopped and saved.
     """
     started: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []
@@ -138,7 +141,7 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
         if len(received) > passed:
             code = code or 128 + received[passed]
             _send(started, received[passed] if passed == 0 else signal.SIGKILL)
-            deadline, passed = min(deadline, time.monotonic() + GRACE), passed + 1
+            deadline, passed = min(deadline, time.monotonic() + STOPPING), passed + 1
         failed = _failed(started)
         if failed is not None and deadline == float("inf"):
             index, code = failed
@@ -149,6 +152,8 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
             _send(started, signal.SIGKILL)
             deadline = time.monotonic() + GRACE
         time.sleep(LOOK)
+    if all(child.returncode == AGAIN for child in started):
+        return AGAIN
     failed = _failed(started)
     return code or (failed[1] if failed else 0)
 

@@ -120,6 +120,92 @@ def test_attend_does_not_see_what_stands_in_padding(
     check(call, Parameters(PARTS.get(kind)))
 
 
+QUERY_SEGMENTS, KEY_SEGMENTS = np.array([[1, 1, 2], [1, 2, 2]]), np.array([[1, 1, 2, 9, 9], [9, 1, 2, 2, 9]])
+FACTS: dict[str, Callable[[], Mask]] = {
+    "causal": lambda: Mask(causal=True),
+    "causal-lengths": lambda: Mask(causal=True, query_lengths=jnp.asarray(QUERIES)),
+    "prefix": lambda: Mask(causal=True, query_lengths=jnp.asarray(QUERIES - 2), prefix=jnp.asarray([2, 3])),
+    "window": lambda: Mask(window=(2, 1), query_lengths=jnp.asarray(QUERIES)),
+    "causal-window": lambda: Mask(causal=True, window=(1, 0)),
+    "segments": lambda: Mask(segments=(jnp.asarray(QUERY_SEGMENTS), jnp.asarray(KEY_SEGMENTS))),
+    "order": lambda: Mask(order=(jnp.asarray([[3, 2, 1], [2, 2, 2]]), jnp.asarray([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]))),
+    "no key": lambda: Mask(key_lengths=jnp.asarray([0, 5])),
+}
+
+
+BACKENDS = (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA)
+
+
+# `make test` takes the backends in turn.
+@pytest.mark.parametrize(
+    ("fact", "backend"),
+    [
+        pytest.param(fact, backend, id=f"{fact}-{backend.value}", marks=[pytest.mark.slow] if (at + turn) % 3 else [])
+        for at, fact in enumerate(FACTS)
+        for turn, backend in enumerate(BACKENDS)
+    ],
+)
+def test_a_key_that_a_fact_hides_from_every_query_may_hold_anything(fact: str, backend: Backend) -> None:
+    hidden = ~np.broadcast_to(np.asarray(dense(FACTS[fact](), Q, K)), (B, 1, Q, K)).any((1, 2))
+    assert hidden.any()
+    q, k, v = inputs(1.0)
+
+    def run(filling: float) -> Any:
+        def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+            output, _ = attend(*arrays, spec=AttentionSpec(backend=backend), mask=FACTS[fact]())
+            return jnp.sum(jnp.sin(output)), output
+
+        filled = (jnp.where(jnp.asarray(hidden)[:, :, None, None], filling, x) for x in (k, v))
+        with jax.disable_jit():
+            return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(q, *filled)
+
+    jax.tree.map(np.testing.assert_array_equal, run(np.nan), run(1.0))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run(np.inf)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda choice: choice.value)
+def test_a_bias_of_minus_infinity_hides_as_a_mask_does(backend: Backend) -> None:
+    allowed = np.random.default_rng(3).random((B, H, Q, K)) < 0.6
+    allowed[:, :, 1], allowed[..., 2] = False, False  # a query that sees no key, a key that no query sees
+    drawn = np.random.default_rng(4).normal(size=(B, H, Q, K)).astype(np.float32)
+    q, k, v = inputs(1.0)
+    wild = [x.at[:, 2].set(jnp.nan) for x in (k, v)]
+
+    def run(bias: np.ndarray, mask: Mask, *arrays: jax.Array) -> Any:
+        def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+            *arrays, bias = arrays
+            output, _ = attend(*arrays, spec=AttentionSpec(backend=backend), mask=mask, bias=bias)
+            return jnp.sum(jnp.sin(output)), output
+
+        with jax.disable_jit():
+            return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(*arrays, jnp.asarray(bias))
+
+    hiding = run(np.where(allowed, drawn, -np.inf), Mask(), q, *wild)
+    masked = run(drawn, Mask(allowed=jnp.asarray(allowed)), q, k, v)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), hiding, masked)
+    assert not np.any(hiding[0][1][:, 1])
+
+
+@pytest.mark.slow
+def test_splash_does_not_see_what_stands_in_padding() -> None:
+    random, size = np.random.default_rng(5), 128
+    q, k, v = (jnp.asarray(random.normal(size=(2, size, 1, 128)), jnp.float32) for _ in range(3))
+    mask = Mask(causal=True, key_lengths=jnp.asarray([100, 128]), query_lengths=jnp.asarray([100, 0]))
+    hidden = np.arange(size) >= np.array([[100], [0]])
+
+    def run(filling: float) -> Any:
+        def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+            output, _ = attend(*arrays, spec=AttentionSpec(backend=Backend.SPLASH), mask=mask)
+            return jnp.sum(jnp.sin(output)), output
+
+        filled = (jnp.where(jnp.asarray(hidden)[:, :, None, None], filling, x) for x in (q, k, v))
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*filled)
+
+    wild, tame = run(np.nan), run(1.0)
+    jax.tree.map(np.testing.assert_array_equal, wild, tame)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(wild))
+
+
 @pytest.mark.parametrize("kind", [Score.DOT, Score.ADDITIVE, Score.COSINE], ids=lambda kind: kind.value)
 def test_the_stages_do_not_see_what_stands_in_padding(kind: Score) -> None:
     def call(q: jax.Array, k: jax.Array, v: jax.Array, params: Parameters) -> Any:

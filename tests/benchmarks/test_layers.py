@@ -35,6 +35,7 @@ def test_every_kind_is_timed_and_the_dense_map_is_what_grows() -> None:
     assert found["lstm", 128].temporaries / found["lstm", 32].temporaries < 6
 
 
+@pytest.mark.slow
 def test_a_gradient_shrinks_by_the_radius_of_a_vanilla_networks_matrix() -> None:
     """With inputs so small that tanh is straight, d h_n / d h_1 is r^(n - 1) times an orthogonal matrix.
 

@@ -389,7 +389,7 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own noise, and a coefficient of variation is no sum over micro-batches",
         meshes=("expert",),
-        slow=("accumulated", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "masked_language_modelling x encoder",

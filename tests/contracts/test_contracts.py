@@ -23,13 +23,14 @@ from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig
 from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, synthetic
 from transformer.training.assembly import Assembly, assemble, preflight
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import resolve
 from transformer.training.initial_state import trained_parameters
-from transformer.training.loop import Cadence, Measured, run
+from transformer.training.loop import Cadence, Look, Measured, run
 from transformer.training.mesh import one_device
 from transformer.training.probe import compile_probe
 from transformer.training.sinks import Sinks
@@ -90,7 +91,7 @@ class Trial:
             alone.step, alone.initial(experiment), steps, half=half, maps=Maps(self.store), save=self.save
         )
 
-    def save(self, state: TrainState) -> None:
+    def save(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         self.checkpoints.save(int(state.step), state, {})
 
     def train(
@@ -102,11 +103,14 @@ class Trial:
             step,
             self.setting.task.source(seed=5),
             steps=steps,
-            cadence=Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),
-            evaluations=self.evaluations,
-            probe=self.probe,
-            save=save or (lambda state: None),
-            sink=Sinks(recorder, *([maps] if maps else [])),
+            look=Look(
+                Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),
+                self.evaluations,
+                self.probe,
+                Sinks(recorder, *([maps] if maps else [])),
+                Pulse(),
+            ),
+            save=save or (lambda state, progress: None),
         )
         return state, recorder.records
 

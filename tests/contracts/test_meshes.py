@@ -19,7 +19,8 @@ from transformer.training.assembly import Assembly, compile_once, numbers_of
 from transformer.training.experiment import Experiment
 from transformer.training.initial_state import init_state
 from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.sharding import on_host_batches, state_shardings, traced_on
+from transformer.training.placing import on_host_batches, traced_on
+from transformer.training.sharding import state_shardings
 from transformer.training.state import TrainState, by_path
 from transformer.training.step import make_step
 

@@ -18,6 +18,7 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.interface import Input, Interface
 from transformer.models.recurrent_config import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
+from transformer.training import reading
 from transformer.training.evaluate import compile_evaluations, view_of
 from transformer.training.experiment import resolve
 from transformer.training.reading import load, load_ensemble
@@ -133,15 +134,20 @@ def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_pat
     assert 0 <= report.scalars["exact_match"] <= 1
 
 
-def test_runs_that_do_not_fit_are_refused_in_one_line(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_do_not_fit_are_refused_in_one_line(
+    runs: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [f"--workdir={runs[0]}", f"--ensemble={runs[2]}"]
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
     assert "cannot join an ensemble with" in capsys.readouterr().err
-    other = json.loads((runs[1] / "tokenizer.json").read_text())
-    kept = (runs[1] / "tokenizer.json").read_text()
-    (runs[1] / "tokenizer.json").write_text(json.dumps(other) + "\n")
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "_tokenizer", lambda workdir: str(workdir).encode())
         with pytest.raises(UserError, match="its tokenizer is another"):
+            load_ensemble(runs[:2])
+    kept = (runs[1] / "tokenizer.json").read_text()
+    (runs[1] / "tokenizer.json").write_text(json.dumps(json.loads(kept)) + "\n")
+    try:
+        with pytest.raises(UserError, match=r"tokenizer.json has changed since the checkpoint of step 2"):
             load_ensemble(runs[:2])
     finally:
         (runs[1] / "tokenizer.json").write_text(kept)

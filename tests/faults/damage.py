@@ -20,7 +20,7 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.studies.ledger import Ledger
-from transformer.studies.trials import Trial
+from transformer.studies.trials import named
 from transformer.training import experiment
 from transformer.training.opened import opened
 from transformer.training.resuming import resume
@@ -198,7 +198,12 @@ def _maps(run: Path) -> Any:
 
 def _plan(folder: Path) -> None:
     ledger = Ledger.open(folder, {"metric": "validation/loss", "learning_rates": [0.1, 0.25, 0.5]})
-    ledger.plan([Trial(f"{number:016x}", {"rate": number / 7}, {"seed": number}) for number in range(6)])
+    trials = [named({"rate": number / 7}, {"seed": number}) for number in range(6)]
+    ledger.plan(trials)
+    # Of what has begun nothing may be lost in silence; the others would be planned again.
+    for trial in (trials[0], trials[-1]):
+        with ledger.lease(trial) as lease:
+            lease.begin(0)
 
 
 def _ledger(folder: Path) -> Any:

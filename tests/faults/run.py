@@ -2,7 +2,7 @@
 
     python -m tests.faults.run [--quick] [--only=PART ...] [--record=FILE]
 
-Each part is a module with `main(quick)`, which returns rows for the table. All draws are seeded.
+Each part is a module with `measured(quick)`, which returns rows for the table. All draws are seeded.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.faults.outcome import Row, table
 
-PARTS = ("tests.faults.storage",)
+PARTS = ("tests.faults.storage", "tests.faults.running", "tests.faults.hostile")
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     rows: list[Row] = []
     for name in PARTS:
         if not arguments.only or name.rpartition(".")[2] in arguments.only:
-            rows += importlib.import_module(name).main(arguments.quick)
+            rows += importlib.import_module(name).measured(arguments.quick)
     print(table(rows))
     if arguments.record is not None:
         arguments.record.write_text(f"{table(rows)}\n")

@@ -10,7 +10,7 @@ from tests.faults.outcome import Row
 from tests.faults.planted import planted
 
 
-def main(quick: bool = False) -> list[Row]:
+def measured(quick: bool) -> list[Row]:
     """Deliver them; `quick` takes a tenth of each."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="headwise-faults-") as name:

@@ -125,8 +125,8 @@ def test_what_cannot_be_aligned_is_refused(run: Path, tmp_path: Path) -> None:
 
 def test_links_are_read_from_either_side_and_from_any_first_number(tmp_path: Path) -> None:
     for name, text in {"source": "a b", "target": "x y z", "links": "1-1 1p3 2-2", "other": "0-0 2p0 1-1"}.items():
-        (tmp_path / name).write_text(text + "\n")
+        (tmp_path / name).write_text(f"{text}\n{text}\n")
     files = [tmp_path / name for name in ("source", "target", "links")]
-    (pair,) = read_aligned(*files, first=1, language="de")
-    assert pair == ("a b", "x y z", "de", None, (((0, 0), (1, 1)), ((0, 0), (0, 2), (1, 1))))
-    assert read_aligned(*files[:2], tmp_path / "other", reverse=True, language="de") == [pair]
+    pair, again = read_aligned(*files, first=1, language="de")
+    assert pair == again == ("a b", "x y z", "de", None, (((0, 0), (1, 1)), ((0, 0), (0, 2), (1, 1))))
+    assert read_aligned(*files[:2], tmp_path / "other", reverse=True, language="de") == [pair, again]

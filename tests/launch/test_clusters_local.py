@@ -32,7 +32,7 @@ LAUNCHER = """
 import sys
 from launch.clusters import local
 from launch.clusters.local import Process
-local.GRACE = float(sys.argv[1])
+local.GRACE = local.STOPPING = float(sys.argv[1])
 calls = [Process((sys.executable, "-Sc", sys.argv[2], sys.argv[3], str(n), sys.argv[4]), {}) for n in range(2)]
 sys.exit(local.run_together(calls, dict(PATH="")))
 """

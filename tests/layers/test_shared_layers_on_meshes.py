@@ -16,7 +16,7 @@ from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentSt
 from transformer.layers.recurrent_cells import Cell
 from transformer.layers.stateful_norm import BatchNorm
 from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.sharding import traced_on
+from transformer.training.placing import traced_on
 
 B, T, INPUTS, WIDTH = 8, 6, 3, 8
 LENGTHS = np.int32([6, 4, 1, 0, 6, 5, 2, 3])

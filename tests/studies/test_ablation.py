@@ -24,7 +24,7 @@ WRONG = {
     "metric without a split": ({"reported": "loss"}, "metric 'loss' is not written as split/name"),
     "followed without a name": ({"followed": ("train/",)}, "metric 'train/' is not written"),
     "direction": ({"better": "smaller"}, "ablation.better='smaller' is unknown"),
-    "target": ({"target": float("inf")}, "ablation.target=inf is not finite"),
+    "target": ({"target": float("inf")}, "ablation.target=inf must be a finite number"),
     "notable": ({"notable": 0.0}, "ablation.notable=0.0 must be above 0"),
     "nothing tuned": ({"tuned": {"steps": ()}}, "ablation.tuned['steps'] is empty"),
     "tuned twice": ({"tuned": {"steps": (4, 4)}}, "ablation.tuned['steps'] has 4 twice"),

@@ -19,8 +19,8 @@ from transformer.training.assembly import assemble, compile_step
 from transformer.training.experiment import resolve
 from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm
+from transformer.training.placing import shard_batch
 from transformer.training.schema import with_overrides
-from transformer.training.sharding import shard_batch
 from transformer.training.state import by_path
 
 FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/norm_placement.py"

@@ -264,3 +264,18 @@ def test_a_changed_bit_anywhere_is_noticed(tmp_path):
                 )
         (tmp_path / name).write_bytes(content)
     assert Ledger(tmp_path).trials() == tuple(TRIALS)
+
+
+@pytest.mark.parametrize("left", [None, 0.0, 0.5])
+def test_a_plan_that_has_lost_a_trial_that_has_begun_is_refused(tmp_path, left):
+    ledger = sweep(tmp_path, TRIALS)
+    with ledger.lease(TRIALS[-1]) as lease:
+        lease.begin(0)
+    path = tmp_path / "trials.jsonl"
+    content = path.read_bytes()
+    if left is None:
+        path.unlink()
+    else:
+        path.write_bytes(content[: int(left * len(content))])
+    with pytest.raises(UserError, match=f"the trial {TRIALS[-1].name} has begun and is not in it; put back a copy"):
+        Ledger.existing(tmp_path).trials()

@@ -13,7 +13,7 @@ import pytest
 
 from transformer.training.ahead import LOOKED_AT, Program, compiled_ahead, shapes_of
 from transformer.training.mesh import one_device
-from transformer.training.sharding import shard_batch
+from transformer.training.placing import shard_batch
 
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 

@@ -16,7 +16,8 @@ from transformer.config import UserError
 from transformer.layers.module import Builder, Functional, Module
 from transformer.models.contract import Aux, Model
 from transformer.training.mesh import ShardingConfig, by_examples, with_axes
-from transformer.training.sharding import shard_batch, state_shardings
+from transformer.training.placing import shard_batch
+from transformer.training.sharding import state_shardings
 from transformer.training.state import by_path
 
 EXPERTS, WIDTH, HIDDEN, SLOTS = 4, 8, 12, 8

@@ -16,7 +16,7 @@ from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, programs
 from transformer.training import train as training
 from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.sharding import shard_batch
+from transformer.training.placing import shard_batch
 from transformer.training.step import Step
 
 RUN: dict[str, Any] = {

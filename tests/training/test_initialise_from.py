@@ -230,8 +230,8 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
         inner(state, *arguments, **named)
 
     def stopped(save: Any, **named: Any) -> Any:
-        def once(state: TrainState) -> None:
-            save(state)
+        def once(state: TrainState, progress: Any) -> None:
+            save(state, progress)
             if int(state.step) == 1:
                 raise Killed
 

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from transformer.attention.capture import Captured
+from transformer.runs.endings import Stopped
+from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import Report
-from transformer.training.loop import Cadence, Measured, run
-from transformer.training.meter import Diverged, Meter
+from transformer.training.faults import Diverged, Patience
+from transformer.training.loop import Cadence, Look, Measured, run
+from transformer.training.meter import Meter
 from transformer.training.sinks.contract import Sink
 from transformer.training.step import Metrics
 
@@ -60,18 +63,34 @@ class Recorder:
         return [c[1] for c in self.calls if (c[0], *c[2:3])[: len(start)] == start]
 
 
+class Until(Pulse):
+    """A pulse that ends before a unit of these words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+
+    def beat(self, what: str, *, makes: bool = False) -> None:
+        if self._words and what.startswith(self._words):
+            raise Stopped(what)
+        super().beat(what, makes=makes)
+
+
 class Trial:
     """One run of the loop, with all that it asked for."""
 
-    def __init__(self, *, losses: Mapping[int, float] | None = None) -> None:
+    def __init__(self, *, losses: Mapping[int, float] | None = None, stopped_before: str = "") -> None:
         self.losses = losses or {}
+        self.pulse = Until(stopped_before)
+        self.saved: list[dict[str, Any]] = []
         self.sink = Recorder()
         self.fed: list[int] = []
 
     def step(self, state: Count, batch: Mapping[str, np.ndarray], observe: bool = False) -> tuple[Count, Metrics]:
         number = state.step + 1
         self.fed.append(int(batch["number"][0]))
-        values = {"loss": np.float32(self.losses.get(number, number)), "rate": np.float32(1 / number)}
+        loss = np.float32(self.losses.get(number, number))
+        values = {"loss": loss, "rate": np.float32(1 / number), "skipped": np.float32(not np.isfinite(loss))}
         totals = {"tokens": np.float32(10 * number), "pairs": np.float32(2)}
         seen = float(number if observe else 0)
         captured = Captured(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
@@ -87,18 +106,20 @@ class Trial:
         self.sink.calls.append(("probe", state.step))
         return {"site": np.full(1, np.max(state.step))}
 
+    def save(self, state: Count, progress: Mapping[str, Any]) -> None:
+        self.sink.calls.append(("save", int(np.max(state.step))))
+        self.saved.append(dict(progress))
+
     def run(self, steps: int, cadence: Cadence, start: int = 0, **options: Any) -> Any:
         evaluations = [self.measured("bleu", False), self.measured("error_rate", True)]
+        look = Look(cadence, evaluations, self.probe, self.sink, self.pulse)  # type: ignore[arg-type]
         return run(
             Count(start),  # type: ignore[arg-type]
             self.step,  # type: ignore[arg-type]
             Numbers(),
             steps=steps,
-            cadence=cadence,
-            evaluations=evaluations,
-            probe=self.probe,  # type: ignore[arg-type]
-            save=lambda state: self.sink.calls.append(("save", int(np.max(state.step)))),
-            sink=self.sink,
+            look=look,
+            save=self.save,  # type: ignore[arg-type]
             **options,
         )
 
@@ -167,15 +188,57 @@ def test_utilisation_is_the_formulas_operations_over_what_the_devices_could_do()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("at", [3, 4, 5])
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(bad: float, at: int) -> None:
-    trial = Trial(losses={at: bad})
-    with pytest.raises(Diverged, match=f"loss is {bad} at step {at}; lower config.optimizer") as diverged:
-        trial.run(5, Cadence(log=4, evaluate=0, maps=0, checkpoint=4))
+@pytest.mark.parametrize("at", [4, 5, 6])
+def test_two_steps_in_a_row_that_made_no_update_stop_a_run_that_bears_one(bad: float, at: int) -> None:
+    trial = Trial(losses={1: bad, at - 1: bad, at: bad})
+    with pytest.raises(
+        Diverged, match=f"steps {at - 1} to {at}, 2 in a row, made no update: loss is {bad}"
+    ) as diverged:
+        trial.run(6, Cadence(log=5, evaluate=0, maps=0, checkpoint=5), meter=Meter(Patience(2).check))
     assert isinstance(diverged.value, FloatingPointError)
-    assert diverged.value.step == at
-    # The checkpoint of step 4 comes behind its metrics, so that no bad state is ever saved.
-    assert trial.sink.steps("save") == ([4] if at > 4 else [])
+    assert (diverged.value.first, diverged.value.step) == (at - 1, at)
+    assert trial.sink.steps("save") == ([5] if at > 5 else [])
+
+
+def test_steps_that_made_no_update_are_counted_and_in_no_mean() -> None:
+    trial = Trial(losses={2: math.nan, 5: math.inf, 6: math.nan})
+    trial.run(6, Cadence(log=4, evaluate=0, maps=0, checkpoint=4))
+    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    assert [r["skipped"] for r in reports] == [1, 2]
+    assert reports[0]["loss"] == np.mean([1, 3, 4])
+    assert np.isnan(reports[1]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("before", "saved", "looked", "window"),
+    [
+        ("the maps of step 0", [], True, 0),
+        ("step 1", [], True, 0),
+        ("step 6", [4, 5], True, 1),  # behind step 5, whose metrics are of a report to come
+        ("the maps of step 4", [4], False, 0),  # what was due is reported by the next process
+        ("the checkpoint of step 4", [4], True, 0),
+        ("step 5", [4], True, 0),  # saved already
+    ],
+)
+def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
+    before: str, saved: list[int], looked: bool, window: int
+) -> None:
+    trial = Trial(stopped_before=before)
+    with pytest.raises(Stopped):
+        trial.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4))
+    assert trial.sink.steps("save") == saved
+    if saved and trial.saved[-1]:
+        assert (trial.saved[-1]["looked"], trial.saved[-1]["window"]["steps"]) == (looked, window)
+    assert trial.sink.steps("scalars", "validation") == ([4] if looked and saved else [])
+    made = saved[-1] if saved else 0
+    assert trial.fed == list(range(made))
+    rest = Trial()
+    meter = Meter()
+    progress = trial.saved[-1] if saved else {}
+    meter.go_on(**progress.get("window", {"steps": 0, "sums": {}}))
+    rest.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4), start=made, meter=meter)
+    reports = {c[1]: c[3]["loss"] for t in (trial, rest) for c in t.sink.calls if c[0] == "scalars" and c[2] == "train"}
+    assert reports == {2: 1.5, 4: 3.5, 6: 5.5, 8: 7.5}
 
 
 def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_step() -> None:
@@ -191,7 +254,7 @@ def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_
         6,
         Cadence(log=2, evaluate=9, maps=0, checkpoint=0),
         start=np.full(2, 2),  # type: ignore[arg-type]
-        meter=Meter(lambda step, losses: checked.append((step, losses["loss"].tolist())), lambda batch: 10.0),
+        meter=Meter(lambda step, _, values: checked.append((step, values["loss"].tolist())), lambda batch: 10.0),
     )
     reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
     np.testing.assert_array_equal([r["loss"] for r in reports], [[3.5, 7], [5.5, np.nan]])

@@ -219,7 +219,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
 def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) -> None:
     allowed = experiment.changeable(experiment.resolve(CONFIG))
     looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "milestone_every"}
-    assert looking | {"task.data_dir", "sharding", "pod", "steps"} == set(allowed)
+    assert looking | {"task.data_dir", "sharding", "pod", "faults.stop_after", "steps"} == set(allowed)
     ending = experiment.resolve(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable(ending)  # the schedule's end moves with it
 
@@ -254,8 +254,8 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
 
-    def diverged(*arguments: Any, sink: Any, **more: Any) -> None:
-        sink.maps(6, {})  # which no store takes
+    def diverged(*arguments: Any, look: Any, **more: Any) -> None:
+        look.sink.maps(6, {})  # which no store takes
         raise FloatingPointError("loss is nan at step 7")
 
     monkeypatch.setattr(training, "run", diverged)
@@ -354,11 +354,11 @@ def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, mon
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
 
-    def spoilt(state: TrainState, *arguments: Any, save: Any, sink: Any, **more: Any) -> None:
+    def spoilt(state: TrainState, *arguments: Any, save: Any, look: Any, **more: Any) -> None:
         leaves, structure = jax.tree.flatten(state.variables)
         leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(np.nan)
-        sink.flush()
-        save(state._replace(step=state.step + 1, variables=jax.tree.unflatten(structure, leaves)))
+        look.sink.flush()
+        save(state._replace(step=state.step + 1, variables=jax.tree.unflatten(structure, leaves)), {})
 
     monkeypatch.setattr(training, "run", spoilt)
     with pytest.raises(FloatingPointError, match=r"variables/params/.* is not finite at step 5: this state is not"):

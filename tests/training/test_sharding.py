@@ -29,7 +29,8 @@ from transformer.training.averages import Average, AverageKind
 from transformer.training.initial_state import init_state
 from transformer.training.mesh import ShardingConfig, by_examples, make_mesh, make_placement
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.sharding import is_names, shard_batch, state_shardings, traced_on
+from transformer.training.placing import shard_batch, traced_on
+from transformer.training.sharding import is_names, state_shardings
 from transformer.training.state import by_path
 from transformer.training.step import Metrics, make_step
 

@@ -22,7 +22,7 @@ from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
 from transformer.training import assembly, experiment, mesh, programs, vmapped
 from transformer.training import train as training
-from transformer.training.meter import Diverged
+from transformer.training.faults import Diverged
 from transformer.training.opened import OpenRun
 from transformer.training.resuming import resume_together
 from transformer.training.sinks.contract import NullSink
@@ -148,7 +148,8 @@ def test_single_runs_go_on_vmapped_and_vmapped_runs_alone(alone: Path, together:
 
 @pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path) -> None:
-    huge = resolved(name="huge", optimizer={**CONFIG["optimizer"], "learning_rate": HUGE})
+    rate = {**CONFIG["optimizer"], "learning_rate": HUGE}
+    huge = resolved(name="huge", optimizer=rate, faults={"stop_after": 1})
     with pytest.raises(Diverged) as diverged:
         training.train(huge, tmp_path / "alone")
     runs = {"huge": huge, "one": RUNS["one"]}

@@ -126,10 +126,10 @@ def attend(
     `attend(q, k, v)` is softmax(Q K' / sqrt(D)) V, every query seeing every key (Vaswani et al. 2017, equation 1).
     Keys and values may have fewer heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023),
     multi-query for G = 1 (Shazeer 2019). Softmax and log-sum-exp are at least float32. A query that may see no key
-    gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that
-    `key_lengths` or `allowed` hides from every query), has no effect on output or gradient. `key` and `train` matter to
-    the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone and behind whatever
-    is captured.
+    gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that one fact
+    of the mask, or a bias of minus infinity, hides from every query), has no effect on output or gradient. `key` and
+    `train` matter to the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone
+    and behind whatever is captured.
 
     Traced for a placement (`transformer.axes`), it is sharded over the mesh as `shards_of` says, and gives what one
     device would.
@@ -144,7 +144,7 @@ def attend(
     if train and spec.dropout > 0 and key is None:
         raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
     q = clear_queries(mask, q_BxQxHxD)
-    k, v = clear_keys(mask, k_BxKxGxC), clear_keys(mask, v_BxKxGxDv)
+    k, v = (clear_keys(mask, x, q.shape[1], bias) for x in (k_BxKxGxC, v_BxKxGxDv))
     variant, shards = Variant.of(spec, mask, bias=bias is not None, train=train), shards_of(q, k)
     shape = CallShape.of(q, k, v, shards)
     backend = choose(spec, variant, shape)

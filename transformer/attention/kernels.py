@@ -1,5 +1,6 @@
 """Softmax of products of queries and keys by the program that was chosen: blocks, or a kernel that JAX ships."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -13,6 +14,8 @@ from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
 
 LANES = 128
+# Beside it no logit counts, and bfloat16 holds it.
+_HIDING = -1e9
 
 
 def attend_products(
@@ -66,8 +69,12 @@ def dot_product_attention(
         from_positions = terms.position.bias(*positions, q_BxQxHxD.shape[2], jnp.dtype(jnp.float32))
         assert from_positions is not None
         bias = from_positions if bias is None else bias + from_positions
+    seen = mask
     if bias is not None:
-        bias = bias / form.temperature
+        # A row of minus infinities has no softmax: a finite number hides as well, and a row of nothing else is zeroed.
+        hidden = bias == -jnp.inf
+        bias = jnp.where(hidden, _HIDING, bias / form.temperature)
+        seen = dataclasses.replace(mask, allowed=~hidden if mask.allowed is None else mask.allowed & ~hidden)
     # Causal hides what lies behind a query anyway, and beside lengths cuDNN refuses to hear of it.
     window = (mask.window[0], 0) if mask.window is not None and mask.causal else mask.window
     native = mask.facts() <= {"causal", "window", "query_lengths", "key_lengths"}
@@ -84,7 +91,7 @@ def dot_product_attention(
         local_window_size=window if native else None,
         implementation="cudnn" if backend is Backend.CUDNN else "xla",
     )
-    return _where_seen(output, mask, keys)
+    return _where_seen(output, seen, keys)
 
 
 def splash_attention(

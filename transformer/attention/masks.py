@@ -190,19 +190,57 @@ def clear_queries(mask: Mask, q_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array
     return jnp.where(inside_BxQ[:, :, None, None], q_BxQxHxD, 0)
 
 
-def clear_keys(mask: Mask, x_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B K G D"]:
-    """Keys or values, with zeros in the place of those that `key_lengths` or `allowed` hides from every query.
+def clear_keys(
+    mask: Mask,
+    x_BxKxGxD: Float[Array, "B K G D"],
+    queries: int | None = None,
+    bias: Float[Array, "#B #H #Q #K"] | None = None,
+) -> Float[Array, "B K G D"]:
+    """Keys or values, with zeros in the place of those that one fact hides from every query.
 
-    Their weights are 0 whatever they are, but 0 NaN is NaN, in the output and in the gradient of the queries.
+    Their weights are 0 whatever they are, but 0 NaN is NaN, in the output and in the gradient of the queries. Without
+    the number of `queries` the facts that concern them are left out. A `bias` hides where it is minus infinity.
     """
-    seen_BxK = []
-    if mask.key_lengths is not None:
-        seen_BxK.append(jnp.arange(x_BxKxGxD.shape[1]) < mask.key_lengths[:, None])
-    if mask.allowed is not None:
-        seen_BxK.append(jnp.any(mask.allowed, axis=(1, 2)))
-    for seen in seen_BxK:
+    rules = _hidden_from_none(mask, queries, x_BxKxGxD.shape[1])
+    if bias is not None:
+        rules.append(jnp.any(bias != -jnp.inf, axis=(1, 2)))
+    for seen in rules:
         x_BxKxGxD = jnp.where(seen[:, :, None, None], x_BxKxGxD, 0)
     return x_BxKxGxD
+
+
+def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[Array, "#B #K"]]:
+    """For each fact that can hide a key from every query, the keys that it shows to some."""
+    key_1xK = jnp.arange(keys, dtype=jnp.int32)[None]
+    rules = []
+    if mask.key_lengths is not None:
+        rules.append(key_1xK < mask.key_lengths[:, None])
+    if mask.allowed is not None:
+        rules.append(jnp.any(mask.allowed, axis=(1, 2)))
+    if queries is None:
+        return rules
+    count_Bx1 = jnp.full((1, 1), queries) if mask.query_lengths is None else mask.query_lengths[:, None]
+    # A query of every position sees its own key; behind a cache's queries stand the zeros that it was made of, and to
+    # copy it at every step would take as long as the step.
+    every = mask.query_lengths is None and keys <= queries
+    placed = mask.query_offset is None and not every
+    if mask.causal and placed:
+        shown = key_1xK < count_Bx1
+        rules.append(shown if mask.prefix is None else shown | (key_1xK < mask.prefix[:, None]) & (count_Bx1 > 0))
+    if mask.window is not None and mask.centre is None and placed:
+        rules.append(key_1xK < count_Bx1 + mask.window[1])
+    if mask.window is not None and mask.centre is not None:
+        away = key_1xK[:, None, None] - mask.centre[..., None]
+        rules.append(jnp.any((away >= -mask.window[0]) & (away <= mask.window[1]), axis=(1, 2)))
+    inside = jnp.arange(queries)[None] < count_Bx1
+    if mask.segments is not None and mask.segments[0] is not mask.segments[1]:
+        of_query, of_key = mask.segments
+        rules.append(jnp.any((of_query[:, :, None] == of_key[:, None]) & inside[:, :, None], axis=1))
+    if mask.order is not None:
+        of_query, of_key = mask.order
+        least = jnp.iinfo(of_query.dtype).min
+        rules.append(of_key < jnp.max(jnp.where(inside, of_query, least), axis=1, keepdims=True))
+    return rules
 
 
 def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -> None:

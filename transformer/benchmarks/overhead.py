@@ -16,13 +16,14 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
+from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import Batch
 from transformer.training.assembly import Assembly, assemble, compile_step, count_flops
 from transformer.training.experiment import Experiment
-from transformer.training.loop import Cadence, run
+from transformer.training.loop import Cadence, Look, run
 from transformer.training.meter import Meter
+from transformer.training.placing import on_host_batches, shard_batch
 from transformer.training.probe import Probe, compile_probe
-from transformer.training.sharding import on_host_batches, shard_batch
 from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
 from transformer.training.sinks.contract import Sink
@@ -145,11 +146,14 @@ def _seconds_of_loop(
         step,
         assembly.task.source(experiment.run.seed),
         steps=steps,
-        cadence=Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
-        evaluations=[],
-        probe=(lambda state: {}) if probe is None else probe.run,
-        save=lambda state: None,
-        sink=sink,
+        look=Look(
+            Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
+            evaluations=[],
+            probe=(lambda state: {}) if probe is None else probe.run,
+            sink=sink,
+            pulse=Pulse(),
+        ),
+        save=lambda state, progress: None,
         meter=Meter(flops=count_flops(experiment, assembly)),
     )
     jax.block_until_ready(state)

@@ -1,7 +1,6 @@
 """The Transformer's block, and running a stack of them: whole sequences, prefilled caches, one position at a time."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.block_aux import NO_CAPTURE, BlockAux, BlockCapture
 from transformer.layers.experts import Experts
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.module import Builder, Module, Params, entry, layer_of, scan, unstacked
+from transformer.layers.module import Builder, Module, scan
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 from transformer.layers.rings import KeysAndValues, fill_ring
@@ -197,23 +196,6 @@ class Block(Module):
         return place(x, *PLACED), BlockAux(of_self, of_cross[0] if of_cross else None, *of_experts)
 
 
-class Group(Module):
-    """`count` blocks one after another, of which the last alone has experts, as one entry of a stack.
-
-    `make(experts, builder)` builds a block.
-    """
-
-    def __init__(self, make: Callable[[bool, Builder], Block], count: int, builder: Builder):
-        self.dense = builder.stack(functools.partial(make, False), count - 1)
-        self.last, self.count = make(True, builder), count
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """They, in order."""
-        dense = (layer_of(self.dense, params) for params in unstacked(self.dense, self.count - 1))
-        return (*dense, self.last)
-
-
 def run_layers(
     stacked: Module,
     config: TransformerConfig,
@@ -257,36 +239,6 @@ def run_layers(
         unroll=config.unroll,
         checkpoint=_policy(config.remat),
     )
-
-
-def step_layers(
-    stacked: Module,
-    config: TransformerConfig,
-    params: tuple[Params, ...],
-    function: Callable[[Any, Array, Layer, Any], tuple[Array, Any]],
-    x: Array,
-    inputs: Sequence[Any],
-) -> tuple[Array, tuple[Any, ...]]:
-    """Run the function of `run_layers` over layers in line, each with its own input.
-
-    `params` are those of each entry of the stack.
-
-    A loop over layers would copy each layer's parameters and caches out of their stacks, and back: more than a step
-    of decoding reads.
-    """
-    outputs = []
-    blocks = [block for of_entry in params for block in layer_of(stacked, of_entry).blocks]
-    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        layer = Layer(config.period[number % len(config.period)], Drops(config.dropout, 0.0), None)
-        x, output = function(block, x, layer, given)
-        outputs.append(output)
-    return x, tuple(outputs)
-
-
-def each_layer(outputs: tuple[Any, ...]) -> list[Any]:
-    """Outputs of `run_layers`, one tree for each layer."""
-    periods = len(jax.tree.leaves(outputs)[0])
-    return [entry(output, number) for number in range(periods) for output in outputs]
 
 
 def windowed(mask: Mask, window: int) -> Mask:

@@ -11,7 +11,8 @@ from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.layers.beams import repeat_rows
-from transformer.layers.block import each_layer, run_layers, windowed
+from transformer.layers.block import run_layers, windowed
+from transformer.layers.block_groups import each_layer
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Builder, Functional, Precision

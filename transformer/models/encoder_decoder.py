@@ -13,8 +13,9 @@ from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
 from transformer.config import UserError
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block import Memory, each_layer, run_layers, windowed
+from transformer.layers.block import Memory, run_layers, windowed
 from transformer.layers.block_aux import BlockAux, by_layer
+from transformer.layers.block_groups import each_layer
 from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
 from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.module import Builder, Functional, Precision

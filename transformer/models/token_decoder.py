@@ -9,8 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.beams import repeat_rows
-from transformer.layers.block import Layer, Memory, step_layers
+from transformer.layers.block import Layer, Memory
 from transformer.layers.block_aux import BlockAux, BlockCapture, of_all
+from transformer.layers.block_groups import step_layers
 from transformer.layers.module import Module, unstacked
 from transformer.layers.rings import KeysAndValues, first_ancestors, ring_of, sharing, with_own
 from transformer.models.contract import Cache

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.layers.attention_parameters import SharedPositions
-from transformer.layers.block import Block, Group, run_layers, windowed
+from transformer.layers.block import Block, run_layers, windowed
 from transformer.layers.block_aux import BlockAux, BlockCapture, by_layer
+from transformer.layers.block_groups import Group
 from transformer.layers.ends import TokenEnds
 from transformer.layers.initialisation import DeepNorm
 from transformer.layers.module import Builder, Module

@@ -20,7 +20,7 @@ from transformer.tasks.synthetic import abstract_batch
 from transformer.training.assembly import assemble, compile_step, count_flops
 from transformer.training.experiment import Experiment
 from transformer.training.mesh import make_placement
-from transformer.training.sharding import batch_sharding
+from transformer.training.placing import batch_sharding
 from transformer.training.state import TrainState
 
 _UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -13,10 +13,10 @@ A process learns of the others in one of these ways, the first that applies:
 Every process runs the same program on the same data and makes the same programs in the same order. Where
 their answers could differ (is the directory free, which checkpoint is the newest) the first decides for all.
 
-They end together. A process that fails ends at once, without the shutdown barrier of jax; one that was killed or
-stopped counts as lost after `HEARTBEAT` seconds. The others end with an error of their collective operation, or are
-ended by jax, which names the lost process. A process that lives but makes no progress (its data hang, say) is not
-detected: its heart beats, and the others wait.
+They end together. A process that fails tells the others, which name it and end (transformer.runs.news); one that was
+killed or stopped counts as lost after `HEARTBEAT` seconds, and jax ends the others and names it. A process that lives
+but makes no progress (its data hang, say) is ended by its watchdog (transformer.runs.watchdog). What is told to stop, by
+a signal to any of them, stops behind the same step in all (transformer.runs.pulse).
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def start(
     recognised = bool(settings) or _started_by_slurm(environment) or _started_by_mpi(environment)
     if not (recognised or _has_tpu(environment, files)):
         return False
-    # jax would treat SIGTERM as a notice of preemption and go on; a run resumes from its last checkpoint instead.
+    # jax would treat SIGTERM as a notice of preemption and go on; transformer.runs.signals hears it.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:

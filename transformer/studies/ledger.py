@@ -149,16 +149,23 @@ class Ledger:
     def trials(self) -> tuple[Trial, ...]:
         """All trials, in the order planned.
 
-        Errors: UserError for a line that is not what was written.
+        Errors: UserError for a line that is not what was written, and where one is gone whose trial has begun.
         """
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
+            begun = self._begun()  # before the plan is read: what begins from here on is in it
             content = (self.path / _TRIALS).read_bytes() if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
             lines = _whole_lines(content).splitlines()
             self._trials = tuple(
                 _trial(f"{self.path / _TRIALS}:{number}", line) for number, line in enumerate(lines, 1)
             )
+            lost = begun - {trial.name for trial in self._trials}
+            if lost:
+                raise UserError(
+                    f"{self.path / _TRIALS} is not what the sweep has written: the trial {min(lost)} has begun and is "
+                    "not in it; put back a copy of the file, or choose another --workdir"
+                )
             self._version = version
         return self._trials
 
@@ -228,6 +235,11 @@ class Ledger:
         """Whether any trial has a value by the metric."""
         outcomes = (self.outcome(trial) for trial in self.trials())
         return any(outcome is not None and outcome.value is not None for outcome in outcomes)
+
+    def _begun(self) -> set[str]:
+        """The names of the trials that have a folder."""
+        folder = self.path / _LEDGER
+        return {entry.name for entry in folder.iterdir()} - {_PLANNING} if folder.is_dir() else set()
 
     def _folder(self, trial: Trial) -> Path:
         return self.path / _LEDGER / trial.name

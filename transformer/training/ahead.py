@@ -11,8 +11,9 @@ import jax
 
 from transformer.axes import Placement
 from transformer.data.batches import Source
+from transformer.runs.endings import Stopped
 from transformer.tasks.contract import Batch
-from transformer.training.sharding import batch_sharding
+from transformer.training.placing import batch_sharding
 
 # Batches of a run, and of an evaluation, whose shapes are compiled before they come.
 LOOKED_AT = 100
@@ -33,9 +34,9 @@ class Program(NamedTuple):
 def compiled_ahead(programs: Iterable[Program]) -> Iterator[None]:
     """Compile the programs in their order, in threads that also list them, while the context lasts.
 
-    What does not compile raises where it is called, not from these threads. The end waits for what is being compiled,
-    and leaves the rest. Several processes compile in one order, that of their calls, so for them nothing is compiled
-    ahead.
+    What does not compile raises where it is called, not from these threads. The end waits for what is being compiled
+    (unless the run was told to stop), and leaves the rest. Several processes compile in one order, that of their calls,
+    so for them nothing is compiled ahead.
     """
     if jax.process_count() > 1:
         yield
@@ -52,13 +53,18 @@ def compiled_ahead(programs: Iterable[Program]) -> Iterator[None]:
 
     # Half of the cores: compiling uses several, and the steps go on beside it.
     threads = max(1, min(8, (os.cpu_count() or 2) // 2))
-    with ThreadPoolExecutor(threads, "compile") as pool:
-        for _ in range(threads):
-            pool.submit(compile_what_is_left)
-        try:
-            yield
-        finally:
-            ended.set()
+    pool = ThreadPoolExecutor(threads, "compile")
+    for _ in range(threads):
+        pool.submit(compile_what_is_left)
+    patient = True
+    try:
+        yield
+    except Stopped:
+        patient = False
+        raise
+    finally:
+        ended.set()
+        pool.shutdown(wait=patient)
 
 
 def shapes_of(

@@ -19,12 +19,14 @@ from transformer.models.contract import Model
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Evaluation, Task
 from transformer.training.experiment import Experiment
+from transformer.training.faults import first_norms
 from transformer.training.initial_state import init_state
 from transformer.training.mesh import make_placement, with_axes
 from transformer.training.optimizer import Optimizer, hyper_of, make_optimizer
+from transformer.training.placing import traced_on
 from transformer.training.preflight import check_fit
 from transformer.training.room import check_room, memory_of
-from transformer.training.sharding import check_positions, state_shardings, traced_on
+from transformer.training.sharding import check_positions, state_shardings
 from transformer.training.state import TrainState
 from transformer.training.step import Step, make_step
 
@@ -77,7 +79,11 @@ def assemble(
         raise UserError(
             f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimisers)}"
         )
-    make = functools.partial(init_state, model, task, optimisers, experiment.averages)
+
+    def make(*given: Any) -> TrainState:
+        first = init_state(model, task, optimisers, experiment.averages, *given)
+        return first._replace(norms=first_norms(experiment.faults, optimisers))
+
     hyper = numbers_of(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement, experiment.sharding.replicate_below_mb)
@@ -146,6 +152,7 @@ def training_step(experiment: Experiment, assembly: Assembly, capture: Capture |
         experiment.averages,
         accumulate=experiment.run.accumulate,
         capture=capture or observation(experiment, assembly.model),
+        faults=experiment.faults,
     )
 
 

@@ -10,10 +10,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.axes import Placement
 from transformer.models.contract import Model
+from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.training.ahead import Program, shapes_of
 from transformer.training.averages import with_average
-from transformer.training.sharding import shard_batch, traced_on
+from transformer.training.placing import shard_batch, traced_on
 from transformer.training.state import TrainState, key_for
 
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
@@ -26,18 +27,21 @@ class CompiledEvaluation:
     evaluation: Evaluation
     step: CompiledStep
     placement: Placement
+    pulse: Pulse = dataclasses.field(default_factory=Pulse)
 
     def __call__(self, state: TrainState) -> Report:
-        """Run the step over all batches."""
+        """Run the step over all batches.
+
+        Errors: Stopped between two of them.
+        """
         # Optimisers stay out of the compiled program's arguments.
         state, batches = state.for_looking(), self.evaluation.batches
         key = key_for(state.key, state.step, self.evaluation.name)
-        results = [
-            jax.device_get(
-                self.step(state, shard_batch(batches[number], self.placement), jax.random.fold_in(key, number))
-            )
-            for number in range(len(batches))
-        ]
+        results = []
+        for number in range(len(batches)):
+            self.pulse.beat(f"batch {number} of {self.evaluation.name} on {self.evaluation.split}")
+            batch = shard_batch(batches[number], self.placement)
+            results.append(jax.device_get(self.step(state, batch, jax.random.fold_in(key, number))))
         sums = jax.tree.map(
             lambda *leaves: np.sum(np.asarray(leaves, np.float64), axis=0), *[sums for sums, _ in results]
         )

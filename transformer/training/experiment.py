@@ -10,6 +10,7 @@ from transformer.maps.tiers import MapsConfig
 from transformer.models import registry as models
 from transformer.tasks import registry as tasks
 from transformer.training.averages import Average
+from transformer.training.faults import Faults
 from transformer.training.initialise_from import InitialiseFrom
 from transformer.training.mesh import ShardingConfig
 from transformer.training.optimizer import OptimizerConfig, Schedule
@@ -29,6 +30,7 @@ class Experiment:
     maps: MapsConfig
     sharding: ShardingConfig
     initialise_from: InitialiseFrom = dataclasses.field(default_factory=InitialiseFrom)
+    faults: Faults = dataclasses.field(default_factory=Faults)
 
     def to_config(self) -> dict[str, Any]:
         """The resolved config as plain values: what `config.json` holds."""
@@ -43,6 +45,7 @@ class Experiment:
             "maps": to_config(self.maps),
             "sharding": to_config(self.sharding),
             "initialise_from": to_config(self.initialise_from),
+            "faults": to_config(self.faults),
         }
 
     def optimizer_of(self, objective: str) -> OptimizerConfig:
@@ -77,6 +80,7 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         maps=from_config(MapsConfig, run.maps, "config.maps"),
         sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),
         initialise_from=from_config(InitialiseFrom, run.initialise_from, "config.initialise_from"),
+        faults=from_config(Faults, run.faults, "config.faults"),
     )
     wanted = getattr(experiment.task, "evaluated_parameters", "raw")
     if wanted != "raw" and wanted not in averages:
@@ -94,7 +98,7 @@ def config_hash(experiment: Experiment) -> str:
 
 def changeable(experiment: Experiment) -> tuple[str, ...]:
     """The keys that may differ when a run is resumed: of its devices, reports and length, not of its result."""
-    cadence = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "milestone_every")
-    keys = (*cadence, "task.data_dir", "sharding", "pod")
+    often = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "milestone_every")
+    keys = (*often, "task.data_dir", "sharding", "pod", "faults.stop_after")
     lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys

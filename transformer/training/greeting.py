@@ -1,4 +1,4 @@
-"""What a run says when it starts."""
+"""What a run says when it begins."""
 
 import jax
 
@@ -8,18 +8,18 @@ from transformer.training.opened import OpenRun
 from transformer.training.preflight import left_out
 
 
-def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None) -> None:
+def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete: bool) -> None:
     """Print its size, its devices, where it goes on from, and what the model cannot be measured by."""
     experiment = opened_run.experiment
     parameters = count_parameters(assembly.abstract.variables.params)
+    opened_run.directory.record(parameters=parameters)
     mesh = assembly.placement.mesh
-    match latest:
-        case None:
-            what = f"training to step {experiment.run.steps}"
-        case experiment.run.steps:
-            what = f"complete at step {latest}: nothing to train"
-        case _:
-            what = f"resuming from step {latest} to step {experiment.run.steps}"
+    if latest is None:
+        what = f"training to step {experiment.run.steps}"
+    elif complete:
+        what = f"complete at step {latest}: nothing to train"
+    else:
+        what = f"resuming from step {latest} to step {experiment.run.steps}"
     several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     print(
         f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {mesh.devices.flat[0].device_kind}"

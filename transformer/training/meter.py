@@ -12,36 +12,21 @@ import numpy as np
 from transformer.tasks.contract import Batch
 from transformer.training.step import Metrics
 
-
-class Diverged(FloatingPointError):
-    """A loss that is not finite, read from step `step`."""
-
-    def __init__(self, name: str, value: float, step: int):
-        super().__init__(
-            f"{name} is {value} at step {step}; lower config.optimizer.learning_rate, lengthen "
-            "config.optimizer.warmup or set config.optimizer.clip_norm"
-        )
-        self.step = step
-
-
-def refuse_divergence(step: int, losses: Mapping[str, np.ndarray]) -> None:
-    """Errors: Diverged for the first of the losses that is not finite."""
-    for name, value in losses.items():
-        if not np.isfinite(value):
-            raise Diverged(name, float(value), step)
+Numbers = Mapping[str, np.ndarray]
 
 
 class Meter:
     """Means of the training metrics since the last report, and the speed of the steps.
 
     `flops` counts a step's floating-point operations by formula and `peak_flops` is the devices' peak rate a
-    second: their ratio over time is reported as utilisation. `check` is called with the losses of every step. Metrics
-    may have a leading axis, of several runs, and then so have their means.
+    second: their ratio over time is reported as utilisation. `check` is called with every step, its totals and its
+    values. Metrics may have a leading axis, of several runs, and then so have their means, which are of the steps that
+    made an update: `skipped` counts the others.
     """
 
     def __init__(
         self,
-        check: Callable[[int, Mapping[str, np.ndarray]], None] = refuse_divergence,
+        check: Callable[[int, Numbers, Numbers], None] = lambda *_: None,
         flops: Callable[[Batch], float] | None = None,
         peak_flops: float = math.inf,
     ):
@@ -58,13 +43,23 @@ class Meter:
         self._flops += self._flops_of(batch) if self._flops_of is not None else 0
 
     def read(self, metrics: Metrics, step: int) -> None:
-        """Add the metrics of a step, waiting until the device has them."""
+        """Add the metrics of a step, waiting until the device has them.
+
+        Errors: what `check` raises.
+        """
         totals, values = jax.device_get((metrics.totals, metrics.values))
-        self._check(step, {name: value for name, value in values.items() if name.endswith("loss")})
-        for numbers, sums in ((values, self._sums), (totals, self._totals)):
-            for name, value in numbers.items():
-                sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64)
+        self._check(step, totals, values)
+        skipped = np.asarray(values.get("skipped", 0.0), np.float64)
+        for name, value in values.items():
+            # What a step without an update was about to do may not be finite.
+            number = np.asarray(value, np.float64)
+            self._sums[name] = self._sums.get(name, 0.0) + (
+                number if name == "skipped" else np.where(skipped, 0, number)
+            )
+        for name, value in totals.items():
+            self._totals[name] = self._totals.get(name, 0.0) + np.asarray(value, np.float64)
         self._steps += 1
+        self._timed += 1
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -78,18 +73,30 @@ class Meter:
         """The means since the last report, with the rate of every total, and start again."""
         assert self._since is not None
         seconds = time.perf_counter() - self._since
-        means = {name: value / self._steps for name, value in self._sums.items()}
+        made: Any = self._steps - np.asarray(self._sums.get("skipped", 0.0))
+        with np.errstate(invalid="ignore"):
+            means: dict[str, Any] = {name: value / made for name, value in self._sums.items() if name != "skipped"}
+        means |= {name: value for name, value in self._sums.items() if name == "skipped"}
         means |= {f"{name}_per_second": value / seconds for name, value in self._totals.items()}
-        means["steps_per_second"] = self._steps / seconds
+        means["steps_per_second"] = self._timed / seconds
         if self._flops:
-            means["flops_per_step"] = self._flops / self._steps
+            means["flops_per_step"] = self._flops / self._timed
             means["utilisation"] = self._flops / seconds / self._peak
         self._since = time.perf_counter()
         self._clear()
         return means
 
+    def window(self) -> dict[str, Any]:
+        """The sums since the last report, as JSON holds them: what `go_on` takes."""
+        return {"steps": self._steps, "sums": {name: float(value) for name, value in self._sums.items()}}
+
+    def go_on(self, steps: int, sums: Mapping[str, float]) -> None:
+        """Begin with the sums of another process's meter, whose run this one goes on with; its time does not count."""
+        self._steps = steps
+        self._sums.update(sums)
+
     def _clear(self) -> None:
         self._sums: dict[str, Any] = {}
         self._totals: dict[str, Any] = {}
-        self._steps = 0
+        self._steps = self._timed = 0
         self._flops = 0.0

@@ -14,7 +14,7 @@ from transformer.models.contract import Model
 from transformer.tasks.contract import Task
 from transformer.training.evaluate import view_of
 from transformer.training.mesh import by_examples
-from transformer.training.sharding import traced_on
+from transformer.training.placing import traced_on
 from transformer.training.state import TrainState, key_for
 
 

@@ -1,10 +1,13 @@
 """The programs of a run beside its training step, and how often each is called."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from transformer.config import RunConfig
 from transformer.costs.chips import peak_flops
+from transformer.data.batches import Source
 from transformer.maps.store import MapStore
+from transformer.runs.pulse import Pulse
 from transformer.training.ahead import Program, shapes_of
 from transformer.training.assembly import Assembly
 from transformer.training.evaluate import CompiledEvaluation, compile_evaluations
@@ -26,19 +29,22 @@ def cadence_of(config: RunConfig) -> Cadence:
     )
 
 
-def measured(assembly: Assembly) -> list[Measured]:
+def measured(assembly: Assembly, pulse: Pulse) -> list[Measured]:
     """The evaluations that apply to the model, compiled."""
     chosen = assembly.evaluations
     compiled = compile_evaluations(assembly.model, chosen, assembly.placement)
-    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(chosen, compiled, strict=True)]
+    with_pulse = [replace(run, pulse=pulse) if isinstance(run, CompiledEvaluation) else run for run in compiled]
+    return [Measured(each.name, each.split, each.at_end, run) for each, run in zip(chosen, with_pulse, strict=True)]
 
 
 def programs_to_compile(
-    experiment: Experiment, assembly: Assembly, step: Step, evaluations: Sequence[Measured], start: int
+    experiment: Experiment, assembly: Assembly, step: Step, evaluations: Sequence[Measured], start: int, source: Source
 ) -> Iterator[Program]:
-    """The jitted `step` for each batch shape of the steps behind `start`, and that of each evaluation."""
-    # A source of its own: one keeps its epoch's plan, which two threads must not share.
-    batches = shapes_of(assembly.task.source(experiment.run.seed), start, experiment.run.steps, assembly.placement)
+    """The jitted `step` for each batch shape of the steps behind `start`, and that of each evaluation.
+
+    `source` is of this call alone: one keeps its epoch's plan, which two threads must not share.
+    """
+    batches = shapes_of(source, start, experiment.run.steps, assembly.placement)
     yield from (Program(step, (assembly.abstract, batch, False)) for batch in batches)
     for each in evaluations:
         if isinstance(each.run, CompiledEvaluation):

@@ -86,7 +86,7 @@ def load(
         return {
             name: checkpoints.restore_part(at, getattr(assembly.abstract, name), (name,))
             for name in TrainState._fields
-            if name not in ("optimisers", "hyper")
+            if name not in ("optimisers", "hyper", "norms")
         }
 
     _, parts = run.restored(step, read)

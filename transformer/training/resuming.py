@@ -26,11 +26,12 @@ from transformer.training.state import TrainState
 
 
 class Resumed(NamedTuple):
-    """The state that a run goes on from, and how long its records were when it was saved."""
+    """The state that a run goes on from, how long its records were when it was saved, and what was under way then."""
 
     step: int
     state: TrainState
     records: Mapping[str, Extent]
+    progress: Mapping[str, Any]
 
 
 def resume(opened_run: OpenRun, assembly: Assembly) -> Resumed | None:
@@ -150,4 +151,4 @@ def _resumed(opened_run: OpenRun, step: int, state: TrainState, metadata: Mappin
             what = departs(directory.path / name, extent)
             if what is not None:
                 told(f"{directory.path / name} is not as step {step} left it: {what}")
-    return Resumed(step, state, records)
+    return Resumed(step, state, records, metadata.get("progress", {}))

@@ -1,5 +1,6 @@
 """Saving a run's state: never one that is not finite, and with all that it presupposes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -34,8 +35,8 @@ class Saver:
         whole = NamedSharding(placement.mesh, PartitionSpec())
         self._finite = jax.jit(_finite, out_shardings=whole)
 
-    def __call__(self, state: TrainState) -> None:
-        """Save the state of its step, with the extents of the records, which must be flushed.
+    def __call__(self, state: TrainState, progress: Mapping[str, Any]) -> None:
+        """Save the state of its step, with the extents of the records, which must be flushed, and what is under way.
 
         Errors: NotFinite, naming the first leaf; as `Checkpoints.save`.
         """
@@ -43,7 +44,7 @@ class Saver:
         leaf = self.first_not_finite(state)
         if leaf is not None:
             raise NotFinite(leaf, step)
-        metadata = {**self._run.presumed, "records": self._sinks.extents()}
+        metadata = {**self._run.presumed, "records": self._sinks.extents(), "progress": dict(progress)}
         self._run.checkpoints.save(step, state, metadata)
 
     def wait(self) -> None:

@@ -19,7 +19,7 @@ class TrainState(NamedTuple):
     """`step` updates have been made; `optimisers` are by objective, `averages` by name.
 
     `hyper` are the optimisers' numbers by objective, such as the learning rate, which are arguments of the
-    compiled program.
+    compiled program. `norms` are the gradients' of the last updates by objective, where spikes are looked for.
     """
 
     step: Int[Array, ""]
@@ -29,10 +29,11 @@ class TrainState(NamedTuple):
     averages: Mapping[str, Mapping[str, Array]]
     extra: PyTree
     hyper: Mapping[str, Mapping[str, Float[Array, ""]]]
+    norms: Mapping[str, Float[Array, " N"]] = {}
 
     def for_looking(self) -> "TrainState":
         """The state without its optimisers, the argument of compiled evaluations and probes."""
-        return self._replace(optimisers={}, hyper={})
+        return self._replace(optimisers={}, hyper={}, norms={})
 
 
 def key_for(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:

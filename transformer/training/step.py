@@ -13,6 +13,7 @@ from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.models.contract import Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.averages import Average, update_average, with_average
+from transformer.training.faults import Faults, guarded
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer
 from transformer.training.state import TrainState, key_for
@@ -44,6 +45,7 @@ def make_step(
     *,
     accumulate: int = 1,
     capture: Capture | None = None,
+    faults: Faults = Faults(),  # noqa: B008 (frozen)
 ) -> Step:
     """The step of a task on a model: (state, batch, observe) -> (state, metrics). Jit it, donating the state.
 
@@ -51,7 +53,8 @@ def make_step(
     the batch is cut into n micro-batches whose gradients add up; each reads the state and extra of the step's
     start, and every loss is divided by the totals of the whole batch, so that the result is the large batch's.
     The model's auxiliary losses (`Aux.losses`) are added, each divided by its count over the whole batch. `capture`
-    asks for statistics of the training batch's own attention, computed in the steps that observe.
+    asks for statistics of the training batch's own attention, computed in the steps that observe. An update that would
+    do harm is not made, as `faults` says.
     """
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
@@ -89,7 +92,8 @@ def make_step(
             name: update_average(average, state.averages[name], view.variables.params, step)
             for name, average in averages.items()
         }
-        state = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra, state.hyper)
+        made = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra, state.hyper)
+        state, values = guarded(faults, state, made, totals, values)
         return state, Metrics(dict(totals), values, maps)
 
     return step

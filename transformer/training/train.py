@@ -6,53 +6,78 @@ from pathlib import Path
 
 import jax
 
-from transformer.models.contract import count_parameters
 from transformer.runs.directory import RunDirectory
-from transformer.runs.processes import primary
+from transformer.runs.processes import decided, primary
+from transformer.runs.pulse import Pulse
 from transformer.storage import storage_of
 from transformer.training.ahead import compiled_ahead
 from transformer.training.assembly import Assembly, compile_step, count_flops
 from transformer.training.experiment import Experiment, config_hash
+from transformer.training.faults import Diverged, Patience
 from transformer.training.greeting import greet
 from transformer.training.initialise_from import begin
-from transformer.training.loop import run
+from transformer.training.loop import Look, run
 from transformer.training.meter import Meter
 from transformer.training.opened import OpenRun, opened
+from transformer.training.placing import on_host_batches
 from transformer.training.profile import Profiled
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of, programs_to_compile
 from transformer.training.resuming import Resumed, resume
+from transformer.training.rewinding import Rewind, batches_of, check_finite, explained, rewound
 from transformer.training.saving import SavedInTime, Saver
-from transformer.training.sharding import on_host_batches
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
 from transformer.training.sinks.files import closed_with_the_run, open_sinks
 
+_LOOKED_AT = "looked_at"  # the step that was reported by a later process than the one that saved it
 
-def train(experiment: Experiment, workdir: Path, *, profile: bool = False, sink: Sink | None = None) -> RunDirectory:
+
+def train(
+    experiment: Experiment,
+    workdir: Path,
+    *,
+    profile: bool = False,
+    sink: Sink | None = None,
+    pulse: Pulse | None = None,
+    rewind: Rewind | None = None,
+) -> RunDirectory:
     """Train in a run directory, or resume its run; return when all steps and evaluations are done.
 
-    `sink` is fed after the run's own sinks; an error of it ends the run, whose metrics are written by then.
+    `sink` is fed after the run's own sinks; an error of it ends the run, whose metrics are written by then. `pulse` can
+    be told to stop; `rewind` first goes back.
 
-    Errors: UserError for anything that the user can correct, before anything compiles.
+    Errors: UserError for anything that the user can correct, before anything compiles; Stopped; Failed.
     """
     with opened([experiment], [workdir]) as (assembly, (opened_run,)):
-        directory, resumed = opened_run.directory, resume(opened_run, assembly)
+        directory = opened_run.directory
+        rewound(opened_run, rewind)
+        resumed = resume(opened_run, assembly)
         if resumed is None:
             state = begin(experiment.initialise_from, assembly, jax.random.key(experiment.run.seed), directory)
-            resumed = Resumed(0, state, {})
-        latest = opened_run.latest
+            resumed = Resumed(0, state, {}, {})
+        latest, progress = opened_run.latest, resumed.progress
+        check_finite(resumed.state, opened_run, latest)
+        looked = progress.get("looked", True) or decided(lambda: directory.facts().get(_LOOKED_AT)) == latest
+        complete = latest == experiment.run.steps and looked
         if primary():
-            directory.record(parameters=count_parameters(assembly.abstract.variables.params))
-            greet(assembly, opened_run, latest)
-        if latest != experiment.run.steps:
-            _train(assembly, opened_run, resumed, profile, sink)
+            greet(assembly, opened_run, latest, complete)
+        if not complete:
+            _train(assembly, opened_run, resumed, looked, profile, sink, pulse or Pulse())
     return directory
 
 
-def _train(assembly: Assembly, opened_run: OpenRun, resumed: Resumed, profile: bool, also: Sink | None) -> None:
+def _train(
+    assembly: Assembly,
+    opened_run: OpenRun,
+    resumed: Resumed,
+    looked: bool,
+    profile: bool,
+    also: Sink | None,
+    pulse: Pulse,
+) -> None:
     experiment, directory = opened_run.experiment, opened_run.directory
-    config = experiment.run
-    start, (plan, probe) = resumed.step, probe_of(assembly, opened_run)
+    config, start = experiment.run, resumed.step
+    plan, probe = probe_of(assembly, opened_run)
     records = open_sinks(
         directory, plan, config_hash(experiment), steps=config.steps, start=start, extents=resumed.records
     )
@@ -60,26 +85,29 @@ def _train(assembly: Assembly, opened_run: OpenRun, resumed: Resumed, profile: b
     save = Saver(opened_run, assembly.placement, records)
     if primary():
         sink = Sinks(records, Console(config.steps, sys.stdout), *(() if also is None else (also,)))
-    compiled, evaluations = compile_step(experiment, assembly), measured(assembly)
-    step = on_host_batches(compiled, assembly.placement)
+    compiled, evaluations = compile_step(experiment, assembly), measured(assembly, pulse)
+    step, batches = on_host_batches(compiled, assembly.placement), batches_of(opened_run, assembly)
     # Measured on a CPU, and so before anything compiles beside it.
-    meter = Meter(flops=count_flops(experiment, assembly), peak_flops=peak_flops_of(assembly))
+    meter = Meter(
+        Patience(experiment.faults.stop_after).check,
+        flops=count_flops(experiment, assembly),
+        peak_flops=peak_flops_of(assembly),
+    )
+    meter.go_on(**resumed.progress.get("window", {"steps": 0, "sums": {}}))
     traces = contextlib.ExitStack()
     if profile:
         # Traces are written to a disk alone.
         folder = directory.path / "profile"
         step = Profiled(step, traces.enter_context(storage_of(folder).stage(folder)))
-    programs = programs_to_compile(experiment, assembly, compiled, evaluations, start)
-    with closed_with_the_run(traces), closed_with_the_run(sink), compiled_ahead(programs):
-        run(
-            resumed.state,
-            step,
-            assembly.task.source(config.seed),
-            steps=config.steps,
-            cadence=cadence_of(config),
-            evaluations=evaluations,
-            probe=probe,
-            save=save,
-            sink=Sinks(sink, SavedInTime(save, config.checkpoint_every)),
-            meter=meter,
-        )
+    ahead = programs_to_compile(experiment, assembly, compiled, evaluations, start, batches_of(opened_run, assembly))
+    look = Look(cadence_of(config), evaluations, probe, Sinks(sink, SavedInTime(save, config.checkpoint_every)), pulse)
+    with closed_with_the_run(traces), closed_with_the_run(sink), compiled_ahead(ahead):
+        if not looked:
+            look(start, resumed.state, last=start == config.steps)
+            sink.flush()
+            if primary():
+                directory.record(**{_LOOKED_AT: start})
+        try:
+            run(resumed.state, step, batches, steps=config.steps, look=look, save=save, meter=meter)
+        except Diverged as diverged:
+            raise explained(diverged, opened_run, batches) from diverged

@@ -23,19 +23,22 @@ from transformer.config import UserError, to_config
 from transformer.maps.tiers import StoredMaps
 from transformer.models.contract import count_parameters
 from transformer.runs.directory import as_texts
+from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import Batch, Report
 from transformer.training.assembly import Assembly, assemble, compile_step, count_flops, numbers_of, training_step
 from transformer.training.experiment import Experiment, config_hash
+from transformer.training.faults import Diverged, Patience
 from transformer.training.initialise_from import begin, bring_tokenizer
-from transformer.training.loop import Measured, run
+from transformer.training.loop import Look, Measured, run
 from transformer.training.mesh import make_placement
-from transformer.training.meter import Diverged, Meter, refuse_divergence
+from transformer.training.meter import Meter
 from transformer.training.opened import OpenRun, opened
 from transformer.training.optimizer import OptimizerConfig, hyper_of
+from transformer.training.placing import on_host_batches, traced_on
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
 from transformer.training.resuming import resume_together
+from transformer.training.rewinding import batches_of
 from transformer.training.saving import NotFinite, Saver
-from transformer.training.sharding import on_host_batches, traced_on
 from transformer.training.sinks import Console
 from transformer.training.sinks.files import closed_with_the_run, open_sinks
 from transformer.training.sinks.vmapped import VmappedSinks
@@ -56,6 +59,7 @@ def program_of(experiment: Experiment) -> str:
     """The resolved config without the keys in which vmapped runs may differ: equal for experiments of one program."""
     config = experiment.to_config()
     config |= {"seed": None, "name": None, "optimizer": _without_numbers(experiment.optimizer)}
+    config["faults"] |= {"stop_after": None}
     config["optimizers"] = {name: _without_numbers(section) for name, section in experiment.optimizers.items()}
     return json.dumps(config, sort_keys=True)
 
@@ -173,7 +177,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
     first = runs[0].experiment
     steps, (start, resumed) = first.run.steps, resume_together(runs, assembly)
     compiled = _compile(first, assembly)
-    batches = StackedBatches([assembly.task.source(each.experiment.run.seed) for each in runs])
+    batches = StackedBatches([batches_of(each, assembly) for each in runs])
     plan, probe = probe_of(assembly, runs[0])
     states = [each.state for each in resumed] or [_begin(each, assembly, aloud=each is runs[0]) for each in runs]
     state = stack_states(states, assembly.placement)
@@ -187,10 +191,12 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
     sinks = VmappedSinks(records, Console(steps, sys.stdout))
     ends = [Ended(None)] * len(runs)
 
-    def check(step: int, losses: Mapping[str, np.ndarray]) -> None:
+    waiting = [Patience(each.experiment.faults.stop_after) for each in runs]
+
+    def check(step: int, *numbers: Mapping[str, np.ndarray]) -> None:
         for number in sinks.going:
             try:
-                refuse_divergence(step, {name: of_runs[number] for name, of_runs in losses.items()})
+                waiting[number].check(step, *({name: of[number] for name, of in each.items()} for each in numbers))
             except Diverged as diverged:
                 ends[number] = Ended(step)
                 _record_divergence(runs[number], diverged)
@@ -205,11 +211,14 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
             on_host_batches(compiled, assembly.placement),
             batches,
             steps=steps,
-            cadence=cadence_of(first.run),
-            evaluations=[_of_each(evaluation, sinks, len(runs)) for evaluation in measured(assembly)],
-            probe=lambda state: _look(state, probe, sinks),
-            save=lambda state: _save(state, {number: savers[number] for number in sinks.going}),
-            sink=sinks,
+            look=Look(
+                cadence_of(first.run),
+                evaluations=[_of_each(evaluation, sinks, len(runs)) for evaluation in measured(assembly, Pulse())],
+                probe=lambda state: _look(state, probe, sinks),
+                sink=sinks,
+                pulse=Pulse(),
+            ),
+            save=lambda state, progress: _save(state, {number: savers[number] for number in sinks.going}),
             meter=Meter(check, _flops_of_one(first, assembly), peak_flops_of(assembly)),
         )
     return ends
@@ -226,7 +235,7 @@ def _save(state: TrainState, going: Mapping[int, Saver]) -> None:
     for number, saver in going.items():
         # Of a run that is no longer finite the next loss says so, and ends it.
         with contextlib.suppress(NotFinite):
-            saver(take_run(state, number))
+            saver(take_run(state, number), {})
 
 
 def _record_divergence(each: OpenRun, diverged: Diverged) -> None:

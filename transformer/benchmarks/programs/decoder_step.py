@@ -19,7 +19,7 @@ from transformer.models.contract import Model, count_parameters
 from transformer.training.initial_state import init_state
 from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.sharding import traced_on
+from transformer.training.placing import traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
 

@@ -37,7 +37,7 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
 
     from transformer.training.assembly import assemble, compile_step
     from transformer.training.experiment import resolve
-    from transformer.training.sharding import on_host_batches
+    from transformer.training.placing import on_host_batches
 
     experiment = resolve(settings["config"])
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,43 @@
+"""The run that is attacked: of every kind of work a little, within seconds."""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """A decoder of a few thousand parameters on the text of the licence."""
+    return ConfigDict(
+        {
+            "name": "attacked",
+            "steps": 40,
+            "log_every": 5,
+            "eval_every": 20,
+            "maps_every": 20,
+            "head_statistics_every": 10,
+            "checkpoint_every": 20,
+            "task": {
+                "name": "language_modelling",
+                "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
+                "tokenizer": "characters",
+                "batching": "packed",
+                "context": 32,
+                "rows": 8,
+                "probed": 3,
+                "probed_length": 12,
+            },
+            "model": {
+                "family": "decoder",
+                "embedding_rows": 128,
+                "layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 32,
+                "dropout": 0.1,
+                "biases": "none",
+                "max_length": 36,
+            },
+            "optimizer": {"learning_rate": 0.01, "warmup": 4, "clip_norm": 1.0},
+            "averages": {"last": {"kind": "mean", "start": 4, "every": 2}},
+        }
+    )

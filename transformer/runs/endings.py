@@ -1,0 +1,13 @@
+"""How a run ends before its last step, other than by a fault of the program. This module does not import jax."""
+
+# The exit code of a process that was told to stop: its run is saved, and the same command goes on with it. (EX_TEMPFAIL
+# of sysexits.h: "the user is invited to retry".)
+AGAIN = 75
+
+
+class Failed(RuntimeError):
+    """A failure of the run that its message explains in one line: no traceback says more."""
+
+
+class Stopped(Exception):
+    """The run was told to stop, and has: starting it again goes on with it."""

@@ -1,0 +1,85 @@
+"""The watchdog of a run: a process that makes no progress says where it stands, and ends."""
+
+import contextlib
+import faulthandler
+import logging
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from transformer.runs.pulse import Pulse, leave_at_once, say
+
+# Seconds: at least so long, and so many times the slowest unit so far; up to the first step, which compiles, longer.
+LEAST, TIMES, FIRST = 300.0, 10.0, 3600.0
+
+_logger = logging.getLogger(__name__)
+
+
+def patience(pulse: Pulse, seconds: float | None) -> float:
+    """How long a unit of work may take: `seconds`, or, where that is None, long against those before it."""
+    if not pulse.going:
+        return max(FIRST, seconds or 0.0)
+    return max(LEAST, TIMES * pulse.slowest) if seconds is None else seconds
+
+
+@contextlib.contextmanager
+def watched(
+    pulse: Pulse,
+    seconds: float | None,
+    process: str,
+    compare: Callable[[str], str] = lambda where: "",
+    end: Callable[[], None] = lambda: leave_at_once(1),
+) -> Iterator[None]:
+    """End the process once a unit of its work takes longer than `patience` says; 0 seconds never.
+
+    It first writes where each of its threads stands, to stderr and the run's log, with its name `process` and what
+    `compare` makes of the unit: where the other processes stand.
+    """
+    if seconds == 0:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_watch, args=(pulse, seconds, process, compare, end, over), name="watchdog", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _watch(
+    pulse: Pulse,
+    seconds: float | None,
+    process: str,
+    compare: Callable[[str], str],
+    end: Callable[[], None],
+    over: threading.Event,
+) -> None:
+    period = 1.0 if seconds is None else min(1.0, seconds / 10)
+    unit, waited, looked = pulse.begun, 0.0, time.monotonic()
+    while not over.wait(period):
+        now = time.monotonic()
+        # A process that was itself stopped, with its machine or by a debugger, has not waited all that time.
+        waited += min(now - looked, 2 * period)
+        looked = now
+        if pulse.begun != unit:
+            unit, waited = pulse.begun, 0.0
+        elif waited > patience(pulse, seconds):
+            where = f"{process} on {socket.gethostname()} has made no progress for {waited:.0f} seconds in: {pulse.what}"
+            _tell(f"{where}{compare(pulse.what)}; it ends. Its threads stand here:")
+            end()
+            return
+
+
+def _tell(line: str) -> None:
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        text = f"{line}\n{file.read()}"
+    say(text)
+    _logger.error("%s", text)

@@ -1,0 +1,74 @@
+"""The batches of a run: looked over as they come, and without those that the run passes by."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.data.batches import Batch, Source
+from transformer.models.interface import Interface, Modality
+
+
+def number_of(step: int, passed: Iterable[Sequence[int]]) -> int:
+    """The number, from 0, of the batch of the step behind `step`; `passed`: ranges (first, count) that are left out."""
+    number = step
+    for first, count in sorted(merged(passed)):
+        if number >= first:
+            number += count
+    return number
+
+
+def merged(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """The same batches, each range `count` from number `first` on, as ranges that do not touch."""
+    ranges: list[tuple[int, int]] = []
+    for first, count in sorted((first, count) for first, count in passed):
+        if ranges and first <= sum(ranges[-1]):
+            earlier, so_many = ranges.pop()
+            first, count = earlier, max(earlier + so_many, first + count) - earlier
+        ranges.append((first, count))
+    return ranges
+
+
+class Vetted:
+    """The batches of a source, in its order without those `passed`; tokens that are in no vocabulary are refused."""
+
+    def __init__(self, source: Source, interface: Interface, passed: Iterable[Sequence[int]] = ()):
+        self._source, self._passed = source, merged(passed)
+        self._sizes = _sizes(interface)
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of the step behind `step`.
+
+        Errors: UserError naming the first token that is in no vocabulary.
+        """
+        number = number_of(step, self._passed)
+        batch = self._source[number]
+        for name, size in self._sizes.items():
+            if name in batch:
+                _check(name, np.asarray(batch[name]), size, number)
+        return batch
+
+
+def _sizes(interface: Interface) -> dict[str, int]:
+    """The size of the vocabulary of each array of token numbers, the labels of texts included."""
+    known = interface.vocabularies
+    texts = known.get("joint", known.get("tokens"))
+    sizes = {
+        name: size
+        for name, given in interface.inputs.items()
+        if given.modality is Modality.TOKENS and given.positions is not None and np.issubdtype(given.dtype, np.integer)
+        if (size := known.get(name, texts)) is not None
+    }
+    labels = known.get("classes", texts)
+    return sizes if labels is None else {**sizes, "labels": labels}
+
+
+def _check(name: str, tokens: np.ndarray, size: int, number: int) -> None:
+    if not np.issubdtype(tokens.dtype, np.integer) or not tokens.size or (tokens.min() >= 0 and tokens.max() < size):
+        return
+    where: tuple[Any, ...] = tuple(map(int, np.argwhere((tokens < 0) | (tokens >= size))[0]))
+    raise UserError(
+        f"batch {number} (counted from 0) has {name}{list(where)} = {tokens[where]}, no token of a vocabulary of "
+        f"{size}, 0 to {size - 1}: look at the data and its tokenizer; --skip=1 passes the next batch by"
+    )
