@@ -1,5 +1,6 @@
 """Checkpoints come back bit for bit, or not at all."""
 
+import contextlib
 import gc
 import json
 import resource
@@ -181,7 +182,8 @@ def changed(state: State, **params: Any) -> State:
         ),
         (
             {"empty": jnp.zeros((0, 15), jnp.bfloat16)},
-            r"'params/empty' is shape \(0, 16\) of bfloat16 in the checkpoint and shape \(0, 15\) of bfloat16 in this run",
+            r"'params/empty' is shape \(0, 16\) of bfloat16 in the checkpoint and shape \(0, 15\) of bfloat16 "
+            "in this run",
         ),
         ({"flags": 1}, "'params/flags' is shape .* in the checkpoint and .* of python int in this run"),
     ],
@@ -205,7 +207,9 @@ def test_another_kind_of_key_or_number_is_refused(checkpoints: Checkpoints):
     checkpoints.save(1, state, {})
     with pytest.raises(UserError, match=r"'key' is .* of key<fry> in the checkpoint and .* of key<rbg> in this run"):
         checkpoints.restore(1, state._replace(key=jax.random.split(jax.random.key(0, impl="rbg"), 2)))
-    with pytest.raises(UserError, match=r"'extra/rate' is .* python float in the checkpoint and .* python int in this run"):
+    with pytest.raises(
+        UserError, match=r"'extra/rate' is .* python float in the checkpoint and .* python int in this run"
+    ):
         checkpoints.restore(1, state._replace(extra=state.extra | {"rate": 1}))
     with pytest.raises(UserError, match=r"'extra/wide' is .* of int64 in the checkpoint and .* of int32 in this run"):
         checkpoints.restore(1, state._replace(extra=state.extra | {"wide": np.zeros(3, np.int32)}))
@@ -376,7 +380,9 @@ def test_milestones_are_kept_for_good(directory: Path):
     assert_same(restored, {"a": jnp.full(3, 4.0)})
 
 
-def test_what_is_older_stays_until_the_new_one_is_read_back(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+def test_what_is_older_stays_until_the_new_one_is_read_back(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
     checkpoints = Checkpoints(directory, keep=1)
     checkpoints.save(1, {"a": jnp.ones(3)}, {})
     assert checkpoints.steps() == [1]
@@ -427,3 +433,14 @@ def test_what_cannot_be_saved_is_named(checkpoints: Checkpoints, directory: Path
     with pytest.raises(UserError, match="keep=0"):
         Checkpoints(directory, keep=0)
     assert checkpoints.latest() is None
+
+
+@pytest.mark.parametrize("content", [b"1" * 9999, b"[1, 2]", b"[" * 9999, b"\xff", b""])
+def test_what_orbax_lists_a_step_by_is_damaged_in_one_line(directory: Path, content: bytes):
+    with contextlib.closing(Checkpoints(directory, keep=2)) as checkpoints:
+        for step in (2, 4):
+            checkpoints.save(step, {"x": jnp.arange(4.0)}, {})
+    (directory / "4" / "_CHECKPOINT_METADATA").write_bytes(content)
+    with contextlib.suppress(UserError):  # no other error, and never what was not saved
+        restored, _ = Checkpoints.reading(directory).restore(4, {"x": jnp.zeros(4)})
+        np.testing.assert_array_equal(restored["x"], np.arange(4.0))

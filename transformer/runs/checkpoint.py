@@ -1,14 +1,15 @@
 """Checkpoints of a whole training state: written by orbax, verified leaf by leaf when written and when restored.
 
-Every checkpoint has a manifest beside its arrays (transformer.runs.manifest). Once it is committed it is read back; only
-then an older one is removed. One whose bytes changed is never restored and never removed: it is set aside under
+Every checkpoint has a manifest beside its arrays (transformer.runs.manifest). Once it is committed it is read back;
+only then an older one is removed. One whose bytes changed is never restored and never removed: it is set aside under
 another name, and an older one serves. Of several processes each writes, reads and verifies what it holds; a checkpoint
 can be restored on any number of processes and devices, in any sharding.
 """
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
-from transformer.storage import locate, storage_of
-from transformer.storage.disk import REMOVED
 from transformer.runs.digest import differing
 from transformer.runs.manifest import (
     StoredLeaf,
@@ -34,6 +33,8 @@ from transformer.runs.processes import decided, primary
 from transformer.runs.stored_arrays import Unreadable, not_saved, on_device, read_arrays, sharding_of
 from transformer.runs.telling import anywhere, told
 from transformer.runs.verification import Verification
+from transformer.storage import locate, storage_of
+from transformer.storage.disk import REMOVED
 
 PyTree = Any
 
@@ -87,16 +88,15 @@ class Checkpoints:
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
         reader = cls.__new__(cls)
         reader._keep = 0
-        reader._open(
-            directory, ocp.CheckpointManagerOptions(read_only=True, create=False, lightweight_initialize=True)
-        )
+        reader._open(directory, ocp.CheckpointManagerOptions(read_only=True, create=False, lightweight_initialize=True))
         return reader
 
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
         self._directory = locate(directory).resolve()  # orbax refuses relative paths
         self._verifying: Verification | None = None
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
-        self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
+        with self._listable():
+            self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
         """Save the whole state and a JSON-able mapping beside it as the checkpoint of `step`.
@@ -127,7 +127,7 @@ class Checkpoints:
         finally:
             self._verifying = None
             # The manager's own list keeps a save that failed and misses those of another process.
-            self._manager.reload()
+            self._reload()
         return decided(self._listed)
 
     def latest(self) -> int | None:
@@ -138,7 +138,7 @@ class Checkpoints:
         """Delete the checkpoints beyond `step`: a run resumed at `step` saves them again."""
         later = [other for other in self.steps() if other > step]
         decided(lambda: self._remove(later, newest=step))
-        self._manager.reload()
+        self._reload()
 
     def restore(self, step: int, abstract: PyTree) -> tuple[PyTree, dict]:
         """The state of `step` and its metadata, bit for bit, placed as `abstract` says.
@@ -218,7 +218,7 @@ class Checkpoints:
                 told(f"{error}{kept}; step {sound.step} is used instead")
         if sound.damaged and set_aside:
             decided(lambda: self._note(sound.step))
-            self._manager.reload()
+            self._reload()
 
     def close(self) -> None:
         """Wait for a save under way and end the threads; raises the error of the save."""
@@ -276,11 +276,26 @@ class Checkpoints:
         if steps and not saved_last_file(self._directory).exists():
             self._note(steps[-1])
 
+    def _reload(self) -> None:
+        with self._listable():
+            self._manager.reload()
+
+    @contextlib.contextmanager
+    def _listable(self) -> Iterator[None]:
+        """Errors: DamagedCheckpoint where what orbax keeps of a step is nothing that it can list it by."""
+        try:
+            yield
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise DamagedCheckpoint(
+                f"{self._directory} cannot be listed, since a step's _CHECKPOINT_METADATA is damaged: "
+                f"{str(error)[:200]}; move that step away, or choose another --workdir"
+            ) from error
+
     def _listed(self) -> list[int]:
         return sorted(self._manager.all_steps())
 
     def _listed_on_disk(self) -> list[int]:
-        self._manager.reload()
+        self._reload()
         return self._listed()
 
     def _damaged(self, step: int, what: str) -> DamagedCheckpoint:

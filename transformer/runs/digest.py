@@ -35,8 +35,7 @@ class _Part(NamedTuple):
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """The digest of every array, by name, of its first copy; all processes call it together and get the same.
-    """
+    """The digest of every array, by name, of its first copy; all processes call it together and get the same."""
     sums = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
     return {name: _text(total) for name, total in zip(arrays, _over_processes(list(sums.values())), strict=True)}
 

@@ -92,7 +92,10 @@ class News:
             if "stop" in news:
                 self._agree(news)
             elif news["process"] != jax.process_index():
-                say(f"process {news['process']} failed ({news['failed']}), and process {jax.process_index()} ends with it")
+                say(
+                    f"process {news['process']} failed ({news['failed']}), and process {jax.process_index()} ends "
+                    "with it"
+                )
                 if jax.process_index() == 0:
                     time.sleep(1)  # the others hear of it through this one
                 leave_at_once(1)

@@ -15,8 +15,8 @@ their answers could differ (is the directory free, which checkpoint is the newes
 
 They end together. A process that fails tells the others, which name it and end (transformer.runs.news); one that was
 killed or stopped counts as lost after `HEARTBEAT` seconds, and jax ends the others and names it. A process that lives
-but makes no progress (its data hang, say) is ended by its watchdog (transformer.runs.watchdog). What is told to stop, by
-a signal to any of them, stops behind the same step in all (transformer.runs.pulse).
+but makes no progress (its data hang, say) is ended by its watchdog (transformer.runs.watchdog). What is told to stop,
+by a signal to any of them, stops behind the same step in all (transformer.runs.pulse).
 """
 
 import contextlib
@@ -33,8 +33,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from transformer.config import UserError
-from transformer.storage import locate
 from transformer.runs.directory import RunDirectory
+from transformer.storage import locate
 
 HEARTBEAT = 60  # seconds
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"

@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 class Metric(NamedTuple):
-    """The name of a number that runs report, written "split/name", as "validation/loss" or "validation/exact_match/de"."""
+    """The name of a number that runs report: "split/name", as "validation/loss" or "validation/exact_match/de"."""
 
     split: str
     name: str
@@ -137,7 +137,8 @@ def parse_records(content: bytes, path: Path, keys: Collection[str]) -> list[Rec
         record = _record(line)
         if record is None or not set(keys) <= record.keys():
             raise UserError(
-                f"{path}:{number} is no JSON object with {' and '.join(keys)}: {line[:40]!r}; repair or remove that line"
+                f"{path}:{number} is no JSON object with {' and '.join(keys)}: {line[:40]!r}; repair or remove that "
+                "line"
             )
         records.append(record)
     return records

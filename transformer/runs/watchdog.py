@@ -70,7 +70,9 @@ def _watch(
         if pulse.begun != unit:
             unit, waited = pulse.begun, 0.0
         elif waited > patience(pulse, seconds):
-            where = f"{process} on {socket.gethostname()} has made no progress for {waited:.0f} seconds in: {pulse.what}"
+            where = (
+                f"{process} on {socket.gethostname()} has made no progress for {waited:.0f} seconds in: {pulse.what}"
+            )
             _tell(f"{where}{compare(pulse.what)}; it ends. Its threads stand here:")
             end()
             return
