@@ -14,7 +14,7 @@ demo: ## train a small translator, serve and then write the page of what every h
 	$(PYTHON) -m launch.train --config=experiments/demo.py --workdir=$(DEMO) --serve
 	$(PYTHON) -m launch.maps --workdir=$(DEMO)
 
-test: ## run the tests (about nine minutes on two cores)
+test: ## run the tests (about a quarter of an hour on two cores)
 	@.ci/install dev
 	$(PYTEST) -m "not slow" -n 3 --dist loadfile
 

@@ -189,8 +189,22 @@ def test_signals_are_heard_whatever_the_main_thread_does(
     assert (" again: ended" in said) == (code == 143)
 
 
-def test_who_is_behind_is_told() -> None:
-    told: dict[str, Any] = {"0": (12, "step 12"), "1": (11, "step 11"), "2": (12, "step 12")}
-    texts = {f"headwise/hung/{name}": json.dumps({"begun": at, "what": what}) for name, (at, what) in told.items()}
+@pytest.mark.parametrize("others", [(12, False), (11, True)], ids=["a unit later", "waiting in the same unit"])
+def test_who_is_behind_is_told(others: tuple[int, bool]) -> None:
+    told: dict[str, Any] = {"0": others, "1": (11, False), "2": others}
+    texts = {
+        f"headwise/hung/{name}": json.dumps({"place": place, "what": f"step {place[0]}"})
+        for name, place in told.items()
+    }
     assert telling._standing(texts) == "; furthest behind: process 1 (step 11)"
     assert "none is behind" in telling._standing({key: texts["headwise/hung/0"] for key in texts})
+
+
+def test_a_unit_that_waits_is_further_than_one_at_work_and_not_as_far_as_the_next() -> None:
+    pulse, places = Pulse(), []
+    for _ in range(2):
+        pulse.beat("a step")
+        places.append(pulse.place)
+        pulse.waits()
+        places.append(pulse.place)
+    assert places == sorted(set(places))

@@ -63,7 +63,7 @@ class News:
         """What the watchdog adds to the unit that this process is in: where those stand that hang as well."""
         if self._client is None:
             return ""
-        here = json.dumps({"begun": self._pulse.begun, "what": what})
+        here = json.dumps({"place": self._pulse.place, "what": what})
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._client.key_value_set(f"{_HUNG}/{jax.process_index()}", here, allow_overwrite=True)
             time.sleep(_MOMENT / 2000)
@@ -127,8 +127,8 @@ class News:
 def _standing(told: dict[str, str]) -> str:
     """Which of the processes that hang is the furthest behind, from what each has told by its key."""
     where = {key.rpartition("/")[2]: json.loads(text) for key, text in told.items()}
-    least = min((each["begun"] for each in where.values()), default=0)
-    behind = [f"process {name} ({each['what']})" for name, each in where.items() if each["begun"] == least]
+    least = min([each["place"] for each in where.values()], default=None)
+    behind = [f"process {name} ({each['what']})" for name, each in where.items() if each["place"] == least]
     if len(behind) == len(where):
         return f"; of the {len(where)} processes that hang here none is behind the others"
     return f"; furthest behind: {', '.join(behind)}"

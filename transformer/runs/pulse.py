@@ -25,6 +25,7 @@ class Pulse:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._begun, self._held = 0, False
+        self._waits = False
         self._making: int | None = None  # the first unit that makes what can be lost
         self._last: int | None = None
         self.what = "starting"
@@ -48,7 +49,16 @@ class Pulse:
             self._begun += 1
             if makes and self._making is None:
                 self._making = self._begun
-            self.what, self.since = what, now
+            self.what, self.since, self._waits = what, now, False
+
+    def waits(self) -> None:
+        """Say that what is left of the unit is to wait for devices, and so for the other processes."""
+        self._waits = True
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """How far the process has come: the units begun, and whether the last of them waits. Tuples compare so."""
+        return self._begun, self._waits
 
     @property
     def begun(self) -> int:

@@ -80,11 +80,10 @@ def run(
     """Train from the state's step to `steps`, feeding all metrics, samples and maps to the sink of `look`.
 
     `meter` averages what the steps report, by default without counting operations. A state, and with it all that is
-    reported, may be that of several runs at one step (transformer.training.vmapped).
-
-    The metrics of step N - 1 are read after step N is dispatched, so that the device never waits for the host. The
-    last checkpoint is saved after the last evaluations: a run that has it is complete. One that is told to stop saves
-    behind the step that it is at, together with what the next process needs to go on as if there had been no stop.
+    reported, may be that of several runs at one step (transformer.training.vmapped). The metrics of step N - 1 are read
+    after step N is dispatched: the device never waits for the host. The last checkpoint is saved after the last
+    evaluations: a run that has it is complete. One that is told to stop saves behind the step that it is at, together
+    with what the next process needs to go on as if there had been no stop.
 
     Errors: what `meter` raises; Stopped.
     """
@@ -101,6 +100,7 @@ def run(
             batch, observe = next(batches), _due(number, cadence.heads)
             meter.start_clock()
             state, metrics = step(state, batch, observe)
+            pulse.waits()
             done, looked, last = number, False, number == steps
             _settle(pending, meter, sink)
             meter.feed(batch)
