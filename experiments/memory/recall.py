@@ -26,5 +26,7 @@ def get_config() -> ConfigDict:
             "evaluated": (6, 8, 10, 12, 15, 20),
         }
     )
-    config.model = ConfigDict({"family": "turing", "width": 256, "read_heads": 4, "write_heads": 4})
+    config.model = ConfigDict(
+        {"family": "turing", "width": 256, "read_heads": 4, "write_heads": 4, "beginning": "constant"}
+    )
     return config

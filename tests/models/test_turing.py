@@ -19,7 +19,7 @@ from transformer.models import controller_only
 from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.controller_only import ControllerOnlyConfig
 from transformer.models.interface import BITS, Input, Interface, Modality
-from transformer.models.turing import READ, WRITE, Controller, TuringConfig, TuringMachine, build, operations
+from transformer.models.turing import READ, WRITE, Beginning, Controller, TuringConfig, TuringMachine, build, operations
 
 B, T, INPUTS, BITS_OUT = 3, 6, 4, 3
 LENGTHS = np.int32([6, 4, 1])
@@ -34,11 +34,21 @@ CONFIGS = [
     TuringConfig(Controller.LSTM, **SMALL),
     TuringConfig(Controller.FEED_FORWARD, read_heads=2, write_heads=3, shift_range=2, **SMALL),
     TuringConfig(Controller.LSTM, read_heads=3, write_heads=2, shift_range=0, **SMALL),
+    TuringConfig(Controller.LSTM, beginning=Beginning.CONSTANT, **SMALL),
 ]
 
 
 def called(config: TuringConfig) -> str:
-    return f"{config.controller.value}-{config.read_heads}-{config.write_heads}-{config.shift_range}"
+    heads = f"{config.read_heads}-{config.write_heads}-{config.shift_range}"
+    return f"{config.controller.value}-{heads}-{config.beginning.value}"
+
+
+def expected_of(config: TuringConfig, params: Any, x_TxI: np.ndarray) -> oracle.Trace:
+    """The oracle's, which is given the slots that are no parameters."""
+    if config.beginning is Beginning.CONSTANT:
+        assert "memory" not in params
+        params = {**params, "memory": np.full((config.slots, config.slot_width), 1e-6)}
+    return oracle.run(machine(config), params, x_TxI)
 
 
 def machine(config: TuringConfig) -> oracle.Machine:
@@ -77,7 +87,7 @@ def test_the_machine_is_the_papers_step_by_step(config: TuringConfig) -> None:
         capture = Capture((READ, WRITE))
         logits, aux = look(params)
     for row, length in enumerate(LENGTHS):
-        expected = oracle.run(machine(config), params, inputs["vectors"][row, :length])
+        expected = expected_of(config, params, inputs["vectors"][row, :length])
         close(logits[row, :length], expected.logits)
         for site, part in ((READ, slice(0, config.read_heads)), (WRITE, slice(config.read_heads, None))):
             maps = np.asarray(aux.maps[site].weights)
@@ -90,7 +100,7 @@ def test_the_machine_is_the_papers_step_by_step(config: TuringConfig) -> None:
 def test_memory_weightings_and_reads_are_the_papers_behind_every_step(config: TuringConfig) -> None:
     model = model_of(config)
     params, x_TxI = random_params(model), given()["vectors"][0]
-    expected = oracle.run(machine(config), params, x_TxI)
+    expected = expected_of(config, params, x_TxI)
     with jax.enable_x64(True):
         bound: TuringMachine = model.functional.bind(jax.tree.map(jnp.asarray, params))
         state = bound.begin(1)

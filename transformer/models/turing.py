@@ -34,6 +34,7 @@ from transformer.models.family import Family, Operations
 from transformer.models.interface import BITS, Interface
 
 READ, WRITE = "memory/read", "memory/write"
+UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant
 
 
 class Controller(enum.Enum):
@@ -45,6 +46,19 @@ class Controller(enum.Enum):
 
     FEED_FORWARD = "feed_forward"
     LSTM = "lstm"
+
+
+class Beginning(enum.Enum):
+    """What the slots hold before the first step.
+
+    learned: each its own numbers, which training changes; at first they are drawn at random. constant: 1e-6 everywhere,
+    never changed, so that what was not written is like no key more than another (Collier and Beel 2018, Implementing
+    Neural Turing Machines: of three ways the one that learned soonest). Heads tell equal slots apart by the weightings
+    that they begin with, which are learned either way.
+    """
+
+    LEARNED = "learned"
+    CONSTANT = "constant"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +77,7 @@ class TuringConfig:
     slots: int = 128
     slot_width: int = 20
     shift_range: int = 1
+    beginning: Beginning = Beginning.LEARNED
 
     def __post_init__(self) -> None:
         for name in ("width", "read_heads", "write_heads", "slots", "slot_width"):
@@ -103,8 +118,8 @@ class TuringMachine(Module):
     The output is scored from [h ; r_t]. The paper writes M_t in the equations of both reading and writing; here all
     heads address and read the memory that the step finds, so that what is written can be read one step later.
 
-    What a sequence begins with is learned: the slots, the reads, the weightings (by their logits) and an LSTM's state.
-    Slots begin to be learned at random, for heads cannot tell equal slots apart.
+    What a sequence begins with is learned: the reads, the weightings (by their logits), an LSTM's state, and the slots,
+    where `Beginning` does not say otherwise.
     """
 
     def __init__(self, config: TuringConfig, inputs: int, outputs: int, builder: Builder):
@@ -124,7 +139,8 @@ class TuringMachine(Module):
         def beginning(deviation: float, *shape: int) -> Any:
             return builder.parameter(normal(deviation), shape, ("features",) * len(shape))
 
-        self.memory = beginning(config.slot_width**-0.5, config.slots, config.slot_width)
+        if config.beginning is Beginning.LEARNED:
+            self.memory = beginning(config.slot_width**-0.5, config.slots, config.slot_width)
         self.weights = beginning(1.0, config.heads, config.slots)
         self.reads = beginning(config.slot_width**-0.5, config.read_heads, config.slot_width)
         if config.controller is Controller.LSTM:
@@ -146,7 +162,10 @@ class TuringMachine(Module):
         if self.config.controller is Controller.LSTM:
             controller = CellState(*(of_rows(part).astype(self.dtype) for part in self.state[...]))
         weights_HxN = jax.nn.softmax(self.weights[...].astype(wide), axis=-1)
-        return MachineState(of_rows(self.memory[...]), of_rows(weights_HxN), of_rows(self.reads[...]), controller)
+        slots_NxM = jnp.full((self.config.slots, self.config.slot_width), UNWRITTEN)
+        if self.config.beginning is Beginning.LEARNED:
+            slots_NxM = self.memory[...]
+        return MachineState(of_rows(slots_NxM), of_rows(weights_HxN), of_rows(self.reads[...]), controller)
 
     def advance(
         self, state: MachineState, x_RxI: Float[Array, "R I"], key: Key[Array, ""] | None = None

@@ -35,9 +35,9 @@ def object_at(path: Path) -> Any:
 
 
 def check_bucket(path: Path) -> None:
-    """Ask for the bucket itself, by a client that wants a project, as orbax does before it removes a checkpoint.
+    """Ask for the bucket itself, by a client that wants a project, as orbax does before it lists checkpoints.
 
-    Without that permission or project the run would end at the first removal, hours later.
+    Without that permission or project the run would end where it first saves, after all that compiles before.
 
     Errors: OSError.
     """
