@@ -145,7 +145,7 @@ def test_the_probe_is_labelled_by_tokens_and_true_classes(task: Classification, 
     for (text, label), title, pieces in zip(shown, labels.titles, labels.tokens["tokens"], strict=True):
         assert title == f"{('cat', 'dog')[label]}: {text}"
         assert (pieces[0], pieces[-1]) == ("<begin>", "<end>")
-        assert "".join(pieces[1:-1]).replace("Ġ", " ") == text
+        assert "".join(pieces[1:-1]).replace("▁", " ") == text
     aux = task.probe(view, Capture((SITE,)), jax.random.key(0))
     weights = aux.maps[SITE].weights
     assert weights.shape == (1, 3, 1, 1, task.probed["tokens"].shape[1])

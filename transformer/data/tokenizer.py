@@ -11,6 +11,7 @@ import tokenizers
 import tokenizers.decoders
 
 from transformer.config import UserError, nearest
+from transformer.data.token_labels import label_tokens
 from transformer.data.tokenizer_pieces import WORD_START, Writing, bytes_of, writing_of
 from transformer.storage import storage_of
 
@@ -106,16 +107,36 @@ class Tokenizer:
         """The tokens as they are written in the vocabulary."""
         return [self.backend.id_to_token(int(number)) or "<unknown>" for number in ids]
 
+    def labels(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of a text as a person reads them (transformer.data.token_labels), the same for every writing.
+
+        Pieces that are plain text stand as they are.
+        """
+        numbers = [int(number) for number in ids]
+        pieces = self.pieces(numbers)
+        if self.writing is Writing.PLAIN:
+            return pieces
+        # Numbers beyond the vocabulary stand for no text either.
+        textless = self.special | {number for number in numbers if number >= self.vocabulary}
+        numbered = zip(numbers, pieces, strict=True)
+        return label_tokens([piece if n in textless else self._bytes(n, piece) for n, piece in numbered])
+
+    @functools.cached_property
+    def _added(self) -> dict[int, bytes]:
+        """The texts of tokens that are matched before the text is cut."""
+        return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
+
+    def _bytes(self, number: int, piece: str) -> bytes:
+        return self._added[number] if number in self._added else bytes_of(piece, self.writing)
+
     def token_bytes(self) -> list[bytes]:
         """The bytes that each token adds to a text, by token number: nothing for special tokens.
 
         Exact for byte-level BPE, bytes and characters; a tokenizer that drops spaces or case gives those of the
         text that it would write, in which the first piece of every word brings a space.
         """
-        written = [bytes_of(piece, self.writing) for piece in self.pieces(range(self.vocabulary))]
-        for number, token in self.backend.get_added_tokens_decoder().items():
-            written[number] = token.content.encode()
-        return [b"" if number in self.special else text for number, text in enumerate(written)]
+        pieces = enumerate(self.pieces(range(self.vocabulary)))
+        return [b"" if number in self.special else self._bytes(number, piece) for number, piece in pieces]
 
     def word_starts(self) -> np.ndarray:
         """Whether each token begins a word [V]: it brings white space; special tokens are words of their own."""

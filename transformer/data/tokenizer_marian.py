@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from transformer.config import UserError
+from transformer.data.token_labels import label_tokens
 from transformer.data.tokenizer import ROLES, save_roles, tags_of, up_to_end
 from transformer.data.tokenizer_pieces import Writing, bytes_of
 
@@ -135,6 +136,13 @@ class MarianTokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens as they are written in the vocabulary."""
         return [self._pieces.get(int(number), _UNKNOWN) for number in ids]
+
+    def labels(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of a text as a person reads them (transformer.data.token_labels)."""
+        numbers = [int(number) for number in ids]
+        textless = self.special | (set(numbers) - self._pieces.keys())
+        pieces = zip(numbers, self.pieces(numbers), strict=True)
+        return label_tokens([piece if n in textless else bytes_of(piece, Writing.SPACES) for n, piece in pieces])
 
     def token_bytes(self) -> list[bytes]:
         """The bytes that each token adds to a text, by token number: nothing for special tokens."""

@@ -19,10 +19,23 @@ from transformer.data.fingerprint import fingerprint
 from transformer.data.labelled import Labelled, LabelledBatches
 from transformer.data.windows import Frame
 from transformer.models.interface import CLASSIFICATION, Input, Interface
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Reading,
+    Report,
+    Request,
+    Sentences,
+    View,
+)
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over, refuse_decoding
+from transformer.tasks.plain import PlainTask, check_fits, check_rows, check_sentences, look_over, refuse_decoding
 from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded
 
@@ -97,14 +110,7 @@ class Classification(PlainTask):
         check_rows(config.rows, rows_multiple)
         self.config, self.tokenizer, self.classes = config, tokenizer, classes_of(config.dataset)
         self.splits = splits
-        self.interface = Interface(
-            inputs={"tokens": Input((config.rows, config.longest)), "lengths": Input((config.rows,))},
-            vocabularies={"tokens": tokenizer.vocabulary, "classes": len(self.classes)},
-            pad=tokenizer.pad,
-            begin=tokenizer.begin,
-            end=tokenizer.end,
-            output=CLASSIFICATION.output,
-        )
+        self.interface = interface_of(config, tokenizer)
         self.objectives = (Objective("classification", self._loss, config.trains),)
         self.evaluations = tuple(self._evaluation(name) for name in config.evaluated)
         held_out = splits[config.validation]
@@ -199,6 +205,29 @@ class Classification(PlainTask):
         return Answers(lines, self._labels(batch, titles), look_over(view, inputs))
 
 
+def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> Interface:
+    """What the task asks of a model: a logit for each of the data set's classes."""
+    return Interface(
+        inputs={"tokens": Input((config.rows, config.longest)), "lengths": Input((config.rows,))},
+        vocabularies={"tokens": tokenizer.vocabulary, "classes": len(classes_of(config.dataset))},
+        pad=tokenizer.pad,
+        begin=tokenizer.begin,
+        end=tokenizer.end,
+        output=CLASSIFICATION.output,
+    )
+
+
+def read(config: ClassificationConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+    """Texts between the begin and the end token.
+
+    Errors: UserError for texts that are empty or longer than the longest of `config.lengths`, a target, a language.
+    """
+    check_sentences(sentences)
+    rows = encoded(tokenizer, sentences.texts)
+    check_fits(sentences.texts, rows, config.longest)
+    return Reading(padded(rows, tokenizer), "forward", describe(tokenizer, rows))
+
+
 def _real(batch: Batch) -> Array:
     """The rows that are texts; the others only fill a batch."""
     return jnp.asarray(batch["index"]) >= 0
@@ -261,4 +290,4 @@ def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classific
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
 
 
-TASK = Kind(ClassificationConfig, build, synthetic)
+TASK = Kind(ClassificationConfig, build, synthetic, Reader(interface_of, read))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
+from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source
 from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables
 from transformer.models.interface import Interface
@@ -125,6 +126,34 @@ class Answers(NamedTuple):
     look: Look
 
 
+class Sentences(NamedTuple):
+    """Texts that somebody has written: of models with two sides their targets as well, or the language to answer in."""
+
+    texts: Sequence[str]
+    targets: Sequence[str] | None = None
+    language: str | None = None
+
+
+class Reading(NamedTuple):
+    """Texts as a model reads them: the inputs of its method, and the labels of their positions."""
+
+    inputs: Batch
+    method: str
+    labels: Labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """How a task over texts reads new ones by a tokenizer alone: none of its data are opened.
+
+    `interface(config, tokenizer)` is the task's; `read(config, view, tokenizer, sentences)` raises UserError for
+    texts that are empty or do not fit the model. A model of two sides that is given no targets answers itself.
+    """
+
+    interface: Callable[[Any, AnyTokenizer], Interface]
+    read: Callable[[Any, View, AnyTokenizer, Sentences], Reading]
+
+
 class Task(Protocol):
     """A problem: its data, objectives, evaluations and probe batch."""
 
@@ -174,9 +203,10 @@ class Kind:
 
     `config` is its section's dataclass; `build(config, directory, rows_multiple)` opens the data, the rows of a batch
     a multiple of devices x micro-batches; `synthetic(config, rows_multiple)` builds the task over made-up data of the
-    same shapes, so that its programs can be compiled without the data.
+    same shapes, so that its programs can be compiled without the data; `reader`, of a task over texts, reads others.
     """
 
     config: type
     build: Callable[[Any, Path, int], Task]
     synthetic: Callable[[Any, int], Task]
+    reader: Reader | None = None

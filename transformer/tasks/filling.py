@@ -19,12 +19,17 @@ def encode_hidden(tokenizer: AnyTokenizer, text: str) -> list[int]:
 
     Errors: UserError for a text without one.
     """
-    assert tokenizer.mask is not None
-    name = tokenizer.pieces([tokenizer.mask])[0]
-    parts = tokenizer.encode(text.split(name))
-    if len(parts) < 2:
+    tokens = encode_framed(tokenizer, text)
+    if tokenizer.mask not in tokens:
+        name = tokenizer.pieces([tokenizer.mask or 0])[0]
         raise UserError(f"{text[:40]!r} hides nothing: write {name} where the model shall fill in a token")
-    inner = [number for part in parts for number in (tokenizer.mask, *part)][1:]
+    return tokens
+
+
+def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
+    """A text between the tokens of begin and end, in which the mask token's own name stands for that token."""
+    parts = [text] if tokenizer.mask is None else text.split(tokenizer.pieces([tokenizer.mask])[0])
+    inner = [number for part in tokenizer.encode(parts) for number in (tokenizer.mask, *part)][1:]
     return [number for number in (tokenizer.begin, *inner, _closing(tokenizer)) if number is not None]
 
 

@@ -1,6 +1,7 @@
 """Masked language modelling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,13 +15,34 @@ from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.windows import Frame, Windows, join
 from transformer.models.interface import FILLING
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
-from transformer.tasks.filling import fill_in
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Reading,
+    Report,
+    Request,
+    Sentences,
+    View,
+)
+from transformer.tasks.filling import encode_framed, fill_in
 from transformer.tasks.masking import mask_tokens, words_of_row
-from transformer.tasks.plain import refuse_decoding
+from transformer.tasks.plain import check_fits, check_sentences, refuse_decoding
 from transformer.tasks.synthetic import made_up_documents
-from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents
-from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, reading, real_places
+from transformer.tasks.text_data import Documents, TextConfig, load_documents
+from transformer.tasks.text_task import (
+    MAPPED_TOKENS,
+    TextTask,
+    answers_of,
+    max_length_of,
+    reading_of,
+    real_places,
+    text_interface,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +111,7 @@ class MaskedLanguageModelling(TextTask):
         refuse_decoding(request, "fills in hidden tokens")
         rows = fill_in(view, self.tokenizer, request.texts, max_length_of(view))
         lines = [self.tokenizer.decode(row) for row in rows]
-        shown = [row[:MAPPED_TOKENS] for row in rows]
-        return Answers(lines, describe(self.tokenizer, shown), reading(view, self.tokenizer, shown))
+        return answers_of(view, lines, reading_of(self.tokenizer, [row[:MAPPED_TOKENS] for row in rows]))
 
     def _windows(self, documents: Documents, seed: int | None) -> Windows:
         """Windows between the tokenizer's begin and end tokens, if it has them, across the bounds of documents."""
@@ -134,6 +155,17 @@ class MaskedLanguageModelling(TextTask):
             **self.totals(batch),
         }
         return sums, None
+
+
+def read(config: MaskedLanguageModellingConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+    """Texts between the begin and the end token; the mask token's own name hides a place.
+
+    Errors: UserError for texts that are empty or longer than the model's positions, a target, and a language.
+    """
+    check_sentences(sentences)
+    rows = [encode_framed(tokenizer, text) for text in sentences.texts]
+    check_fits(sentences.texts, rows, view.model.max_length)
+    return reading_of(tokenizer, rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,4 +219,5 @@ def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> 
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(MaskedLanguageModellingConfig, build, synthetic)
+READER = Reader(functools.partial(text_interface, asks=FILLING), read)
+TASK = Kind(MaskedLanguageModellingConfig, build, synthetic, READER)

@@ -1,15 +1,16 @@
 """Defaults for simple tasks: no data, no state between steps, no preparation, no evaluations, no answers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
-from transformer.models.contract import Aux
-from transformer.tasks.contract import Answers, Batch, Evaluation, Look, Report, Request, View
+from transformer.models.contract import Aux, Variables
+from transformer.tasks.contract import Answers, Batch, Evaluation, Look, Report, Request, Sentences, View
 
 
 class PlainTask:
@@ -52,8 +53,15 @@ def means(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens")
 
 
 def look_over(view: View, inputs: Batch, *, method: str = "forward") -> Look:
-    """A pass of the model over inputs, for their maps."""
-    return lambda capture: view.model.apply(view.variables, inputs, method=method, train=False, capture=capture)[1].maps
+    """A compiled pass of the model over inputs, for their maps."""
+
+    def look(capture: Capture) -> Mapping[str, Captured]:
+        def maps(variables: Variables, inputs: Batch) -> Mapping[str, Captured]:
+            return view.model.apply(variables, inputs, method=method, train=False, capture=capture)[1].maps
+
+        return jax.jit(maps)(view.variables, dict(inputs))
+
+    return look
 
 
 def refuse_decoding(request: Request, does: str) -> None:
@@ -66,6 +74,34 @@ def refuse_decoding(request: Request, does: str) -> None:
     if request.decoding:
         name = next(iter(request.decoding))
         raise UserError(f"--{name} is for runs that generate; this one {does}")
+
+
+def check_sentences(sentences: Sentences, *, two_sided: bool = False) -> None:
+    """Refuse sentences that say nothing, and targets or a language for a model of one side.
+
+    Errors: UserError.
+    """
+    for text in sentences.texts:
+        if not text.strip():
+            raise UserError(f"text={text!r} has no words to look at: give a sentence")
+    if not sentences.texts:
+        raise UserError("there is no text to look at: give a sentence")
+    if not two_sided and sentences.targets is not None:
+        raise UserError(f"target={sentences.targets[0]!r} is for models that translate: this one reads one text")
+    if not two_sided and sentences.language is not None:
+        raise UserError(f"language={sentences.language!r} is for models that translate: this one reads one text")
+
+
+def check_fits(texts: Sequence[str], rows: Sequence[Sized], max_length: int | None) -> None:
+    """Refuse a text of more tokens than a model has positions.
+
+    Errors: UserError.
+    """
+    for text, row in zip(texts, rows, strict=True):
+        if max_length is not None and len(row) > max_length:
+            raise UserError(
+                f"{text[:40]!r}... has {len(row)} tokens, more than the model's {max_length} positions: shorten it"
+            )
 
 
 def check_rows(rows: int, rows_multiple: int) -> None:

@@ -180,9 +180,15 @@ def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
 
 def describe(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Labels:
     """The labels of texts' tokens on a map's axes."""
-    pieces = [tuple(tokenizer.pieces(row)) for row in rows]
-    titles = tuple(tokenizer.decode(list(row)[:12])[:40].replace("\n", " ").strip() or "text" for row in rows)
-    return Labels(tokens={"tokens": tuple(pieces)}, titles=titles)
+    tokens = tuple(tuple(tokenizer.labels(row)) for row in rows)
+    titles = tuple(_beginning(tokenizer, row) for row in rows)
+    return Labels(tokens={"tokens": tokens}, titles=titles)
+
+
+def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:
+    """The first words of a text; a character that was cut is left out."""
+    text = tokenizer.decode(list(row)[:12]).rstrip("\ufffd")
+    return " ".join(text[:40].split()) or "text"
 
 
 def text_bytes(tokenizer: AnyTokenizer) -> np.ndarray:

@@ -16,7 +16,7 @@ from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.fingerprint import fingerprint
 from transformer.models.contract import Aux
 from transformer.models.interface import Input, Interface, Signature
-from transformer.tasks.contract import Batch, Look, View
+from transformer.tasks.contract import Answers, Batch, Reading, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
 from transformer.tasks.plain import PlainTask, check_rows, look_over
@@ -51,15 +51,7 @@ class TextTask(PlainTask):
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._splits = splits
         check_rows(config.rows, rows_multiple)
-        self.interface = Interface(
-            inputs={name: Input((config.rows, config.context)) for name in asks.inputs},
-            vocabularies={"tokens": tokenizer.vocabulary},
-            pad=tokenizer.pad,
-            begin=tokenizer.begin,
-            end=tokenizer.end,
-            output=asks.output,
-            decoded=decoded,
-        )
+        self.interface = text_interface(config, tokenizer, asks=asks, decoded=decoded)
         length = min(config.probed_length, config.context)
         self._repeats = repeats(tokenizer, repeated, length)
         texts = stretches(splits[config.validation], config.probed, length)
@@ -120,6 +112,24 @@ def max_length_of(view: View) -> int:
     return sys.maxsize if view.model.max_length is None else view.model.max_length
 
 
-def reading(view: View, tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Look:
-    """A pass of the model over texts, for their maps."""
-    return look_over(view, padded(rows, tokenizer), method="hidden")
+def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> Interface:
+    """What a task over rows of tokens asks of a model."""
+    return Interface(
+        inputs={name: Input((config.rows, config.context)) for name in asks.inputs},
+        vocabularies={"tokens": tokenizer.vocabulary},
+        pad=tokenizer.pad,
+        begin=tokenizer.begin,
+        end=tokenizer.end,
+        output=asks.output,
+        decoded=decoded,
+    )
+
+
+def reading_of(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Reading:
+    """Rows of tokens as a model reads them."""
+    return Reading(padded(rows, tokenizer), "hidden", describe(tokenizer, rows))
+
+
+def answers_of(view: View, lines: Sequence[str], reading: Reading) -> Answers:
+    """Answers, and a pass over what they are read from."""
+    return Answers(lines, reading.labels, look_over(view, reading.inputs, method=reading.method))

@@ -17,10 +17,10 @@ from transformer.decode.generate import Rollout, Tokens, generate
 from transformer.decode.stops import cut
 from transformer.models.contract import Variables
 from transformer.tasks.continuation import generated_tokens
-from transformer.tasks.contract import Batch, Look, View
+from transformer.tasks.contract import Batch, Reading, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.plain import look_over
-from transformer.tasks.translation_data import ALIGNED, encode, special_tokens
+from transformer.tasks.plain import check_fits
+from transformer.tasks.translation_data import ALIGNED, describe, encode, special_tokens
 
 
 def translate(
@@ -40,23 +40,14 @@ def translate(
     """
     if not any(text.strip() for text in texts):
         raise UserError("no sentence to translate: give one by --text, or one a line on standard input")
-    known = tokenizer.languages
-    if known and language not in known:
-        raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
-    if language and not known:
-        raise UserError(f"--language={language}: this run knows one direction alone; leave the flag out")
+    check_language(tokenizer, language)
     if max_length is not None and decoding.length > max_length:
         raise UserError(
             f"--length={decoding.length} exceeds the model's {max_length} positions: give at most {max_length}"
         )
     source = [Pair(text.strip(), "", language or "") for text in texts]
     encoded = encode(tokenizer, source)
-    for text, tokens in zip(texts, encoded.sources, strict=True):
-        if max_length is not None and len(tokens) > max_length:
-            raise UserError(
-                f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions; "
-                "cut it into shorter sentences"
-            )
+    check_fits(texts, encoded.sources, max_length)
     widest = max(map(len, encoded.sources))
     batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
@@ -84,6 +75,15 @@ def translate(
     ]
 
 
+def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
+    """Errors: UserError for a language that the tokenizer has no tag of, and for none where it has several."""
+    known = tokenizer.languages
+    if known and language not in known:
+        raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
+    if language and not known:
+        raise UserError(f"--language={language}: this run knows one direction alone; leave the flag out")
+
+
 def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float) -> Coverage | None:
     """What the attention of target over source is to cover; None without a weight.
 
@@ -100,10 +100,15 @@ def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyToken
     return Coverage(weight, sites, source_BxS != special_tokens(tokenizer).pad)
 
 
-def reading(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Look:
-    """A pass of the model over the pairs, for their maps."""
+def reading_of(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Reading:
+    """Sentences with their translations as a model reads them, each target behind what was said of it.
+
+    Errors: UserError for a side of more tokens than the model has positions.
+    """
     encoded = encode(tokenizer, pairs)
+    check_fits([pair.source for pair in pairs], encoded.sources, view.model.max_length)
+    check_fits([pair.target for pair in pairs], encoded.targets, view.model.max_length)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-    return look_over(view, inputs)
+    return Reading(inputs, "forward", describe(tokenizer, pairs, view.model.sites))

@@ -11,6 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
+from transformer.data.datasets.translation import Pair
 from transformer.data.fingerprint import fingerprint
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.sampling import Sampling
@@ -23,18 +24,22 @@ from transformer.tasks.contract import (
     LossAux,
     Objective,
     PyTree,
+    Reader,
+    Reading,
     Report,
     Request,
+    Sentences,
     View,
 )
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.expected_reward import Expectation, different, expected_reward, gleu
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
-from transformer.tasks.plain import PlainTask, means
+from transformer.tasks.plain import PlainTask, check_sentences, means
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
 from transformer.tasks.synthetic import made_up_splits
-from transformer.tasks.translate import reading, translate
+from transformer.tasks.text_task import answers_of
+from transformer.tasks.translate import check_language, reading_of, translate
 from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
@@ -58,14 +63,7 @@ class Translation(PlainTask):
         special = special_tokens(tokenizer)
         self._special, self._pad = special, special.pad
         self._splits, self._train, self._rows_multiple = splits, splits["train"], rows_multiple
-        longest = max(config.lengths)
-        side = Input((max(config.tokens_per_batch // longest, 1), longest))
-        self.interface = Interface(
-            inputs={"source": side, "target": side},
-            vocabularies={"joint": tokenizer.vocabulary},
-            **special._asdict(),
-            output=TRANSLATION.output,
-        )
+        self.interface, longest = interface_of(config, tokenizer), max(config.lengths)
         self.objectives = (Objective("translation", self._loss),)
         validation, test = splits[config.validation], splits[config.test]
         self.evaluations = self._evaluations(validation, test)
@@ -190,19 +188,8 @@ class Translation(PlainTask):
         if request.decoding.get("samples", 1) > 1:
             samples = request.decoding["samples"]
             raise UserError(f"--samples={samples} is for runs that continue texts: a translation is one")
-        max_length = view.model.max_length
-        decoding = Decoding.asked(
-            request.decoding,
-            length=max(self.config.lengths) if max_length is None else max_length,
-            beams=self.config.beams,
-            length_penalty=self.config.length_penalty,
-            coverage_penalty=self.config.coverage_penalty,
-        )
-        pairs = translate(
-            view, self.tokenizer, request.texts, decoding, language=request.language, max_length=max_length
-        )
-        labels = describe(self.tokenizer, pairs, view.model.sites)
-        return Answers([pair.target for pair in pairs], labels, reading(view, self.tokenizer, pairs))
+        pairs = translated(self.config, view, self.tokenizer, request)
+        return answers_of(view, [pair.target for pair in pairs], reading_of(view, self.tokenizer, pairs))
 
     def _inputs(self, batch: Batch) -> dict[str, Array]:
         return {name: jnp.asarray(batch[name]) for name in ("source", "target")}
@@ -278,6 +265,53 @@ def _mean_reward(sums: Mapping[str, float], rows: object) -> Report:
     return means(sums, by="drawn")
 
 
+def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> Interface:
+    """What the task asks of a model: both sides in one vocabulary."""
+    longest = max(config.lengths)
+    side = Input((max(config.tokens_per_batch // longest, 1), longest))
+    return Interface(
+        inputs={"source": side, "target": side},
+        vocabularies={"joint": tokenizer.vocabulary},
+        **special_tokens(tokenizer)._asdict(),
+        output=TRANSLATION.output,
+    )
+
+
+def translated(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, request: Request) -> list[Pair]:
+    """The texts with their translations, decoded as the request says and else as the config does.
+
+    Errors: as `transformer.tasks.translate.translate`.
+    """
+    max_length = view.model.max_length
+    decoding = Decoding.asked(
+        request.decoding,
+        length=max(config.lengths) if max_length is None else max_length,
+        beams=config.beams,
+        length_penalty=config.length_penalty,
+        coverage_penalty=config.coverage_penalty,
+    )
+    return translate(view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length)
+
+
+def read(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+    """Texts with their targets, or without any with the model's own translations.
+
+    Errors: UserError for texts that are empty or too long, another number of targets than of texts, and a language
+    that was not trained.
+    """
+    texts, targets, language = sentences
+    check_sentences(sentences, two_sided=True)
+    if targets is None:
+        pairs = translated(config, view, tokenizer, Request(texts, language))
+    elif len(targets) != len(texts):
+        raise UserError(f"{len(texts)} texts have {len(targets)} targets: give one of each")
+    else:
+        check_language(tokenizer, language)
+        sides = zip(texts, targets, strict=True)
+        pairs = [Pair(source.strip(), target.strip(), language or "") for source, target in sides]
+    return reading_of(view, tokenizer, pairs)
+
+
 def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits = load_splits(config, directory)
@@ -290,4 +324,4 @@ def synthetic(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(TranslationConfig, build, synthetic)
+TASK = Kind(TranslationConfig, build, synthetic, Reader(interface_of, read))

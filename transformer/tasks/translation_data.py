@@ -181,13 +181,13 @@ def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair], sites: Sequence[Sit
     The axis `target` shows the tokens that are predicted, `target_input` those that the decoder reads.
     """
     encoded = encode(tokenizer, pairs)
-    sources = [tokenizer.pieces(ids) for ids in encoded.sources]
-    targets = [tokenizer.pieces(ids) for ids in encoded.targets]
-    (begin,) = tokenizer.pieces([encoded.begin])
+    sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
+    (begin,) = tokenizer.labels([encoded.begin])
     known = [pair.links for pair in pairs if pair.links is not None]
     links = None
     if len(known) == len(pairs):
-        of_pairs = tuple(map(_token_links, known, sources, targets))
+        pieces = ([tokenizer.pieces(ids) for ids in side] for side in (encoded.sources, encoded.targets))
+        of_pairs = tuple(map(_token_links, known, *pieces))
         links = {site.name: of_pairs for site in between(sites, *ALIGNED)} or None
     titles = tuple(f"{pair.kind or 'sentence'} → {pair.language}" for pair in pairs)
     tokens = {
