@@ -47,12 +47,9 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Print the answers, and the path of the page."""
     texts = [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
-    import jax
-
-    from transformer.attention.capture import Capture
-    from transformer.maps.plan import make_plan
-    from transformer.maps.report import write_report
-    from transformer.maps.store import MapStore
+    from transformer.maps.alone import store_alone
+    from transformer.maps.report import render_alone, write_page
+    from transformer.models.contract import count_parameters
     from transformer.storage import locate
     from transformer.tasks.contract import Request
     from transformer.training.evaluate import view_of
@@ -74,14 +71,12 @@ def main(arguments: Arguments) -> None:
     answers = assembly.task.answer(view, request)
     for line in answers.lines:
         print(line)
-    sites = assembly.model.sites
-    if arguments.maps and sites:
-        whole = jax.eval_shape(lambda: answers.look(Capture(tuple(site.name for site in sites))))
-        plan = make_plan(whole, sites, answers.labels.completed(sites), experiment.maps)
+    if arguments.maps and assembly.model.sites:
         folder = _new_folder(workdir / "generated")
-        store = MapStore.open(folder / "maps", sites, plan.labels, config_hash(experiment), plan.tiers, plan.sizes)
-        store.write(int(state.step), plan.keep(answers.look(plan.request())))
-        page = write_report(workdir, maps=folder / "maps", page=folder / "report.html")
+        looked = (assembly.model.sites, answers.labels, answers.look)
+        store = store_alone(folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step))
+        config, parameters = experiment.to_config(), count_parameters(state.variables.params)
+        page = write_page(folder / "report.html", render_alone(store, experiment.run.name, config, parameters))
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
 
 

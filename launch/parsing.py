@@ -33,7 +33,7 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     arguments = Arguments(**given, words=_joined(command, words), config_words=tuple(words_of_config))
     arguments.config_file = config_file
     recorded = recorded_config(arguments.workdir) if command.resumes and not config_file else None
-    waived = {name for flag in command.flags if getattr(arguments, _attribute(flag)) is True for name in flag.waives}
+    waived = {name for flag in command.flags if getattr(arguments, _attribute(flag)) for name in flag.waives}
     for flag in _all_flags(command):
         if flag is _CONFIG:
             missing = not config_file and recorded is None

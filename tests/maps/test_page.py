@@ -168,7 +168,7 @@ def test_a_click_holds_a_row_and_a_chip_shows_it(report, visit):
     page.keyboard.press("Escape")
     page.wait_for_function("!location.hash.includes('row') && document.body.dataset.shown === location.hash")
     page.locator(".chip.query").nth(1).hover()
-    assert "“und” attends to" in page.locator("#reading").inner_text()
+    assert "“und” (2) attends to" in page.locator("#reading").inner_text()
 
 
 def test_the_keyboard_goes_everywhere(report, visit):
@@ -263,7 +263,7 @@ def test_a_column_is_held_by_its_label_and_by_shift(run, report, visit):
     page.keyboard.press("j")
     wait_for(page, "row", "2")
     assert address(page)["column"] == "6"
-    assert "“und” attends to" in page.locator("#reading").inner_text()
+    assert "“und” (2) attends to" in page.locator("#reading").inner_text()
     page.keyboard.press("Escape")
     page.wait_for_function("!location.hash.includes('row') && !location.hash.includes('column')")
     top = page.locator("#detail canvas").first.bounding_box()["y"]

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.maps.pictures import png, wall
 from transformer.maps.tiers import keep, levels_of
 from transformer.runs.records import read_records
 from transformer.training.sinks import Console, Log, MetricsFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
-from transformer.training.sinks.tensorboard import png, wall
 
 
 class Recorder:

@@ -25,8 +25,12 @@ def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
     A step that was logged twice, as after a resume, counts with its last value; values that are not
     finite are left out.
 
-    Errors: UserError for a run that has reported no number yet.
+    A run that was converted and not trained has none.
+
+    Errors: UserError for a run that trains and has reported no number yet.
     """
+    if "converted" in directory.facts() and not directory.metrics_file.exists():
+        return {}
     curves: dict[str, dict[str, dict[int, float]]] = {}
     for record in read_records(directory.metrics_file):
         step, split = int(record["step"]), str(record["split"])

@@ -63,7 +63,7 @@ class RunMaps:
             for axis, block in zip((owner.query, owner.key), blocks, strict=True)
         ]
         weights = np.array(stored)[..., : len(tokens[0]), : len(tokens[1])]
-        return _xarray().DataArray(
+        return import_xarray().DataArray(
             weights,
             dims=("step", "layer", "head", "query", "key"),
             coords={
@@ -83,7 +83,7 @@ class RunMaps:
         Errors: UserError for an unknown site.
         """
         owner, (names, values) = self.store.site(site), self.store.statistics(site)
-        return _xarray().DataArray(
+        return import_xarray().DataArray(
             np.moveaxis(values, -1, 0),
             dims=("statistic", "step", "example", "layer", "head"),
             coords={
@@ -156,9 +156,13 @@ def _cell(text: str) -> str:
     return f"<td>{html.escape(text)}</td>"
 
 
-def _xarray() -> Any:
+def import_xarray() -> Any:
+    """The package xarray, which is an extra.
+
+    Errors: UserError where it is not installed.
+    """
     try:
         import xarray
     except ModuleNotFoundError:
-        raise UserError("named arrays need xarray: pip install 'headwise[notebook]'") from None
+        raise UserError("named arrays need xarray: pip install xarray") from None
     return xarray

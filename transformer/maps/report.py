@@ -4,12 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from transformer.attention.sites import Axis
 from transformer.config import UserError
+from transformer.maps.axes import axes_facts, blocks_of_labels
 from transformer.maps.curves import leaves, read_curves, read_samples, thin
-from transformer.maps.encode import grey, pack, shrink
 from transformer.maps.first_view import first_view
 from transformer.maps.history import history
 from transformer.maps.matching import match_heads
@@ -44,8 +41,6 @@ SCRIPTS = (
     "report.js",
 )
 FOLLOWING = "follow.js"  # only in a page that is served
-PICTURE_SIDE = 320  # pixels
-SPECTROGRAM_TIMES = 2000
 
 
 def write_report(
@@ -61,7 +56,11 @@ def write_report(
     Errors: as `render`.
     """
     text = render(run_directory, budget, against=against, maps=maps)
-    path = RunDirectory(locate(run_directory)).report_file if page is None else page
+    return write_page(RunDirectory(locate(run_directory)).report_file if page is None else page, text)
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Put a page where no reader sees half of it, and return its path."""
     storage_of(path).replace(path, text.encode())
     return path
 
@@ -109,11 +108,42 @@ def _rendered(
     curves = read_curves(run)
     store = _complete_store(run.maps if maps is None else maps, damaged)
     other = None if against is None else _complete_store(RunDirectory(locate(against)).maps, damaged)
-    facts = _facts(run, curves, store) | {"damaged": [str(error) for error in damaged]}
+    facts = _facts(store) | _facts_of_run(run, curves) | {"damaged": [str(error) for error in damaged]}
     if against is not None and other is not None:
         facts["against"] = _against(against, store, other)
     facts["history"], shown = history(store, run, budget, other)
-    shown += _blocks_of_labels(store)
+    return _within(budget, facts, shown, store, other, version)
+
+
+def render_alone(
+    store: MapStore, title: str, config: Mapping[str, Any], parameters: int, budget: int = DEFAULT_BUDGET
+) -> str:
+    """The page of texts that a model was given: the maps of a store with one step, and nothing of any training.
+
+    Errors: UserError if `budget` is too small, and for a model without attention.
+    """
+    if not store.sites:
+        raise UserError(f"{title} is a model without attention: it has no maps to show")
+    facts = _facts(store) | {"title": title, "config": leaves(config), "parameters": parameters, "alone": True}
+    facts["history"] = {
+        "codes": 0,
+        "scales": {},
+        "sites": [{"tables": [], "changes": []}] * len(store.sites),
+        "roles": [],
+    }
+    return _within(budget, facts, [], store)
+
+
+def _within(
+    budget: int,
+    facts: dict[str, Any],
+    shown: list[Block],
+    store: MapStore,
+    other: MapStore | None = None,
+    version: str | None = None,
+) -> str:
+    """The page of these facts and blocks, with as much of the maps as the budget has room for."""
+    shown = [*shown, *blocks_of_labels(store)]
     # The size of the page without maps is taken off their budget.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
     fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
@@ -153,8 +183,29 @@ def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
     return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
 
 
-def _facts(run: RunDirectory, curves: Mapping[str, Any], store: MapStore) -> dict[str, Any]:
-    """All that the page shows except the maps themselves, as plain JSON values."""
+def _facts(store: MapStore) -> dict[str, Any]:
+    """All that the page shows of a store except the maps themselves, as plain JSON values."""
+    return {
+        "alone": False,
+        "configHash": store.config_hash,
+        "device": None,
+        "commit": None,
+        "started": None,
+        "curves": {},
+        "samples": [],
+        "damaged": [],
+        "titles": store.labels.titles,
+        "tokens": store.labels.tokens,
+        "axes": axes_facts(store),
+        "steps": store.steps,
+        "leftOut": [],
+        "first": first_view(store),
+        "against": None,
+    }
+
+
+def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says of how the maps came about."""
     config, environment = run.config(), run.facts()
     return {
         "title": str(config.get("name") or run.path.resolve().name),
@@ -162,17 +213,9 @@ def _facts(run: RunDirectory, curves: Mapping[str, Any], store: MapStore) -> dic
         "device": environment.get("devices"),
         "commit": environment.get("commit"),
         "started": environment.get("started"),
-        "configHash": store.config_hash,
         "config": leaves(config),
         "curves": {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()},
         "samples": read_samples(run),
-        "titles": store.labels.titles,
-        "tokens": store.labels.tokens,
-        "axes": _axes_facts(store),
-        "steps": store.steps,
-        "leftOut": [],
-        "first": first_view(store),
-        "against": None,
     }
 
 
@@ -198,52 +241,6 @@ def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[
         "links": (store.labels.links or {}).get(site.name),
         **entry,
     }
-
-
-def _axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
-    """The kind and shape of every axis, and the sizes of the pictures or spectrograms that it was cut from."""
-    axes: dict[str, dict[str, Any]] = {}
-    for axis in (axis for site in store.sites for axis in (site.query, site.key)):
-        picture, spectrogram = (table.get(axis.name) for table in (store.labels.pictures, store.labels.spectrograms))
-        axes[axis.name] = {
-            "kind": axis.kind.value,
-            "shape": axis.shape,
-            "stride": axis.stride,
-            "offset": axis.offset,
-            "leading": axis.leading,
-            "picture": None if picture is None else [*picture.shape[1:3], *shrink(picture[0], PICTURE_SIDE).shape[:2]],
-            "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
-        }
-    return axes
-
-
-def _longest(store: MapStore, axis: Axis) -> int:
-    """Frames of the longest example: as many as the spectrogram's whole width shows."""
-    return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.leading
-
-
-def _thinned(spectrogram: np.ndarray) -> np.ndarray:
-    """The loudest of every few times, so that no more than SPECTROGRAM_TIMES are left."""
-    block = -(-spectrogram.shape[1] // SPECTROGRAM_TIMES)
-    return np.maximum.reduceat(spectrogram, np.arange(0, spectrogram.shape[1], block), axis=1)
-
-
-def _blocks_of_labels(store: MapStore) -> list[Block]:
-    """Pictures and spectrograms, a block an example."""
-    names = list(_axes_facts(store))
-    pictures = [
-        Block(f"picture-{names.index(name)}-{example}", pack(shrink(picture, PICTURE_SIDE).tobytes()))
-        for name, examples in store.labels.pictures.items()
-        if name in names
-        for example, picture in enumerate(examples)
-    ]
-    spectrograms = [
-        Block(f"spectrogram-{names.index(name)}-{example}", pack(grey(_thinned(spectrogram)).tobytes()))
-        for name, examples in store.labels.spectrograms.items()
-        if name in names
-        for example, spectrogram in enumerate(examples)
-    ]
-    return pictures + spectrograms
 
 
 def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
@@ -281,8 +278,9 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
 def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
     script = FOLDER.joined((*SCRIPTS, *([] if version is None else [FOLLOWING])))
     first, later = _parted(facts, blocks)
+    other = f" minus {facts['against']['title']}" if facts["against"] else ""
     return drawn_page(
-        f"{facts['title']} · attention",
+        f"{facts['title']}{other} · attention",
         FOLDER.read("report.html"),
         style_of(FOLDER.joined(STYLES)),
         script_of(script),

@@ -13,6 +13,14 @@ function niceTicks(low, high, count) {
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
+/** Values with their words on an axis, in as many digits as it takes to tell one from the next. */
+function tickWords(values) {
+  for (let digits = 3; ; digits++) {
+    const words = values.map((value) => minus(compact(value, digits)));
+    if (digits === 15 || new Set(words).size === new Set(values).size) return values.map((v, at) => [v, words[at]]);
+  }
+}
+
 /** A linear scale with round ticks; it ends at a tick, or `tight` at the largest value. */
 function linearScale(values, count = 4, { tight = false } = {}) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
@@ -22,7 +30,7 @@ function linearScale(values, count = 4, { tight = false } = {}) {
   const ticks = tight ? every.filter((value) => value >= low && value <= high) : every;
   const [first, last] = [Math.min(low, ticks[0]), Math.max(high, ticks.at(-1))];
   return {
-    ticks: ticks.map((value) => [value, minus(compact(value))]),
+    ticks: tickWords(ticks),
     share: (value) => (value - first) / (last - first),
   };
 }
@@ -45,7 +53,7 @@ function logScale(values) {
   const ticks = inside.filter((_, at) => at % every === 0);
   [low, high] = [low - 0.02 * (high - low), high + 0.02 * (high - low)];
   return {
-    ticks: ticks.map((tick) => [10 ** tick, compact(Number((10 ** tick).toPrecision(3)))]),
+    ticks: tickWords(ticks.map((tick) => Number((10 ** tick).toPrecision(3)))),
     share: (value) => (Math.log10(Math.max(value, 10 ** low)) - low) / (high - low),
   };
 }

@@ -13,15 +13,17 @@ function readable(value) {
   return formats[Number.isInteger(value) ? 0 : digits].format(value);
 }
 
-const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]; // prettier-ignore
+const PREFIXES = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]; // prettier-ignore
 
-/** A number on an axis. */
-function compact(value) {
-  const size = Math.abs(value);
-  for (const [power, prefix] of PREFIXES)
-    if (size >= power) return `${Number((value / power).toPrecision(3))}${prefix}`;
-  if (size !== 0 && size < 1e-3) return value.toExponential(0).replace("e+", "e");
-  return String(Number(value.toPrecision(3)));
+/** A number on an axis, in a few significant digits. */
+function compact(value, digits = 3) {
+  const rounded = Number(value.toPrecision(digits));
+  const size = Math.abs(rounded);
+  // From 1e21 on no prefix keeps it short.
+  for (const [power, prefix] of size < 1e21 ? PREFIXES : [])
+    if (size >= power) return `${Number((rounded / power).toPrecision(digits))}${prefix}`;
+  if (size !== 0 && (size < 1e-3 || size >= 1e21)) return value.toExponential(digits - 3).replace("e+", "e");
+  return String(rounded);
 }
 
 /** A number's text with a minus that is as wide as a plus, and none before a zero. */

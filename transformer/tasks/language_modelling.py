@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,9 @@ from transformer.data.windows import Windows, join
 from transformer.models.interface import CONTINUATION
 from transformer.tasks.balance import importance_sums, importance_variations, with_gates
 from transformer.tasks.continuation import continue_texts, encode_prompts, roll_out
-from transformer.tasks.contract import (
-    Answers,
-    Batch,
-    Evaluation,
-    Kind,
-    LossAux,
-    Objective,
-    Reader,
-    Reading,
-    Report,
-    Request,
-    Sentences,
-    View,
-)
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.plain import check_fits, check_sentences
+from transformer.tasks.reading import CONTINUING, answers_of, reading_of
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import (
     Documents,
@@ -43,15 +29,7 @@ from transformer.tasks.text_data import (
     per_token_and_byte,
     text_bytes,
 )
-from transformer.tasks.text_task import (
-    MAPPED_TOKENS,
-    TextTask,
-    answers_of,
-    max_length_of,
-    reading_of,
-    real_places,
-    text_interface,
-)
+from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, real_places
 
 
 class Batching(enum.Enum):
@@ -205,17 +183,6 @@ class LanguageModelling(TextTask):
         return answers_of(view, lines, reading_of(tokenizer, rows))
 
 
-def read(config: LanguageModellingConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
-    """Texts behind whatever the tokenizer opens a text with.
-
-    Errors: UserError for texts that are empty or longer than the model's positions, a target, and a language.
-    """
-    check_sentences(sentences)
-    rows = [[*tokenizer.opening, *ids] for ids in tokenizer.encode(sentences.texts)]
-    check_fits(sentences.texts, rows, view.model.max_length)
-    return reading_of(tokenizer, rows)
-
-
 def _counts(batch: Batch) -> Array:
     """The places whose labels are predicted."""
     return jnp.asarray(batch["counts"]) if "counts" in batch else real_places(batch)
@@ -233,5 +200,4 @@ def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> Langua
     return LanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 
-READER = Reader(functools.partial(text_interface, asks=CONTINUATION), read)
-TASK = Kind(LanguageModellingConfig, build, synthetic, READER)
+TASK = Kind(LanguageModellingConfig, build, synthetic, CONTINUING)

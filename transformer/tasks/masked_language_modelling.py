@@ -1,7 +1,6 @@
 """Masked language modelling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,34 +14,14 @@ from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.windows import Frame, Windows, join
 from transformer.models.interface import FILLING
-from transformer.tasks.contract import (
-    Answers,
-    Batch,
-    Evaluation,
-    Kind,
-    LossAux,
-    Objective,
-    Reader,
-    Reading,
-    Report,
-    Request,
-    Sentences,
-    View,
-)
-from transformer.tasks.filling import encode_framed, fill_in
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.filling import fill_in
 from transformer.tasks.masking import mask_tokens, words_of_row
-from transformer.tasks.plain import check_fits, check_sentences, refuse_decoding
+from transformer.tasks.plain import refuse_decoding
+from transformer.tasks.reading import HIDING, answers_of, reading_of
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, load_documents
-from transformer.tasks.text_task import (
-    MAPPED_TOKENS,
-    TextTask,
-    answers_of,
-    max_length_of,
-    reading_of,
-    real_places,
-    text_interface,
-)
+from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, real_places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,17 +136,6 @@ class MaskedLanguageModelling(TextTask):
         return sums, None
 
 
-def read(config: MaskedLanguageModellingConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
-    """Texts between the begin and the end token; the mask token's own name hides a place.
-
-    Errors: UserError for texts that are empty or longer than the model's positions, a target, and a language.
-    """
-    check_sentences(sentences)
-    rows = [encode_framed(tokenizer, text) for text in sentences.texts]
-    check_fits(sentences.texts, rows, view.model.max_length)
-    return reading_of(tokenizer, rows)
-
-
 @dataclasses.dataclass(frozen=True)
 class Baselines:
     """Guesses without a model: the most frequent token, or the most frequent one behind the token before.
@@ -219,5 +187,4 @@ def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> 
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-READER = Reader(functools.partial(text_interface, asks=FILLING), read)
-TASK = Kind(MaskedLanguageModellingConfig, build, synthetic, READER)
+TASK = Kind(MaskedLanguageModellingConfig, build, synthetic, HIDING)

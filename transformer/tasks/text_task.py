@@ -15,12 +15,13 @@ from transformer.attention.sites import Site
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.fingerprint import fingerprint
 from transformer.models.contract import Aux
-from transformer.models.interface import Input, Interface, Signature
-from transformer.tasks.contract import Answers, Batch, Reading, View
+from transformer.models.interface import Signature
+from transformer.tasks.contract import Batch, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over
-from transformer.tasks.text_data import Documents, TextConfig, describe, padded, repeats, stretches
+from transformer.tasks.plain import PlainTask, check_rows
+from transformer.tasks.reading import text_interface
+from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches
 
 # The possible inputs of a model; every batch has some of them.
 INPUTS = ("tokens", "lengths", "segments", "positions")
@@ -110,26 +111,3 @@ def real_places(batch: Batch) -> Bool[Array, "B T"]:
 def max_length_of(view: View) -> int:
     """The model's number of positions, or a number beyond any text where it has no limit."""
     return sys.maxsize if view.model.max_length is None else view.model.max_length
-
-
-def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> Interface:
-    """What a task over rows of tokens asks of a model."""
-    return Interface(
-        inputs={name: Input((config.rows, config.context)) for name in asks.inputs},
-        vocabularies={"tokens": tokenizer.vocabulary},
-        pad=tokenizer.pad,
-        begin=tokenizer.begin,
-        end=tokenizer.end,
-        output=asks.output,
-        decoded=decoded,
-    )
-
-
-def reading_of(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Reading:
-    """Rows of tokens as a model reads them."""
-    return Reading(padded(rows, tokenizer), "hidden", describe(tokenizer, rows))
-
-
-def answers_of(view: View, lines: Sequence[str], reading: Reading) -> Answers:
-    """Answers, and a pass over what they are read from."""
-    return Answers(lines, reading.labels, look_over(view, reading.inputs, method=reading.method))

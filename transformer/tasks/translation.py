@@ -36,9 +36,9 @@ from transformer.tasks.expected_reward import Expectation, different, expected_r
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.plain import PlainTask, check_sentences, means
+from transformer.tasks.reading import answers_of
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
 from transformer.tasks.synthetic import made_up_splits
-from transformer.tasks.text_task import answers_of
 from transformer.tasks.translate import check_language, reading_of, translate
 from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
 from transformer.tasks.translation_metrics import (

@@ -14,10 +14,21 @@ const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.l
 
 const seconds = (axis, value) => `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
 
-/** A position in words. */
+/** A position in words; of those that are written alike each has its number. */
 function positionName(axis, position, length = 30) {
+  return bareName(axis, position, length) + numberAmongEqual(axis, position);
+}
+
+function bareName(axis, position, length) {
   if (isFrame(axis, position)) return seconds(axis, secondsOf(axis, position));
   return `“${shorten(visible(axis.tokens[position] ?? ""), length)}”`;
+}
+
+/** " (3)" for the third position where its token stands at another one as well, else "". */
+function numberAmongEqual(axis, position) {
+  const token = axis.tokens[position];
+  const alone = isFrame(axis, position) || axis.tokens.indexOf(token) === axis.tokens.lastIndexOf(token);
+  return alone ? "" : ` (${readable(position + 1)})`;
 }
 
 /** A cell in words: one position, or the range that it stands for. */
@@ -26,7 +37,7 @@ function cellName(axis, cell, block, length = 30) {
   if (first === last) return positionName(axis, first, length);
   if (isFrame(axis, first))
     return `${seconds(axis, secondsOf(axis, first))} to ${seconds(axis, secondsOf(axis, last + 1))}`;
-  const name = (position) => positionName(axis, position, Math.ceil(length / 2));
+  const name = (position) => bareName(axis, position, Math.ceil(length / 2));
   return `${name(first)} … ${name(last)} (${readable(first + 1)}–${readable(last + 1)})`;
 }
 

@@ -159,7 +159,8 @@ function mixed(heads) {
 function offerComparisons(state, choose) {
   const none = make("option", { value: "" }, "nothing");
   const run = data.against ? [make("option", { value: "run" }, `run ${shorten(visible(data.against.title), 32)}`)] : [];
-  const steps = data.steps.map((step, at) => make("option", { value: at }, `step ${readable(step)}`));
+  const others = data.steps.length > 1 ? data.steps : [];
+  const steps = others.map((step, at) => make("option", { value: at }, `step ${readable(step)}`));
   byId("compare").replaceChildren(none, ...run, ...steps);
   byId("compare").addEventListener("change", ({ target: { value } }) =>
     choose({ compare: value === "" ? null : value === "run" ? value : Number(value), view: "weights" }),

@@ -24,8 +24,8 @@ function drawingOf() {
 }
 
 function contextWords() {
-  const steps = `step ${readable(data.steps[state.step])}`;
-  const parts = [data.title, sheet.site.name, steps, visible(data.titles[state.example])];
+  const steps = data.alone ? [] : [`step ${readable(data.steps[state.step])}`];
+  const parts = [data.title, sheet.site.name, ...steps, visible(data.titles[state.example])];
   const pooled = poolingWords(sheet.plane, sheet.signed);
   return [...parts, ...(pooled ? [pooled] : [])].map((part) => shorten(part, 70)).join(" · ");
 }
@@ -75,7 +75,7 @@ const headParts = () => [
   sheet.site.name,
   `layer-${sheet.site.layers[state.layer]}`,
   `head-${sheet.site.heads[state.head]}`,
-  `step-${data.steps[state.step]}`,
+  ...(data.alone ? [] : [`step-${data.steps[state.step]}`]),
   `example-${state.example + 1}`,
 ];
 

@@ -11,7 +11,7 @@ const state = {
   row: null,
   column: null,
   links: true,
-  compare: null,
+  compare: data.against ? "run" : null,
   view: "weights",
   statistic: null,
 };
@@ -52,18 +52,21 @@ function bound() {
 }
 
 function writeAddress() {
+  // A page inside another document, as in a notebook, has no address of its own.
+  if (location.protocol === "about:") return;
   const site = data.sites[state.site];
   const parts = new URLSearchParams({
     site: site.name,
     example: state.example + 1,
     layer: site.layers[state.layer],
     head: site.heads[state.head],
-    step: data.steps[state.step],
   });
+  if (!data.alone) parts.set("step", data.steps[state.step]);
   if (state.row !== null) parts.set("row", state.row + 1);
   if (state.column !== null) parts.set("column", state.column + 1);
   if (!state.links) parts.set("links", "0");
   if (state.compare !== null) parts.set("compare", state.compare === "run" ? "run" : data.steps[state.compare]);
+  else if (data.against) parts.set("compare", "nothing");
   if (state.view !== "weights") parts.set("view", state.view);
   if (state.statistic !== null) parts.set("statistic", state.statistic);
   const address = `#${parts}`;
@@ -86,8 +89,9 @@ function readAddress() {
   state.row = parts.has("row") ? Number(parts.get("row")) - 1 : null;
   state.column = parts.has("column") ? Number(parts.get("column")) - 1 : null;
   state.links = parts.get("links") !== "0";
-  const compare = parts.get("compare");
-  state.compare = compare && compare !== "run" ? nearestStep(Number(compare)) : compare || null;
+  // A page of two runs opens on their difference.
+  const compare = parts.get("compare") ?? (data.against ? "run" : "nothing");
+  state.compare = compare === "run" ? compare : compare === "nothing" ? null : nearestStep(Number(compare));
   state.view = parts.get("view") ?? "weights";
   state.statistic = parts.get("statistic");
   bound();
@@ -260,13 +264,18 @@ function listen() {
   byId("links").addEventListener("change", (event) => change({ links: event.target.checked }));
   byId("statistic").addEventListener("change", (event) => change({ statistic: event.target.value }));
   for (const [kind, act] of Object.entries(EXPORTS)) byId(`export-${kind}`).addEventListener("click", act);
+  // Whether what has the focus has it from a click: then the space bar is the page's.
+  let pressed = false;
+  document.addEventListener("pointerdown", () => (pressed = true), true);
   document.addEventListener("keydown", (event) => {
     const act = KEYS[event.key];
-    const busy =
-      event.target.closest("select, input[type=text], input[type=number]") ||
-      (event.key === " " && event.target.closest("button, input, summary"));
+    if (event.key === "Tab") pressed = false;
+    const pushed = event.key === " " && event.target.closest("button, input:not([type=range]), summary");
+    const busy = event.target.closest("select, input[type=text], input[type=number]") || (pushed && !pressed);
     if (!act || busy || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
+    // Else the button that was clicked would be pushed once more.
+    if (pushed) document.activeElement.blur();
     act();
   });
   window.addEventListener("hashchange", () => (readAddress(), show()));
@@ -281,24 +290,41 @@ function listen() {
 
 function build() {
   Object.assign(page, { name: data.title, words: data.title });
-  byId("title").textContent = data.title;
+  byId("title").textContent = data.against ? `${data.title} minus ${data.against.title}` : data.title;
+  if (data.alone) byId("eyebrow").textContent = "Headwise · what every head attends to";
+  const still = data.steps.length === 1;
+  byId("steps").hidden = still;
+  byId("compare-chooser").hidden = still && !data.against;
+  for (const each of document.querySelectorAll(".of-steps")) each.hidden = still;
+  byId("curves-panel").hidden = !Object.keys(data.curves).length;
   byId("facts").replaceChildren(...facts().map((fact) => make("span", {}, fact)));
   const sites = data.sites.map((site, index) => [index, site.name.replace("/", " · ")]);
   fillSegments(byId("sites"), sites, state.site, (site) => change({ site }));
   // Names of patches or frames say nothing of an example; words do.
   const inWords = Object.keys(data.axes).find((name) => data.axes[name].kind === "tokens");
-  const words = (example) => (inWords ? `: ${visible(sentence(data.tokens[inWords][example]))}` : "");
-  data.titles.forEach((title, example) =>
-    byId("example").append(
-      make("option", { value: example }, shorten(`${example + 1}. ${visible(title)}${words(example)}`, 72)),
-    ),
+  const asText = data.titles.map((title, example) => {
+    const words = inWords ? visible(sentence(data.tokens[inWords][example])) : "";
+    // A title that is the text's own beginning says nothing beside it.
+    const letters = (text) => text.toLowerCase().replace(/\[MASK\]|[^\p{L}\p{N}]/giu, "");
+    const same = letters(words).startsWith(letters(title).slice(0, 16));
+    if (same) return title.length + 8 < words.length ? words : visible(title);
+    return [visible(title), words].filter(Boolean).join(": ");
+  });
+  asText.forEach((text, example) =>
+    byId("example").append(make("option", { value: example }, shorten(`${example + 1}. ${text}`, 72))),
   );
+  if (data.alone && asText.length === 1) {
+    byId("text").hidden = false;
+    byId("text").textContent = shorten(asText[0], 400);
+    byId("examples").hidden = true;
+  }
   byId("step").max = data.steps.length - 1;
   byId("ticks").append(...data.steps.slice(0, 120).map(() => make("i")));
   const missing = missingWords();
   byId("left-out").hidden = !missing;
   byId("left-out").textContent = missing;
-  const bits = data.codes === 255 ? "as the run stored them" : "in seven bits, within 0.01 of what the run stored";
+  const stored = data.alone ? "as they are" : "as the run stored them";
+  const bits = data.codes === 255 ? stored : "in seven bits, within 0.01 of what the run stored";
   byId("how").textContent =
     "A row is a query, a column a key, and a cell the weight with which the query reads the key, before dropout; " +
     "colour follows the square root of the weight. Weights stand for codes of eight bits a cell, scaled by the " +

@@ -74,7 +74,7 @@ function drawHeats(place, state, table, statistic, choose) {
   box.down = box.y(layers - 1, heads);
   box.column_of = (step) => nearestColumn(table.steps, step);
   const ends = endsOf(table, statistic);
-  const marks = [0, 0.5, 1].map((share) => [share, compact(ends[0] + (ends[1] - ends[0]) * share)]);
+  const marks = tickWords([ends[0], (ends[0] + ends[1]) / 2, ends[1]]).map(([, words], at) => [at / 2, words]);
   showRamp(byId("timeline-legend"), unitOf(site, statistic), (share) => css(share ** 2), marks);
   const size = { width: HEATS.left + box.across + HEATS.right, height: box.down + 4 };
   const svg = draw("svg", {

@@ -2,7 +2,7 @@
 
 /** A text as nodes, the mark of a word's beginning apart: it should not be louder than the word. */
 function quieted(text, wrap) {
-  return /^[▁Ġ]./su.test(text) ? [wrap(text[0]), text.slice(1)] : [text];
+  return /^▁./su.test(text) ? [wrap(text[0]), text.slice(1)] : [text];
 }
 
 /** A token as nodes of running text. */
@@ -11,9 +11,12 @@ const written = (token, length) =>
 
 /** The text that tokens were cut from, as near as their own marks tell. */
 function sentence(tokens) {
-  const words = tokens.filter((token) => !/^<.*>$/s.test(token));
-  const marked = words.some((token) => /^[▁Ġ]/.test(token));
-  return (marked ? words.join("").replace(/[▁Ġ]/g, " ") : words.join(" ")).trim();
+  const words = tokens.filter((token) => !/^(<.*>|\[[A-Z]+\])$/s.test(token));
+  const marked = words.some((token) => /^▁/.test(token));
+  // A character that several tokens share stands where its first part does.
+  const whole = words.map((token) => token.replace(/(.)⟨(\d+)\/\d+⟩/gsu, (_, each, part) => (part === "1" ? each : "")));
+  const single = whole.every((token) => Array.from(token).length < 2);
+  return (marked ? whole.join("").replace(/▁/g, " ") : whole.join(single ? "" : " ")).trim();
 }
 
 /** Names of the query and the key positions of one example at one site. */

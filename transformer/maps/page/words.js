@@ -63,7 +63,9 @@ function strongest(values, nameOf, signed) {
 
 /** A cell in the tip: a token with its own marks, all else in words. */
 const tipName = (axis, cell, size) =>
-  size === 1 && !isFrame(axis, cell) ? written(axis.tokens[cell], 60) : [cellName(axis, cell, size, 60)];
+  size === 1 && !isFrame(axis, cell)
+    ? [...written(axis.tokens[cell], 60), numberAmongEqual(axis, cell)]
+    : [cellName(axis, cell, size, 60)];
 
 /** What the page does not carry, in words; "" where it has everything. */
 function missingWords() {
@@ -89,11 +91,9 @@ function missingWords() {
 /** What the run was, in a few facts. */
 function facts() {
   const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
-  const said = [
-    `${counted(heads, "head")} at ${counted(data.sites.length, "site")}`,
-    `maps at ${counted(data.steps.length, "step")}`,
-    counted(data.titles.length, "example"),
-  ];
+  const said = [`${counted(heads, "head")} at ${counted(data.sites.length, "site")}`];
+  if (!data.alone) said.push(`maps at ${counted(data.steps.length, "step")}`);
+  if (!data.alone || data.titles.length > 1) said.push(counted(data.titles.length, data.alone ? "text" : "example"));
   if (data.parameters) said.unshift(`${readable(data.parameters)} parameters`);
   if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
   if (data.started) said.push(data.started.slice(0, 10));

@@ -124,7 +124,7 @@ const mapWords = (name, { mean, diverged, n }, ...tuned) => [
 
 /** The scale of all maps, and which of its ends is the better one. */
 function scaleBar(scale, left, top, width) {
-  const marks = [0, 0.5, 1].map((share) => [share, minus(compact(scale.value(share)))]);
+  const marks = tickWords([0, 0.5, 1].map(scale.value)).map(([, words], at) => [at / 2, words]);
   const ends = [lowerIsBetter ? "← better" : "", lowerIsBetter ? "" : "better →"];
   if (scale.logarithmic) ends[lowerIsBetter ? 1 : 0] = "log scale";
   const names = ends.map((words, at) =>

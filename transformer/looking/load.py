@@ -1,0 +1,77 @@
+"""Loading a model to look at: a run's checkpoint, or a folder as Hugging Face publishes models. No data are opened."""
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+
+import jax
+
+from transformer.config import UserError
+from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
+from transformer.data.tokenizer_foreign import from_huggingface
+from transformer.interop.huggingface import CONFIG, read_config, read_folder
+from transformer.interop.runs import Fitting, config_of
+from transformer.looking.loaded import Loaded
+from transformer.models import registry as models
+from transformer.models.contract import Model, Variables
+from transformer.storage import locate
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import Reader
+from transformer.training.experiment import Experiment, resolve
+from transformer.training.reading import open_run
+
+
+def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> Loaded:
+    """The model of a run directory, or of a folder with config.json, model.safetensors and a tokenizer.
+
+    `step` is a run's checkpoint, by default the newest sound one. `trust` are the dotted paths of your own modules
+    that a run's config may name as code. Nothing is downloaded, and nothing of the folder is run.
+
+    Errors: UserError for what is neither, a model that cannot be read, and a run whose task reads no sentences.
+    """
+    folder = locate(source)
+    if not (folder / CONFIG).is_file():
+        is_what = "has no config.json" if folder.is_dir() else "is no folder"
+        raise UserError(
+            f"{source} {is_what}: name a run directory, or a folder with config.json, model.safetensors and a "
+            "tokenizer; nothing is downloaded"
+        )
+    if "model_type" not in read_config(folder):
+        return _of_run(folder, step, trust)
+    if step is not None:
+        raise UserError(f"step={step} is of a run's checkpoints: {source} is a published model, which has none")
+    return _of_published(folder)
+
+
+def _of_published(folder: Path) -> Loaded:
+    tokenizer, foreign = from_huggingface(folder), read_folder(folder)
+    experiment = resolve(config_of(foreign, tokenizer, Fitting(), name=folder.resolve().name))
+    model = _model(experiment, tokenizer)
+    params = jax.tree.map(jax.numpy.asarray, foreign.params)
+    state = model.functional.bind(params).initial_state(jax.random.key(0))
+    return Loaded(experiment, model, Variables(params, state), tokenizer, foreign.config, 0, tuple(foreign.notes))
+
+
+def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
+    run = open_run(folder, trust)
+    experiment, path = run.experiment, run.directory.path
+    _reader(experiment)  # before anything large is read
+    tokenizer = load_tokenizer(path)
+    model = _model(experiment, tokenizer)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    step, variables = run.restored(step, lambda checkpoints, at: checkpoints.restore_part(at, shapes, ("variables",)))
+    return Loaded(experiment, model, variables, tokenizer, experiment.to_config(), step)
+
+
+def _reader(experiment: Experiment) -> Reader:
+    name = tasks.name_of(experiment.task)
+    reader = tasks.TASKS[name].reader
+    if reader is None:
+        raise UserError(f"this run's task, {name}, reads no sentences: open its maps with transformer.maps.open")
+    return reader
+
+
+def _model(experiment: Experiment, tokenizer: AnyTokenizer) -> Model:
+    interface = _reader(experiment).interface(experiment.task, tokenizer)
+    # Nothing is predicted: a model without the head of the task, such as a bare encoder, will do.
+    return models.build(experiment.model, dataclasses.replace(interface, output=None), experiment.precision)

@@ -1,0 +1,132 @@
+"""A loaded model: the page of a sentence, and the maps of one as named arrays."""
+
+import dataclasses
+import html
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from transformer.attention.capture import Capture
+from transformer.attention.sites import Site
+from transformer.config import UserError, hash_of
+from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.looking.looked import Looked, in_notebook
+from transformer.looking.named_maps import Maps, maps_of
+from transformer.maps.alone import store_alone
+from transformer.maps.report import DEFAULT_BUDGET, render_alone
+from transformer.models.contract import Model, Variables, count_parameters
+from transformer.models.registry import name_of
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import Reading, Sentences, View
+from transformer.tasks.plain import look_over
+from transformer.training.experiment import Experiment
+
+Texts = str | Sequence[str]
+TITLE = 200  # characters
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Loaded:
+    """A model with its tokenizer, as `transformer.load` returns it: `look` at a sentence, or `run_with_maps`.
+
+    `config` is what the page shows of it, a run's config or a published model's; `step` the checkpoint's.
+    """
+
+    experiment: Experiment
+    model: Model
+    variables: Variables
+    tokenizer: AnyTokenizer
+    config: Mapping[str, Any]
+    step: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The run's name, or the folder's."""
+        return self.experiment.run.name
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Where the model attends."""
+        return self.model.sites
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters."""
+        return count_parameters(self.variables.params)
+
+    def look(
+        self,
+        text: Texts,
+        target: Texts | None = None,
+        *,
+        language: str | None = None,
+        page: str | Path | None = None,
+        budget: int = DEFAULT_BUDGET,
+    ) -> Looked:
+        """The page of what every head attends to in a text, or in several.
+
+        In a notebook it is shown in place. Elsewhere, and where `page` names one, it is written to a file, whose path
+        is printed. A model of two sides reads `target` as its own answer; without one it answers itself, in
+        `language` where it knows several.
+
+        Errors: UserError for a text that is empty or longer than the model's positions, for a target that the model
+        has no place for, and for a page that cannot be written.
+        """
+        reading, titles = self._read(text, target, language)
+        labels = dataclasses.replace(reading.labels, titles=titles)
+        look = look_over(self._view(), reading.inputs, method=reading.method)
+        settings = (self.experiment.maps, hash_of(self.config))
+        with tempfile.TemporaryDirectory() as folder:
+            store = store_alone(Path(folder) / "maps", self.sites, labels, look, *settings)
+            written = render_alone(store, self.name, self.config, self.parameters, budget)
+        looked = Looked(" / ".join(titles), written)
+        return looked if page is None and in_notebook() else looked.saved(page)
+
+    def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
+        """The weights of every head as named arrays: by site, then by layer, [example, head, query, key].
+
+        Errors: as `look`; UserError for a model without attention.
+        """
+        if not self.sites:
+            raise UserError(f"{self.name} is a model without attention: it has no maps")
+        reading, _ = self._read(text, target, language)
+        capture = Capture(tuple(site.name for site in self.sites))
+        captured = look_over(self._view(), reading.inputs, method=reading.method)(capture)
+        return maps_of(self.sites, reading.labels.completed(self.sites), captured)
+
+    def _read(self, text: Texts, target: Texts | None, language: str | None) -> tuple[Reading, tuple[str, ...]]:
+        """The texts as the model reads them, and how they are called."""
+        reader = tasks.TASKS[tasks.name_of(self.experiment.task)].reader
+        assert reader is not None  # as load has seen
+        texts, targets = _several(text), None if target is None else _several(target)
+        reading = reader.read(self.experiment.task, self._view(), self.tokenizer, Sentences(texts, targets, language))
+        sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
+        said = (" ".join(each.split()) for each in sides)
+        return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in said)
+
+    def _view(self) -> View:
+        return View(self.model, self.variables, {}, {}, jnp.int32(self.step), train=False)
+
+    def __repr__(self) -> str:
+        heads = sum(len(site.layers) * len(site.heads) for site in self.sites)
+        counts = f"{self.parameters:,} parameters, {heads} heads at {len(self.sites)} sites"
+        return f"Loaded({self.name!r}: {name_of(self.experiment.model)}, {counts})"
+
+    def _repr_html_(self) -> str:
+        """A table of the sites, as notebooks show it."""
+        rows = "".join(
+            f"<tr><td>{html.escape(site.name)}</td><td>{len(site.layers)}</td><td>{len(site.heads)}</td></tr>"
+            for site in self.sites
+        )
+        table = f"<table><tr><th>site</th><th>layers</th><th>heads</th></tr>{rows}</table>"
+        said = f"{name_of(self.experiment.model)}, {self.parameters:,} parameters"
+        calls = "<code>.look(text)</code> shows what every head attends to"
+        return f"<p><b>{html.escape(self.name)}</b>: {said}; {calls}</p>{table}"
+
+
+def _several(texts: Texts) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts)
