@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,21 @@ def test_an_unchanged_lock_installs_once_and_a_changed_one_again(checkout):
     changed = call(checkout, ".ci/install", "run")
     assert changed.stdout.startswith("Installing requirements/run.txt into .venv")
     assert installs(checkout) == 2
+
+
+def test_the_environment_imports_the_checkout_from_any_folder(checkout, tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    elsewhere = f"import sysconfig; sysconfig.get_path = lambda _: '{library}'"
+    real = f'exec "{sys.executable}" -c "{elsewhere}\n$2" "$3"'
+    python(checkout / "bin" / "python3.13")
+    fake = checkout / "bin" / "python3.13"
+    fake.write_text(fake.read_text().replace("  --version)", f"  *headwise.pth*) {real} ;;\n  --version)"))
+    for _ in range(2):
+        assert call(checkout, ".ci/install", "run").returncode == 0
+        assert (library / "headwise.pth").read_text() == f"{checkout}\n"
+        # One that was made before, or moved, is mended.
+        (library / "headwise.pth").unlink()
 
 
 def test_the_lock_of_the_tests_serves_the_runs_too(checkout):

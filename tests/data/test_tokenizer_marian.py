@@ -110,5 +110,5 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "<pad>": 2}')
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UserError, match=r"pip install 'headwise\[sentencepiece\]'"):
+    with pytest.raises(UserError, match=r"pip install sentencepiece"):
         from_huggingface(tmp_path)

@@ -63,6 +63,12 @@ def call(module: object, *words: str) -> int:
     return cli.run(module.COMMAND, module.main, words)  # type: ignore[attr-defined]
 
 
+def pages(capsys: pytest.CaptureFixture[str], run: Path, *words: str) -> str:
+    """What launch.maps says of a run."""
+    assert call(maps, f"--workdir={run}", *words) == 0
+    return capsys.readouterr().out
+
+
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
     assert call(convert, *words) == 2
@@ -83,8 +89,16 @@ def test_a_language_model_comes_in_speaks_and_goes_out(
     assert f"at step 0, task {TASKS[name]}" in said
     assert f"python -m launch.train --workdir={run}" in said
     asked = {"gpt2": ("--text=the fox", "--length=3"), "bert": ("--text=the [MASK]ox",)}[name]
-    assert call(generate, f"--workdir={run}", *asked, "--no-maps") == 0
-    assert capsys.readouterr().out.startswith("the ")
+    assert call(generate, f"--workdir={run}", *asked) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("the ")
+    # What was just converted has pages, though it has trained nothing: of the answer, of its probe, of any text.
+    for told in (said.err, *(pages(capsys, run, *words) for words in ((), ("--text=the fox",)))):
+        path = Path(told.removeprefix("Open this page in a browser: ").strip())
+        page = path.read_text()
+        assert path.is_relative_to(run)
+        assert '"curves":{}' in page
+        assert '"steps":[0]' in page
     assert call(convert, f"--workdir={run}", f"--to={out}") == 0
     written, read = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
     assert {key: value.tobytes() for key, value in written.items()} == {k: v.tobytes() for k, v in read.items()}

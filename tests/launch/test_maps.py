@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch import cli, maps
+from tests.looking.conftest import folders  # noqa: F401  a fixture
 from tests.maps.conftest import write_run
 from transformer.config import UserError
 
@@ -67,10 +68,36 @@ def test_what_is_no_size_is_refused_in_one_line(text, capsys, directory):
         (("--workdir=RUN", "--budget=1kB"), "too small"),
         (("--workdir=RUN", "--serve", "--port=99999"), "port=99999 cannot be used"),
         (("--workdir=RUN", "--serve=yes"), "--serve"),
+        (("--from=RUN",), "--from=RUN needs --text: a published model has no maps of its own"),
+        (("--from=RUN", "--workdir=RUN", "--text=a"), "--from=RUN is read instead of a run: leave --workdir out"),
+        (("--workdir=RUN", "--target=a"), "--target goes with --text alone"),
+        (("--workdir=RUN", "--page=a"), "--page goes with --text alone"),
+        (("--workdir=RUN", "--text=a", "--serve"), "--serve does not go with --text"),
+        (("--workdir=RUN", "--text=a", "--against=b"), "--against does not go with --text"),
+        (("--from=nowhere", "--text=a"), "nowhere is no folder: name a run directory, or a folder with config.json"),
+        ((), "maps needs --workdir=VALUE"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words, says, capsys, directory):
-    assert says in refusal(capsys, *(word.replace("RUN", str(directory)) for word in words))
+    run = str(directory)
+    assert says.replace("RUN", run) in refusal(capsys, *(word.replace("RUN", run) for word in words))
+
+
+def test_a_text_is_read_by_a_published_model(folders, capsys, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    words = (f"--from={folders['t5']}", "--text=the fox", "--target=der Fuchs")
+    for number in (1, 2):
+        assert cli.run(maps.COMMAND, maps.main, words) == 0
+        page = tmp_path / f"tiny-t5-{number:04d}.html"
+        assert capsys.readouterr().out == f"Open this page in a browser: {page}\n"
+        assert page.is_file()
+    assert "der Fuchs" in page.read_text()
+    assert "target='x' is for models that translate" in refusal(
+        capsys, f"--from={folders['bert']}", "--text=the", "--target=x"
+    )
+    absent = refusal(capsys, f"--from={folders['bert']}", "--text=the", "--page=absent/page.html")
+    assert "page=" in absent
+    assert "cannot be written" in absent
 
 
 def test_a_taken_port_is_told_in_one_line(capsys, directory):

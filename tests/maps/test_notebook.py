@@ -83,5 +83,5 @@ def test_what_is_not_there_is_named(run, opened, tmp_path):
 
 def test_without_xarray_it_says_what_to_install(opened, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "xarray", None)
-    with pytest.raises(UserError, match=r"headwise\[notebook\]"):
+    with pytest.raises(UserError, match=r"pip install xarray"):
         opened.weights("decoder/cross")

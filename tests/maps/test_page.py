@@ -1,12 +1,14 @@
 """The page in a real browser: it asks for nothing, complains of nothing, and does what it says."""
 
 import contextlib
+import json
 import shutil
 from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
 
+from tests.maps.conftest import write_run
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import keep
@@ -190,6 +192,29 @@ def test_the_keyboard_goes_everywhere(report, visit):
         page.keyboard.press(key)
         wait_for(page, name, value)
         assert address(page)[name] == value
+
+
+def test_the_space_bar_plays_whatever_was_clicked_before(report, visit):
+    page = visit(report, "#site=decoder/cross&step=100")
+    sites = {
+        ".thumbnail >> nth=5": "decoder/cross",
+        "#sites button >> nth=0": "encoder/self",
+        "#rollout": "encoder/self",
+    }
+    for clicked, site in sites.items():
+        page.locator(clicked).click()
+        wait_for(page, "site", site)
+        page.keyboard.press(" ")
+        page.wait_for_selector("#play.playing")
+        page.keyboard.press(" ")
+        page.wait_for_selector("#play:not(.playing)")
+    assert page.locator("#rollout").is_checked()
+    # What the keyboard has reached, it pushes.
+    page.locator("#sites button").first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press(" ")
+    wait_for(page, "site", "decoder/self")
+    assert page.locator("#play.playing").count() == 0
 
 
 def test_play_runs_through_the_steps_and_stops(report, visit):
@@ -385,3 +410,23 @@ def test_a_narrow_page_needs_no_scrolling_sideways(report, visit):
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     # Samples are cards that name their cells.
     assert page.locator("#samples thead").bounding_box()["height"] <= 1
+
+
+def test_ticks_of_large_numbers_that_differ_little_differ(visit, tmp_path):
+    write_run(tmp_path, steps=(100,))
+    values = enumerate((6.3001e15, 6.3002e15, 6.3004e15, 6.30045e15), 1)
+    lines = [{"step": 100 * at, "split": "train", "flops": value, "loss": 0.5**at} for at, value in values]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    page = visit(write_report(tmp_path))
+    figure = page.locator("#curves .chart, #curves figure").filter(has_text="flops").first
+    ticks = [tick for tick in figure.locator("svg .tick").all_text_contents() if tick.endswith("P")]
+    assert len(ticks) >= 4
+    assert len(set(ticks)) == len(ticks)
+
+
+def test_a_page_of_one_step_has_no_slider_and_asks_for_no_other(visit, tmp_path):
+    write_run(tmp_path, steps=(100,))
+    page = visit(write_report(tmp_path))
+    assert page.locator("#steps").is_hidden()
+    assert page.locator("#compare-chooser").is_hidden()
+    assert page.locator("#curves .chart").count() > 0

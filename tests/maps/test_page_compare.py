@@ -58,6 +58,22 @@ def drawn(page, selector: str, cells: list[tuple[int, int]]) -> list[int]:
 
 
 @pytest.mark.browser
+def test_a_page_of_two_runs_opens_on_their_difference_and_names_both(compared, visit):  # noqa: F811
+    page = visit(compared)
+    assert page.locator("h1").inner_text() == "demo minus demo, seed 1"
+    assert page.title() == "demo minus demo, seed 1 · attention"
+    assert address(page)["compare"] == "run"
+    assert page.locator("#compare").evaluate("select => select.selectedOptions[0].text") == "run demo, seed 1"
+    assert "“demo” step 1,600 minus “demo, seed 1” step" in page.locator("#detail-title").inner_text()
+    page.locator("#compare").select_option("")
+    wait_for(page, "compare", "nothing")
+    assert "minus" not in page.locator("#detail-title").inner_text()
+    # Who was sent an address sees what its sender saw.
+    page = visit(compared, page.evaluate("location.hash"))
+    assert address(page)["compare"] == "nothing"
+
+
+@pytest.mark.browser
 def test_more_and_less_are_drawn_apart_on_wall_and_detail(run, report, visit):  # noqa: F811
     page = visit(report, f"#site=decoder/cross&example={EXAMPLE + 1}&layer=1&head=2&step=1600&compare=200")
     now, then = (run.maps[step]["decoder/cross"][1, EXAMPLE, 2] for step in (1600, 200))

@@ -95,7 +95,7 @@ def test_grid_and_chance_do_without_optuna_and_the_others_name_the_extra(monkeyp
     assert done.stdout == "6 6\n", done.stderr
     monkeypatch.setattr("transformer.studies.optuna_proposer.find_spec", lambda name: None)
     for engine in ("tpe", "gp", "hyperband"):
-        with pytest.raises(UserError, match=r"needs Optuna, .*pip install 'headwise\[sweep\]'"):
+        with pytest.raises(UserError, match=r"needs Optuna, .*pip install optuna"):
             check_installed(engine)
     monkeypatch.setattr("transformer.studies.optuna_proposer.find_spec", lambda name: name == "optuna" or None)
     check_installed("tpe")

@@ -80,7 +80,10 @@ def test_a_name_that_cannot_be_is_refused(name: str, says: str):
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(storage, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install headwise\[gcs\]$"), RunDirectory.claim("gs://b/run", CONFIG):
+    with (
+        pytest.raises(UserError, match=r"pip install gcsfs google-cloud-storage$"),
+        RunDirectory.claim("gs://b/run", CONFIG),
+    ):
         pass
 
 

@@ -174,7 +174,7 @@ def _processor(model: bytes, name: str) -> Any:
     try:
         import sentencepiece
     except ImportError as error:
-        raise UserError("Marian's tokenizer needs sentencepiece: pip install 'headwise[sentencepiece]'") from error
+        raise UserError("Marian's tokenizer needs sentencepiece: pip install sentencepiece") from error
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:

@@ -36,7 +36,10 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
             f"{source} {is_what}: name a run directory, or a folder with config.json, model.safetensors and a "
             "tokenizer; nothing is downloaded"
         )
-    if "model_type" not in read_config(folder):
+    config = read_config(folder)
+    if "model_type" not in config:
+        if "task" not in config:
+            raise UserError(f"{source} is neither a run nor a published model: its config.json has no model_type")
         return _of_run(folder, step, trust)
     if step is not None:
         raise UserError(f"step={step} is of a run's checkpoints: {source} is a published model, which has none")

@@ -113,7 +113,7 @@ class Loaded:
 
     def __repr__(self) -> str:
         heads = sum(len(site.layers) * len(site.heads) for site in self.sites)
-        counts = f"{self.parameters:,} parameters, {heads} heads at {len(self.sites)} sites"
+        counts = f"{self.parameters:,} parameters, {heads} heads at {', '.join(site.name for site in self.sites)}"
         return f"Loaded({self.name!r}: {name_of(self.experiment.model)}, {counts})"
 
     def _repr_html_(self) -> str:

@@ -41,7 +41,9 @@ def locate(name: str | PathLike[str]) -> Path:
     if "/" not in rest.strip("/"):
         raise UserError(f"gs://{rest} is a whole bucket: name a folder in it, as gs://{rest.strip('/')}/runs/one")
     if find_spec("gcsfs") is None:
-        raise UserError(f"gs://{rest} lies in a bucket, for which an extra is missing: pip install headwise[gcs]")
+        raise UserError(
+            f"gs://{rest} lies in a bucket, for which an extra is missing: pip install gcsfs google-cloud-storage"
+        )
     from transformer.storage.bucket import BucketPath
 
     # No pathlib.Path by class, but with every method of it that this library calls.

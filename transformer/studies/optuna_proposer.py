@@ -32,7 +32,7 @@ def check_installed(engine: str) -> None:
     """
     if find_spec("optuna") is None:
         raise UserError(
-            f"--engine={engine} needs Optuna, which is not installed: pip install 'headwise[sweep]', or say "
+            f"--engine={engine} needs Optuna, which is not installed: pip install optuna, or say "
             "--engine=random or grid"
         )
     if engine == "gp" and find_spec("torch") is None:

@@ -1,6 +1,7 @@
 """Continuing texts with a trained decoder."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,9 +50,16 @@ def roll_out(view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Deco
     )
 
 
+class Continued(NamedTuple):
+    """What a model says behind a prompt, and the tokens of both, as it read and chose them."""
+
+    text: str
+    tokens: list[int]
+
+
 def continue_texts(
     view: View, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: Decoding, max_length: int
-) -> list[list[str]]:
+) -> list[list[Continued]]:
     """For each text its continuations, best first, cut before a stop string.
 
     `max_length` is the model's number of positions.
@@ -69,13 +77,24 @@ def continue_texts(
     run = jax.jit(lambda variables, batch: roll_out(view._replace(variables=variables), tokenizer, batch, decoding))
     rollout = run(view.variables, prompts)
     tokens, lengths = np.asarray(rollout.tokens), np.asarray(rollout.lengths)
+    read = [row[:length] for row, length in zip(prompts["tokens"], prompts["lengths"], strict=True)]
     return [
         [
-            cut(tokenizer.decode(list(row[:length])), decoding.stops)
+            _continued(tokenizer, list(prompt), [int(number) for number in row[:length]], decoding.stops)
             for row, length in zip(rows, row_lengths, strict=True)
         ]
-        for rows, row_lengths in zip(tokens, lengths, strict=True)
+        for prompt, rows, row_lengths in zip(read, tokens, lengths, strict=True)
     ]
+
+
+def _continued(tokenizer: AnyTokenizer, prompt: list[int], chosen: list[int], stops: Sequence[str]) -> Continued:
+    if tokenizer.end in chosen:
+        chosen = chosen[: chosen.index(tokenizer.end)]
+    whole = tokenizer.decode(chosen)
+    text = cut(whole, stops)
+    while len(text) < len(whole) and len(tokenizer.decode(chosen[:-1])) >= len(text) and chosen:
+        chosen = chosen[:-1]
+    return Continued(text, prompt + chosen)
 
 
 def generated_tokens(view: View, inputs: Batch) -> int:

@@ -175,11 +175,8 @@ class LanguageModelling(TextTask):
         room = max(max_length - int(prompts["lengths"].max()), 1)
         decoding = Decoding.asked(request.decoding, length=min(Decoding.length, room))
         said = continue_texts(view, tokenizer, request.texts, decoding, max_length)
-        lines = [text + more for text, several in zip(request.texts, said, strict=True) for more in several]
-        best = [text + several[0] for text, several in zip(request.texts, said, strict=True)]
-        read = encode_prompts(tokenizer, best)
-        widest = min(MAPPED_TOKENS, max_length)
-        rows = [row[: min(length, widest)] for row, length in zip(read["tokens"], read["lengths"], strict=True)]
+        lines = [text + each.text for text, several in zip(request.texts, said, strict=True) for each in several]
+        rows = [several[0].tokens[: min(MAPPED_TOKENS, max_length)] for several in said]
         return answers_of(view, lines, reading_of(tokenizer, rows))
 
 

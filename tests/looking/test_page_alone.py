@@ -1,0 +1,81 @@
+"""The page of a sentence in a real browser: nothing of steps or curves, readable labels, and the same in a frame."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import transformer
+from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
+from transformer.looking.loaded import Loaded
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def model(folders: dict[str, Path]) -> Loaded:
+    return transformer.load(folders["gpt2"])
+
+
+def page_of(model: Loaded, text: str, folder: Path) -> Path:
+    path = model.look(text, page=folder / "page.html").path
+    assert path is not None
+    return path
+
+
+def test_a_page_of_one_sentence_is_of_that_sentence(model: Loaded, visit: Any, tmp_path: Path) -> None:  # noqa: F811
+    page = visit(page_of(model, "the qu 🙂 the", tmp_path))
+    assert page.locator("h1").inner_text() == "tiny-gpt2"
+    assert page.locator("#text").inner_text() == "the qu 🙂 the"
+    for selector in ("#steps", "#examples", "#compare-chooser", "#curves-panel", "#timeline-panel", "#samples-panel"):
+        assert page.locator(selector).is_hidden(), selector
+    assert "step" not in page.locator("body").inner_text()
+    assert "step" not in page.evaluate("location.hash")
+    labels = page.locator(".chip.query").all_inner_texts()
+    assert labels == ["the", "▁qu", "▁", "🙂⟨1/3⟩", "🙂⟨2/3⟩", "🙂⟨3/3⟩", "▁the"]
+    page.keyboard.press(" ")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#play.playing").count() == 0
+
+
+def test_equal_tokens_are_told_apart_in_words(model: Loaded, visit: Any, tmp_path: Path) -> None:  # noqa: F811
+    page = visit(page_of(model, "the qu qu", tmp_path))
+    page.locator(".chip.query").nth(2).hover()
+    words = page.locator("#reading").inner_text()
+    assert words.startswith("“▁qu” (3) attends to ")
+    assert "“▁qu” (2): " in words
+    assert "“the” " in words
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_slanted_labels_do_not_run_into_each_other(
+    model: Loaded,
+    visit: Any,  # noqa: F811
+    tmp_path: Path,
+    width: int,
+) -> None:
+    page = visit(page_of(model, "the qu" * 6, tmp_path), shown=False)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.wait_for_selector("body[data-shown]")
+    page.wait_for_timeout(300)
+    places = page.locator("#detail text.token[transform]").evaluate_all(
+        "all => all.map((label) => Number(/translate\\(([\\d.]+)/.exec(label.getAttribute('transform'))[1]))"
+    )
+    assert len(places) >= 4
+    assert min(b - a for a, b in itertools.pairwise(places)) >= 16
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_page_works_in_a_frame_as_notebooks_show_it(
+    model: Loaded,
+    visit: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    looked = model.look("the qu", page=tmp_path / "page.html")
+    (tmp_path / "frame.html").write_text(looked._repr_html_())
+    page = visit(tmp_path / "frame.html", shown=False)
+    frame = page.frame_locator("iframe")
+    frame.locator("body[data-shown]").wait_for(state="attached")
+    frame.locator(".thumbnail").nth(3).click()
+    frame.locator("h2", has_text="layer 1 · head 1").wait_for()
