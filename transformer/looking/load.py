@@ -1,7 +1,9 @@
 """Loading a model to look at: a run's checkpoint, or a folder as Hugging Face publishes models. No data are opened."""
 
+import contextlib
 import dataclasses
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import jax
@@ -14,6 +16,7 @@ from transformer.interop.runs import Fitting, config_of
 from transformer.looking.loaded import Loaded
 from transformer.models import registry as models
 from transformer.models.contract import Model, Variables
+from transformer.runs.checkpoint import Checkpoints
 from transformer.storage import locate
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Reader
@@ -62,8 +65,25 @@ def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
     tokenizer = load_tokenizer(path)
     model = _model(experiment, tokenizer)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    step, variables = run.restored(step, lambda checkpoints, at: checkpoints.restore_part(at, shapes, ("variables",)))
+
+    def read(checkpoints: Checkpoints, at: int) -> Variables:
+        return checkpoints.restore_part(at, shapes, ("variables",))
+
+    with _quiet():
+        step, variables = run.restored(step, read)
     return Loaded(experiment, model, variables, tokenizer, experiment.to_config(), step)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of orbax that a checkpoint is only read; they go through absl's logger."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _reader(experiment: Experiment) -> Reader:

@@ -3,6 +3,7 @@
 
 const LARGEST_CELL = 46;
 const LABEL_ROOM = 11; // pixels that a label needs
+const ROW_ROOM = 15; // pixels from one row's label to the next
 const SLANTED_ROOM = 17; // pixels along the axis: so far apart slanted labels do not run into each other
 const LABEL_LENGTH = 16; // characters
 const SLANT = 52; // degrees
@@ -44,7 +45,7 @@ function buildSheet(place, shown, state, look, hold) {
   };
   const box = layout(place, plane, axes);
   const ticks = {
-    query: ticksOf(axes.query, plane.queries, plane.queryBlock, box.tall, LABEL_ROOM + 1),
+    query: ticksOf(axes.query, plane.queries, plane.queryBlock, box.tall, ROW_ROOM),
     key: ticksOf(axes.key, plane.keys, plane.keyBlock, box.wide, box.slanted ? SLANTED_ROOM : LABEL_ROOM + 2),
   };
   const canvas = make("canvas");
@@ -271,7 +272,7 @@ function highlightCells(queryPosition, keyPosition) {
     lit.push(queryLabel(tickAt(axes.query, query, plane.queryBlock), box));
   if (key !== null && !labels.key.has(key)) lit.push(keyLabel(tickAt(axes.key, key, plane.keyBlock), box));
   for (const element of lit) element.classList.add("lit");
-  giveWay(labels.query, query, box.tall, LABEL_ROOM);
+  giveWay(labels.query, query, box.tall, ROW_ROOM);
   giveWay(labels.key, key, box.wide, box.slanted ? SLANTED_ROOM : 4 * LABEL_ROOM);
   sheet.lit.replaceChildren(...lit);
   sheet.profile.replaceChildren(...rowProfile(query), ...(key === null ? [] : columnProfile(key)));

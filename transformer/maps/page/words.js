@@ -94,7 +94,8 @@ function facts() {
   const said = [`${counted(heads, "head")} at ${counted(data.sites.length, "site")}`];
   if (!data.alone) said.push(`maps at ${counted(data.steps.length, "step")}`);
   if (!data.alone || data.titles.length > 1) said.push(counted(data.titles.length, data.alone ? "text" : "example"));
-  if (data.parameters) said.unshift(`${readable(data.parameters)} parameters`);
+  const parameters = data.parameters < 1e7 ? readable(data.parameters) : compact(data.parameters);
+  if (data.parameters) said.unshift(`${parameters} parameters`);
   if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
   if (data.started) said.push(data.started.slice(0, 10));
   if (data.commit) said.push(`commit ${data.commit.slice(0, 10)}`);
