@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,16 @@ from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
 
 DEEP = "[" * 100_000
-READERS: Mapping[str, tuple[str, ...]] = {
-    "evaluate": (),
-    "generate": ("--language=de", "--text=one"),
-    "train": (),
-    "maps": (),
-    "sizes": (),
-    "align": ("--source={d}/s", "--target={d}/s", "--links={d}/l", "--language=de"),
-    "convert": ("--to={d}/out",),
-}
+READERS: Sequence[tuple[str, tuple[str, ...]]] = (
+    ("evaluate", ()),
+    ("generate", ("--language=de", "--text=one")),
+    ("train", ()),
+    ("maps", ()),
+    ("maps", ("--text=one", "--language=de")),
+    ("sizes", ()),
+    ("align", ("--source={d}/s", "--target={d}/s", "--links={d}/l", "--language=de")),
+    ("convert", ("--to={d}/out",)),
+)
 Spoil = Callable[[Path, "Places"], None]
 
 
@@ -192,7 +193,7 @@ def runs(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
     # Trains to its end where nothing stops it, so that it is also seen to write nothing elsewhere.
     for spoilt, codes in ((HARMLESS, (0, 2)), (REFUSED, (2,)), (CONFIG, (0, 2))):
         for name, spoil in spoilt.items():
-            for command, more in READERS.items():
+            for command, more in READERS:
 
                 def prepare(folder: Path, spoil: Spoil = spoil, more: tuple[str, ...] = more) -> list[str]:
                     run = originals.copy("translation", folder)
@@ -201,11 +202,12 @@ def runs(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
                     spoil(run, places)
                     return [f"--workdir={run}", *(word.format(d=folder) for word in more)]
 
-                # A page of maps and the sizes need neither the code nor the data set that a config names.
-                without_code = (command == "maps" and "own" in name) or (
-                    command in ("maps", "sizes") and "module" in name
-                )
-                yield Case(f"{command}: a run with {name}", command, prepare, (0, 2) if without_code else codes)
+                # A page of maps and the sizes need neither the code nor the data set that a config names, and a text
+                # is read without the data set.
+                stored = command == "maps" and not more
+                without_code = (stored and "own" in name) or ((stored or command == "sizes") and "module" in name)
+                of = f"{command}{' --text' if command == 'maps' and more else ''}"
+                yield Case(f"{of}: a run with {name}", command, prepare, (0, 2) if without_code else codes)
 
 
 def _line(change: Mapping[str, Any]) -> Spoil:

@@ -1,10 +1,11 @@
 """Published models that are none: headers that lie, pickles, paths, and tokenizers of any content."""
 
+import functools
 import json
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,19 +128,24 @@ MODELS: dict[str, Spoil] = {
 }  # fmt: skip
 
 
+USES = {"convert": ("--workdir={d}/made",), "maps": ("--text=one", "--page={d}/page.html")}
+
+
 def models(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
-    """Every published model that is none, made a run of."""
+    """Every published model that is none, made a run of, and asked what it attends to."""
     places = Places(sandbox)
     for name, spoil in MODELS.items():
 
-        def prepare(folder: Path, spoil: Spoil = spoil) -> list[str]:
+        def prepare(folder: Path, words: Sequence[str], spoil: Spoil = spoil) -> list[str]:
             published = originals.copy("published", folder)
             spoil(published, places)
-            return [f"--from={published}", f"--workdir={folder}/made"]
+            return [f"--from={published}", *(word.format(d=folder) for word in words)]
 
         # Keys that nothing of ours reads are no reason to refuse.
         unread = any(part in name for part in ("auto_map", "architectures", "with code", "tokens that are", "token_id"))
-        yield Case(f"convert: a model with {name}", "convert", prepare, (0, 2) if unread else (2,))
+        for command, words in USES.items():
+            codes = (0, 2) if unread else (2,)
+            yield Case(f"{command}: a model with {name}", command, functools.partial(prepare, words=words), codes)
 
 
 def cases(originals: Originals, sandbox: Sandbox, seed: int, each: int | None = None) -> Iterator[Case]:

@@ -13,7 +13,9 @@ from safetensors.numpy import load_file
 import transformer
 from launch import cli, convert
 from transformer.config import UserError
+from transformer.data.datasets.translation import Pair
 from transformer.looking.loaded import Loaded
+from transformer.tasks.translate import reading_of
 
 TEXTS = {"gpt2": ("the qu 🙂 the",), "bert": ("The [MASK] jumping!",), "t5": ("the fox", "der Fuchs")}
 TOKENS = {
@@ -80,6 +82,13 @@ def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, 
     maps = models["t5"].run_with_maps("the fox")["decoder/cross"][0]
     assert maps.keys == (TOKENS["t5"],)
     assert 1 <= len(maps.queries[0]) <= 12
+
+
+def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str, Loaded]) -> None:
+    model = models["t5"]
+    reading = reading_of(model._view(), model.tokenizer, [Pair("the", "f" * 14, "")])
+    assert reading.inputs["target"].shape == (1, 12)
+    assert [len(reading.labels.tokens[axis][0]) for axis in ("target", "target_input")] == [12, 12]
 
 
 def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(models: dict[str, Loaded]) -> None:

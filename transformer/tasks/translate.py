@@ -1,5 +1,6 @@
 """Translating new sentences with a trained run, and mapping its attention over them."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -103,12 +104,13 @@ def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyToken
 def reading_of(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Reading:
     """Sentences with their translations as a model reads them, each target behind what was said of it.
 
-    Errors: UserError for a side of more tokens than the model has positions.
+    A model's own translation may have more tokens than it chose, once it is encoded again: it is cut to the model's
+    positions.
     """
     encoded = encode(tokenizer, pairs)
-    check_fits([pair.source for pair in pairs], encoded.sources, view.model.max_length)
-    check_fits([pair.target for pair in pairs], encoded.targets, view.model.max_length)
+    targets = [target[: view.model.max_length] for target in encoded.targets]
+    encoded = dataclasses.replace(encoded, targets=targets)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-    return Reading(inputs, "forward", describe(tokenizer, pairs, view.model.sites))
+    return Reading(inputs, "forward", describe(tokenizer, pairs, view.model.sites, encoded))

@@ -35,12 +35,20 @@ from transformer.tasks.decoding import Decoding
 from transformer.tasks.expected_reward import Expectation, different, expected_reward, gleu
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
-from transformer.tasks.plain import PlainTask, check_sentences, means
+from transformer.tasks.plain import PlainTask, check_fits, check_sentences, means
 from transformer.tasks.reading import answers_of
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
 from transformer.tasks.synthetic import made_up_splits
 from transformer.tasks.translate import check_language, reading_of, translate
-from transformer.tasks.translation_data import Split, TranslationConfig, describe, load_splits, special_tokens, various
+from transformer.tasks.translation_data import (
+    Split,
+    TranslationConfig,
+    describe,
+    encode,
+    load_splits,
+    special_tokens,
+    various,
+)
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
     decoding_step,
@@ -309,6 +317,9 @@ def read(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, sentenc
         check_language(tokenizer, language)
         sides = zip(texts, targets, strict=True)
         pairs = [Pair(source.strip(), target.strip(), language or "") for source, target in sides]
+        encoded = encode(tokenizer, pairs)
+        for given, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
+            check_fits(given, tokens, view.model.max_length)
     return reading_of(view, tokenizer, pairs)
 
 

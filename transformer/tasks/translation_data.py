@@ -175,12 +175,15 @@ def encode(tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
     )
 
 
-def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair], sites: Sequence[Site]) -> Labels:
+def describe(
+    tokenizer: AnyTokenizer, pairs: Sequence[Pair], sites: Sequence[Site], encoded: EncodedPairs | None = None
+) -> Labels:
     """Labels of pairs' tokens on the axes of a model's sites, and their known links between tokens.
 
-    The axis `target` shows the tokens that are predicted, `target_input` those that the decoder reads.
+    The axis `target` shows the tokens that are predicted, `target_input` those that the decoder reads; `encoded` are
+    the tokens where they are not all of the pairs'.
     """
-    encoded = encode(tokenizer, pairs)
+    encoded = encode(tokenizer, pairs) if encoded is None else encoded
     sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
     (begin,) = tokenizer.labels([encoded.begin])
     known = [pair.links for pair in pairs if pair.links is not None]
@@ -189,7 +192,7 @@ def describe(tokenizer: AnyTokenizer, pairs: Sequence[Pair], sites: Sequence[Sit
         pieces = ([tokenizer.pieces(ids) for ids in side] for side in (encoded.sources, encoded.targets))
         of_pairs = tuple(map(_token_links, known, *pieces))
         links = {site.name: of_pairs for site in between(sites, *ALIGNED)} or None
-    titles = tuple(f"{pair.kind or 'sentence'} → {pair.language}" for pair in pairs)
+    titles = tuple(" → ".join(filter(None, (pair.kind or "sentence", pair.language))) for pair in pairs)
     tokens = {
         "source": tuple(map(tuple, sources)),
         "target": tuple(map(tuple, targets)),
