@@ -57,6 +57,13 @@ def drawn(page, selector: str, cells: list[tuple[int, int]]) -> list[int]:
     )
 
 
+def test_two_runs_of_one_config_are_told_apart_by_their_directories(run, tmp_path):
+    for name in ("first", "second"):
+        shutil.copytree(run.directory, tmp_path / name)
+    page = write_report(tmp_path / "first", against=tmp_path / "second").read_text()
+    assert "<title>demo (first) minus demo (second) · attention</title>" in page
+
+
 @pytest.mark.browser
 def test_a_page_of_two_runs_opens_on_their_difference_and_names_both(compared, visit):  # noqa: F811
     page = visit(compared)

@@ -111,6 +111,10 @@ def _rendered(
     facts = _facts(store) | _facts_of_run(run, curves) | {"damaged": [str(error) for error in damaged]}
     if against is not None and other is not None:
         facts["against"] = _against(against, store, other)
+        if facts["against"]["title"] == facts["title"]:
+            # Two runs of one config differ in their directories.
+            for named, directory in ((facts["against"], RunDirectory(locate(against))), (facts, run)):
+                named["title"] = f"{named['title']} ({directory.path.resolve().name})"
     facts["history"], shown = history(store, run, budget, other)
     return _within(budget, facts, shown, store, other, version)
 

@@ -306,8 +306,9 @@ function build() {
     const words = inWords ? visible(sentence(data.tokens[inWords][example])) : "";
     // A title that is the text's own beginning says nothing beside it.
     const letters = (text) => text.toLowerCase().replace(/\[MASK\]|[^\p{L}\p{N}]/giu, "");
-    const same = letters(words).startsWith(letters(title).slice(0, 16));
-    if (same) return title.length + 8 < words.length ? words : visible(title);
+    const [of, said] = [letters(title), letters(words)];
+    if (!said.startsWith(of.slice(0, 16)) && said && of.includes(said.slice(0, 16))) return visible(title);
+    if (said.startsWith(of.slice(0, 16))) return title.length + 8 < words.length ? words : visible(title);
     return [visible(title), words].filter(Boolean).join(": ");
   });
   asText.forEach((text, example) =>
