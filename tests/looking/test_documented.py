@@ -32,6 +32,7 @@ def test_the_notebook_runs_and_is_small(root: Path, beside: Path, capsys: pytest
     assert names["layer"].queries[0][0] == "the"
 
 
+@pytest.mark.slow
 def test_the_page_of_the_documentation_runs(root: Path, beside: Path) -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```$", (root / "docs" / "look.md").read_text(), re.MULTILINE | re.DOTALL)
     names: dict = {}

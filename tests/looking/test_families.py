@@ -16,7 +16,7 @@ from transformer.training.assembly import assemble
 from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm
 
-QUICK = ("translation x recurrent", "language_modelling x recurrent_decoder", "classification x recurrent_classifier")
+QUICK = ("language_modelling x recurrent_decoder", "classification x recurrent_classifier")
 KINDS = {name: tasks.TASKS[name] for name in tasks.TASKS.names()}
 READ = [case for case in CASES if (kind := KINDS.get(case.config["task"]["name"])) and kind.reader]
 

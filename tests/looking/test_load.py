@@ -15,6 +15,7 @@ from launch import cli, convert
 from transformer.config import UserError
 from transformer.data.datasets.translation import Pair
 from transformer.looking.loaded import Loaded
+from transformer.looking.named_maps import Maps
 from transformer.tasks.translate import reading_of
 
 TEXTS = {"gpt2": ("the qu 🙂 the",), "bert": ("The [MASK] jumping!",), "t5": ("the fox", "der Fuchs")}
@@ -35,10 +36,15 @@ def models(folders: dict[str, Path]) -> dict[str, Loaded]:
     return {name: transformer.load(folder) for name, folder in folders.items()}
 
 
+@pytest.fixture(scope="module")
+def read(models: dict[str, Loaded]) -> dict[str, Maps]:
+    """The maps of each model's text."""
+    return {name: model.run_with_maps(*TEXTS[name]) for name, model in models.items()}
+
+
 @pytest.mark.parametrize("name", TEXTS)
-def test_any_family_reads_a_text_and_names_its_maps(models: dict[str, Loaded], name: str) -> None:
-    model = models[name]
-    maps = model.run_with_maps(*TEXTS[name])
+def test_any_family_reads_a_text_and_names_its_maps(read: dict[str, Maps], name: str) -> None:
+    maps = read[name]
     assert {site: of_site.weights.shape[-2:] for site, of_site in maps.items()} == SITES[name]
     for site, of_site in maps.items():
         layer = of_site[0]
@@ -50,7 +56,9 @@ def test_any_family_reads_a_text_and_names_its_maps(models: dict[str, Loaded], n
     assert maps[min(maps, key=lambda site: site != "encoder/self")][0].keys == (TOKENS[name],)
 
 
-def test_the_maps_are_those_of_the_published_weights(folders: dict[str, Path], models: dict[str, Loaded]) -> None:
+def test_the_maps_are_those_of_the_published_weights(
+    folders: dict[str, Path], models: dict[str, Loaded], read: dict[str, Maps]
+) -> None:
     """Layer 0 of GPT-2 in NumPy, from the tensors of the file."""
     text = TEXTS["gpt2"][0]
     file = load_file(folders["gpt2"] / "model.safetensors")
@@ -64,18 +72,20 @@ def test_the_maps_are_those_of_the_published_weights(folders: dict[str, Path], m
     logits = split[0] @ split[1].transpose(0, 2, 1) / np.sqrt(8)
     logits[:, np.triu(np.ones((len(ids), len(ids)), bool), 1)] = -np.inf
     weights = np.exp(logits - logits.max(-1, keepdims=True))
-    maps = models["gpt2"].run_with_maps(text)
-    np.testing.assert_allclose(maps["decoder/self"][0].weights[0], weights / weights.sum(-1, keepdims=True), atol=2e-5)
+    np.testing.assert_allclose(
+        read["gpt2"]["decoder/self"][0].weights[0], weights / weights.sum(-1, keepdims=True), atol=2e-5
+    )
 
 
-def test_several_texts_are_padded_with_zeros_and_keep_their_tokens(models: dict[str, Loaded]) -> None:
+def test_several_texts_are_padded_with_zeros_and_keep_their_tokens(
+    models: dict[str, Loaded], read: dict[str, Maps]
+) -> None:
     model = models["gpt2"]
-    both = model.run_with_maps(["the qu", "the qu the qu"])["decoder/self"]
-    alone = model.run_with_maps("the qu")["decoder/self"]
-    assert [len(tokens) for tokens in both[0].queries] == [2, 4]
-    np.testing.assert_allclose(both.weights[:, 0, :, :2, :2], alone.weights[:, 0], atol=1e-5)
-    assert not both.weights[:, 0, :, 2:].any()
-    assert not both.weights[:, 0, :, :, 2:].any()
+    both = model.run_with_maps([*TEXTS["gpt2"], "the qu " * 5])["decoder/self"]
+    assert [len(tokens) for tokens in both[0].queries] == [7, 11]
+    np.testing.assert_allclose(both.weights[:, 0, :, :7, :7], read["gpt2"]["decoder/self"].weights[:, 0], atol=1e-5)
+    assert not both.weights[:, 0, :, 7:].any()
+    assert not both.weights[:, 0, :, :, 7:].any()
 
 
 def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, Loaded]) -> None:
@@ -91,8 +101,8 @@ def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str
     assert [len(reading.labels.tokens[axis][0]) for axis in ("target", "target_input")] == [12, 12]
 
 
-def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(models: dict[str, Loaded]) -> None:
-    layer = models["gpt2"].run_with_maps(*TEXTS["gpt2"])["decoder/self"]["1"]
+def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(read: dict[str, Maps]) -> None:
+    layer = read["gpt2"]["decoder/self"]["1"]
     array = layer.to_xarray()
     assert array.dims == ("head", "query", "key")
     assert float(array.sel(head="1", query=6, key=0)) == layer[0, 1, 6, 0]
@@ -100,12 +110,12 @@ def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(models: dict[
     with pytest.raises(UserError, match="example=1 was not read"):
         layer.to_xarray(example=1)
     with pytest.raises(IndexError, match="layer='2' is not at decoder/self: it has 0, 1"):
-        models["gpt2"].run_with_maps("the")["decoder/self"]["2"]
+        read["gpt2"]["decoder/self"]["2"]
     with pytest.raises(KeyError, match="no site of this model: it has decoder/self"):
-        models["gpt2"].run_with_maps("the")["encoder/self"]
+        read["gpt2"]["encoder/self"]
 
 
-def test_a_run_is_loaded_without_its_data(folders: dict[str, Path], models: dict[str, Loaded], tmp_path: Path) -> None:
+def test_a_run_is_loaded_without_its_data(folders: dict[str, Path], read: dict[str, Maps], tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()
     for split in ("train", "validation", "test"):
@@ -116,8 +126,8 @@ def test_a_run_is_loaded_without_its_data(folders: dict[str, Path], models: dict
     shutil.rmtree(text)
     loaded = transformer.load(run)
     assert (loaded.name, loaded.step) == ("run", 0)
-    theirs, ours = (each.run_with_maps("the qu")["decoder/self"].weights for each in (models["gpt2"], loaded))
-    np.testing.assert_array_equal(ours, theirs)
+    ours = loaded.run_with_maps(*TEXTS["gpt2"])["decoder/self"].weights
+    np.testing.assert_array_equal(ours, read["gpt2"]["decoder/self"].weights)
     with pytest.raises(UserError, match="no checkpoint of step 7"):
         transformer.load(run, step=7)
     # A stranger's run runs no code, and a task without sentences says so.

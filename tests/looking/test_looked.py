@@ -13,7 +13,7 @@ import pytest
 import transformer
 from transformer.config import UserError
 from transformer.looking.loaded import Loaded
-from transformer.looking.looked import in_notebook
+from transformer.looking.looked import Looked, in_notebook
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +40,21 @@ def test_a_look_is_a_file_whose_path_is_told(model: Loaded, tmp_path: Path, caps
     assert (data["curves"], data["samples"], data["history"]["roles"], data["steps"]) == ({}, [], [], [0])
     assert [site["tables"] for site in data["history"]["sites"]] == [[]]
     assert ["n_layer", "2"] in data["config"]
-    # Without a name it is a new file.
-    other = model.look(["the", "qu"])
-    assert other.path is not None
-    assert other.path.is_file()
-    assert data_of(other.page)["titles"] == ["the", "qu"]
 
 
-def test_a_page_that_cannot_be_written_or_is_too_large_is_refused(model: Loaded, tmp_path: Path) -> None:
+def test_a_page_without_a_name_is_a_new_file_and_one_that_cannot_be_written_is_refused(
+    model: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked = Looked("title", "page")
+    path = looked.saved().path
+    assert path is not None
+    assert path.read_text() == "page"
+    assert path != looked.saved().path
     with pytest.raises(UserError, match=r"page=.*absent.* cannot be written: No such file"):
-        model.look("the", page=tmp_path / "absent" / "page.html")
+        looked.saved(tmp_path / "absent" / "page.html")
+    # Two texts are two examples; their pages have no room in a thousand bytes.
     with pytest.raises(UserError, match="budget=1000 bytes is too small"):
-        model.look("the", page=tmp_path / "page.html", budget=1000)
+        model.look(["the", "qu"], page=tmp_path / "page.html", budget=1000)
     assert not list(tmp_path.iterdir())
 
 
