@@ -96,6 +96,8 @@ def _look(arguments: Arguments, budget: int) -> None:
     source = getattr(arguments, "from") or arguments.workdir
     folder = Path.cwd() if arguments.workdir is None else locate(source) / "looks"
     model = load(source, step=arguments.step, trust=arguments.trusted)
+    for note in model.notes:
+        print(note, file=sys.stderr)
     page = _new_page(folder, model.name) if arguments.page is None else locate(arguments.page)
     model.look(arguments.text, arguments.target, language=arguments.language, page=page, budget=budget)
 

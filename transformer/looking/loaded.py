@@ -32,7 +32,8 @@ TITLE = 200  # characters
 class Loaded:
     """A model with its tokenizer, as `transformer.load` returns it: `look` at a sentence, or `run_with_maps`.
 
-    `config` is what the page shows of it, a run's config or a published model's; `step` the checkpoint's.
+    `config` is what the page shows of it, a run's config or a published model's; `step` the checkpoint's; `notes` say
+    what of a published model was passed over or read in another type.
     """
 
     experiment: Experiment
