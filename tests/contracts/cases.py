@@ -301,7 +301,6 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         averages={"mean": {"kind": "mean", "start": 16, "every": 4}},
-        meshes=("data",),
         slow=("vectorised",),
     ),
     Case(
@@ -310,7 +309,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        meshes=("fsdp",),
         slow=("vectorised",),
     ),
     Case(
@@ -331,7 +329,7 @@ CASES = (
         steps=24,
         learning_rate=0.03,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "translation x bytenet",
@@ -352,7 +350,7 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorised lanes.
         rounding=1e-5,
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "language_modelling x decoder",
@@ -360,7 +358,8 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        meshes=("tensor", "tensor and sequence"),
+        meshes=("tensor",),
+        slow=("vectorised",),
     ),
     Case(
         "language_modelling x recurrent_decoder",
@@ -378,7 +377,7 @@ CASES = (
         steps=24,
         learning_rate=0.02,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "language_modelling x decoder with experts",
@@ -388,7 +387,6 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own noise, and a coefficient of variation is no sum over micro-batches",
-        meshes=("expert",),
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
@@ -397,8 +395,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        meshes=("data",),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "algorithms x turing",
@@ -406,6 +403,7 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("vectorised",),
     ),
     Case(
         "algorithms x controller_only",
@@ -413,6 +411,7 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "language_modelling x bidirectional_language_model",
@@ -422,7 +421,7 @@ CASES = (
         metric=("train", "auxiliary/backward", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 1.1e-6 of the loss of step 6 on two devices.
         rounding=3e-6,
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "classification x recurrent_classifier",
@@ -430,7 +429,7 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "classification x recurrent_classifier with ELMo",
@@ -464,6 +463,7 @@ CASES = (
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
         meshes=("data",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "memory",
@@ -516,6 +516,6 @@ CASES = (
         sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
         # Its layers are held to one device by tests/layers/test_shared_layers_on_meshes.py; a state that several runs
         # carry at once is the two players' as well, and parts that draw for themselves are those of hard attention.
-        slow=("vectorised", "accumulated"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
 )

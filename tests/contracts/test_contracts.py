@@ -1,6 +1,7 @@
 """Every toy, and every registered task on every registered model, through the real step and the real loop.
 
-One table: each case runs plain, resumed, mapped, and vectorised with every lane's batch accumulated from parts. A
+One table: each case runs plain, resumed, mapped, and vectorised with every lane's batch accumulated from parts; every
+registered family and task runs plain and resumed in `make test`, which leaves out the modes that a case calls slow. A
 family that needs the step, the loop or the store to know about it fails here.
 """
 
@@ -20,7 +21,7 @@ from tests.contracts.cases import CASES, Case
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import MapsConfig
+from transformer.maps.tiers import MapsConfig, StoredMaps
 from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.pulse import Pulse
@@ -64,32 +65,39 @@ class Recorder(NullSink):
 
 
 class Trial:
-    """A case's one uninterrupted run, saved half-way and mapped."""
+    """A case's one uninterrupted run, saved half-way; `watched` where it was also measured and mapped."""
 
-    def __init__(self, alone: Alone, folder: Path):
+    def __init__(self, alone: Alone, folder: Path, *, watched: bool):
         self.alone, self.case, self.setting, self.folder = alone, alone.case, alone.setting, folder
         experiment = alone.experiment
         preflight(
             dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
             self.setting,
         )
-        measured = self.setting.evaluations
-        measured = [*measured[:1], *[each for each in measured[1:] if each.name == "alignment"]]
-        compiled = compile_evaluations(self.setting.model, measured, self.setting.placement)
-        self.evaluations = [
-            Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
-            for evaluation, evaluate in zip(measured, compiled, strict=True)
-        ]
+        self.evaluations: list[Measured] = self.measured() if watched or self.case.metric[0] != "train" else []
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
         self.first = alone.initial(experiment)
-        plan, self.probe = compile_probe(
-            self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
-        )
-        self.store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
         half, steps = self.case.steps // 2, self.case.steps
+        self.probe: Callable[[TrainState], Mapping[str, StoredMaps]] = lambda state: {}
+        maps = None
+        if watched:
+            plan, self.probe = compile_probe(
+                self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
+            )
+            maps = Maps(MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes))
         self.final, self.records = self.train(
-            alone.step, alone.initial(experiment), steps, half=half, maps=Maps(self.store), save=self.save
+            alone.step, alone.initial(experiment), steps, half=half, maps=maps, save=self.save
         )
+
+    def measured(self) -> list[Measured]:
+        """The first evaluation of its task, and how its maps align."""
+        chosen = self.setting.evaluations
+        chosen = [*chosen[:1], *[each for each in chosen[1:] if each.name == "alignment"]]
+        compiled = compile_evaluations(self.setting.model, chosen, self.setting.placement)
+        return [
+            Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
+            for evaluation, evaluate in zip(chosen, compiled, strict=True)
+        ]
 
     def save(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         self.checkpoints.save(int(state.step), state, {})
@@ -257,19 +265,19 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Trial]:
-    """A case, trained once."""
+def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
+    """A case, trained once for all its modes; those whose maps `make slow` takes are watched there alone."""
 
     @functools.cache
-    def made(name: str) -> Trial:
-        return Trial(alone(name), tmp_path_factory.mktemp("contract"))
+    def made(name: str, watched: bool) -> Trial:
+        return Trial(alone(name), tmp_path_factory.mktemp("contract"), watched=watched)
 
-    return lambda case: made(case.name)
+    return lambda case, mode: made(case.name, mode == "mapped" or "mapped" not in case.slow)
 
 
 @pytest.mark.parametrize(("case", "mode"), ROWS)
-def test_contract(case: Case, mode: str, trial: Callable[[Case], Trial]) -> None:
-    MODES[mode](trial(case))
+def test_contract(case: Case, mode: str, trial: Callable[[Case, str], Trial]) -> None:
+    MODES[mode](trial(case, mode))
 
 
 # Of every family and every task one of the table's sections.

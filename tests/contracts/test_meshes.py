@@ -41,7 +41,7 @@ MESHES = {
     "fsdp and expert": ShardingConfig(data=2, fsdp=2, expert=2, rules="fsdp"),
 }
 # The whole table; `make test` takes of every case the meshes that it names, so that each of the four that a run would
-# choose has several cases, of transformers, of recurrence, of pointers, of experts; `make slow` takes all the others.
+# choose has several cases, most of them toys, which compile in a second or two; `make slow` takes all the others.
 PAIRS = [
     pytest.param(case, mesh, id=f"{case.name}-{mesh}", marks=[] if mesh in case.meshes else [pytest.mark.slow])
     for case in CASES
@@ -148,8 +148,8 @@ def test_a_mesh_computes_what_one_device_does(
 
 def test_every_mesh_that_a_run_would_choose_has_several_cases_in_every_test_run() -> None:
     counts = collections.Counter(mesh for case in CASES for mesh in case.meshes)
-    assert set(counts) == {"data", "fsdp", "tensor", "sequence", "tensor and sequence", "expert"}
-    assert min(counts[mesh] for mesh in ("data", "fsdp", "tensor", "sequence")) >= 2
+    assert set(counts) == {"data", "fsdp", "tensor", "sequence"}
+    assert min(counts.values()) >= 2
 
 
 def test_every_family_is_a_case_that_the_whole_table_puts_on_every_mesh() -> None:
