@@ -35,6 +35,7 @@ def test_tokens_are_the_same_with_and_without_a_cache() -> None:
     assert cached["parameters"] == uncached["parameters"] == 11 * 8 + 32 * 8 + 2 * layer + 16
 
 
+@pytest.mark.slow
 def test_each_token_is_read_from_all_before_it() -> None:
     """By weights of which a token's place and past decide it: a tied head and initial ones repeat one token."""
     given = settings("decode", "without a cache", rows=2, padded=3, model={"tied": False})

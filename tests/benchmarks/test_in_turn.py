@@ -110,6 +110,7 @@ runpy.run_module("transformer.benchmarks.programs.decoder_step", run_name="__mai
 """
 
 
+@pytest.mark.slow
 def test_a_step_is_measured_on_a_bare_machine(root: Path) -> None:
     tiny = {"layers": 1, "width": 8, "heads": 2, "feed_forward": 16, "context": 8, "rows": 2, "vocabulary": 11}
     settings = {**BENCHMARKS["decoder_1m"].programs["headwise"].settings, **tiny, "warmup": 1, "steps": 2}

@@ -26,6 +26,7 @@ def test_a_crossing_lies_where_two_lines_of_logs_meet() -> None:
     assert slope(both, "lstm", "temporaries") == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_every_kind_is_timed_and_the_dense_map_is_what_grows() -> None:
     found = {(cost.kind, cost.n): cost for n in (32, 128) for cost in time_layers(n, 4, repeats=1)}
     assert {kind for kind, _ in found} == set(KINDS)

@@ -28,6 +28,7 @@ def test_a_pairs_target_is_what_it_predicts_behind_a_begin_token() -> None:
     assert not np.array_equal(batch["source"], task.source(0)[4]["source"])
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_of_random_pairs_trains() -> None:
     sizes = {"layers": 1, "width": 8, "heads": 2, "feed_forward": 16, "vocabulary": 20, "rows": 2, "context": 4}
     found = measure(settings("encoder_decoder_base", "headwise", warmup=1, steps=2, **sizes), encoder_decoder_of)

@@ -63,7 +63,10 @@ def made(**changes: Any) -> tuple[Any, Variables]:
     return model, Variables(jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), shapes), {})
 
 
-@pytest.mark.parametrize(("weight", "exponent"), [(0.0, 0.6), (0.7, 0.6), (3.0, 0.0)])
+@pytest.mark.parametrize(
+    ("weight", "exponent"),
+    [pytest.param(0.0, 0.6, marks=pytest.mark.slow), (0.7, 0.6), pytest.param(3.0, 0.0, marks=pytest.mark.slow)],
+)
 def test_a_beam_wide_enough_finds_the_best_of_all_sequences(weight: float, exponent: float) -> None:
     model, variables = made()
     length = 4

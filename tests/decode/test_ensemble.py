@@ -83,6 +83,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 def test_runs_are_evaluated_as_one(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"--workdir={runs[0]}", f"--ensemble={runs[1]}", "--split=test"]
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 0
@@ -103,6 +104,7 @@ def parts(runs: list[Path]) -> list[tuple[Model, Any]]:
     return [(assembly.model, state.variables) for _, assembly, state in map(load, runs)]
 
 
+@pytest.mark.slow
 def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_path: Path) -> None:
     config = json.loads((runs[0] / "config.json").read_text())
     config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
@@ -134,6 +136,7 @@ def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_pat
     assert 0 <= report.scalars["exact_match"] <= 1
 
 
+@pytest.mark.slow
 def test_runs_that_do_not_fit_are_refused_in_one_line(
     runs: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,16 @@ from tests.faults import poison, running
 from tests.faults.groups import together
 
 
-@pytest.mark.parametrize(("unit", "work"), [("step 23", "train"), ("batch 1 of", "evaluate")])
+@pytest.mark.parametrize(
+    ("unit", "work"), [("step 23", "train"), pytest.param("batch 1 of", "evaluate", marks=pytest.mark.slow)]
+)
 def test_a_run_that_is_told_to_stop_stops_saved_and_goes_on_bit_for_bit(tmp_path: Path, unit: str, work: str) -> None:
     plan = {"process": 0, "unit": unit, "act": "SIGTERM", "delay": 0.0}
     assert running.wrong_stop(together(tmp_path / "run", 1, plan), tmp_path / "run", work) == []
     assert running.wrong_rest(tmp_path / "run", 1, {}) == []
 
 
+@pytest.mark.slow
 def test_ten_batches_of_padding_stop_a_run_that_can_go_past_them(tmp_path: Path) -> None:
     with poison.one_device():
         assert poison.ten_times(tmp_path / "run", poison.config(), 7, poison.padded) == []

@@ -82,7 +82,14 @@ def test_a_second_process_finds_what_the_first_compiled(root, tmp_path):
     assert "cache" not in said[1].stderr
 
 
-@pytest.mark.parametrize("damage", [damaged_programs._flip, damaged_programs._folder, damaged_programs._times])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damaged_programs._flip,
+        pytest.param(damaged_programs._folder, marks=pytest.mark.slow),
+        pytest.param(damaged_programs._times, marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_program_is_compiled_and_kept_again(tmp_path, damage):
     damaged_programs.run(tmp_path)
     whole = damaged_programs.run(tmp_path)

@@ -80,7 +80,7 @@ def of_one() -> Any:
     ("mesh", "looking"),
     [
         ("expert", False),
-        ("fsdp and tensor", False),
+        pytest.param("fsdp and tensor", False, marks=pytest.mark.slow),
         ("sequence", False),
         pytest.param("sequence", True, marks=pytest.mark.slow),
     ],
@@ -92,6 +92,7 @@ def test_divided_experts_compute_what_one_device_does(mesh: str, looking: bool, 
         np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rows_that_the_devices_cannot_share_are_computed_as_well() -> None:
     placement = make_placement(MESHES["expert"])
     found = program(placement)(*on(placement, given(rows=3)))

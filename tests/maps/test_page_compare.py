@@ -230,6 +230,7 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(run, tmp_path):
         assert not list(run.directory.glob("*.new"))
 
 
+@pytest.mark.slow
 def test_two_runs_fit_into_the_budget(run, other_run, tmp_path):
     page = tmp_path / "page.html"
     whole = write_report(run.directory, against=other_run.directory, page=page).stat().st_size

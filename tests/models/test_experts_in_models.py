@@ -119,7 +119,7 @@ def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None
     [
         pytest.param("decoder", {"every": 1}, marks=pytest.mark.slow),
         ("decoder", {"every": 2, "windows": (0, 3)}),
-        ("encoder_decoder", {"every": 2}),
+        pytest.param("encoder_decoder", {"every": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, settings: dict[str, Any]) -> None:

@@ -88,6 +88,7 @@ def run(server: BucketServer) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Path, run: Path) -> None:
     assert [record["step"] for record in without_clock(disk, "train")] == [1, 2, 3, 4]
     assert without_clock(disk) == without_clock(run)
