@@ -74,7 +74,10 @@ def test_what_is_no_size_is_refused_in_one_line(text, capsys, directory):
         (("--workdir=RUN", "--page=a"), "--page goes with --text alone"),
         (("--workdir=RUN", "--text=a", "--serve"), "--serve does not go with --text"),
         (("--workdir=RUN", "--text=a", "--against=b"), "--against does not go with --text"),
-        (("--from=nowhere", "--text=a"), "nowhere is no folder: name a run directory, or a folder with config.json"),
+        (
+            ("--from=nowhere", "--text=a"),
+            "nowhere is no folder with a config.json: name one that has, a run or a published model",
+        ),
         ((), "maps needs --workdir=VALUE"),
     ],
 )

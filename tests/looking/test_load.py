@@ -160,7 +160,7 @@ def test_a_text_that_does_not_fit_is_refused(models: dict[str, Loaded], name: st
 
 
 def test_what_is_no_model_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gpt2 is no folder: .*nothing is downloaded"):
+    with pytest.raises(UserError, match=r"gpt2 is no folder with a config.json: .*nothing is downloaded"):
         transformer.load("gpt2")
     with pytest.raises(UserError, match=r"has no config\.json"):
         transformer.load(tmp_path)

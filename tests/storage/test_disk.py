@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from transformer.storage.contract import InUse
 from transformer.storage.disk import REMOVED, Disk
 
 
@@ -129,3 +130,41 @@ def test_a_folder_that_is_being_removed_has_another_name(tmp_path: Path, monkeyp
     (tmp_path / "5").mkdir()
     Disk().remove_tree(tmp_path / "5")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("was", ["absent", "empty", "begun"])
+def test_of_a_claim_in_which_nothing_was_begun_nothing_stays(tmp_path: Path, was: str):
+    folder = tmp_path / "run"
+    if was != "absent":
+        folder.mkdir()
+    with Disk().claim(folder, "lock"):
+        assert (folder / "lock").is_file()
+        if was == "begun":
+            (folder / "config.json").write_text("{}")
+    assert folder.exists() == (was != "absent")
+    left = sorted(each.name for each in folder.glob("*"))
+    assert left == (["config.json", "lock"] if was == "begun" else [])
+
+
+@pytest.mark.parametrize("gone", ["the file", "the folder"])
+def test_a_lock_that_its_holder_removes_before_it_is_taken_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+):
+    folder, opened, removed = tmp_path / "run", os.open, []
+
+    def open_and_remove(path: Any, *more: Any) -> int:
+        descriptor = opened(path, *more)
+        if Path(path).name == "lock" and not removed:
+            removed.append(path)
+            os.unlink(path)
+            if gone == "the folder":
+                os.rmdir(folder)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_remove)
+    with Disk().claim(folder, "lock"):
+        assert removed
+        assert (folder / "lock").is_file()
+        with pytest.raises(InUse), Disk().claim(folder, "lock"):
+            pass
+        assert (folder / "lock").is_file()

@@ -101,6 +101,12 @@ def read_config(folder: Path) -> Config:
 
     Errors: UserError where it is missing or no JSON object.
     """
+    if not (folder / CONFIG).is_file():
+        is_what = "has no config.json" if folder.is_dir() else "is no folder with a config.json"
+        raise UserError(
+            f"{folder} {is_what}: name one that has, a run or a published model with model.safetensors and its "
+            "tokenizer; nothing is downloaded"
+        )
     return read_object(folder / CONFIG)
 
 

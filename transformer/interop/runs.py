@@ -13,7 +13,7 @@ from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizer import Tokenizer, saved_in
 from transformer.data.tokenizer_foreign import from_huggingface
-from transformer.interop.huggingface import Foreign, build_model, read_folder, write_folder
+from transformer.interop.huggingface import Foreign, build_model, read_config, read_folder, write_folder
 from transformer.models.contract import PyTree, count_parameters
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory, write_json
@@ -81,6 +81,7 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
+    read_config(source)  # says of what is no such folder more than the tokenizer's absence does
     tokenizer = from_huggingface(source)
     foreign = read_folder(source)
     experiment = resolve(config_of(foreign, tokenizer, fitting, name=workdir.resolve().name))

@@ -11,7 +11,7 @@ import jax
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface
-from transformer.interop.huggingface import CONFIG, read_config, read_folder
+from transformer.interop.huggingface import read_config, read_folder
 from transformer.interop.runs import Fitting, config_of
 from transformer.looking.loaded import Loaded
 from transformer.models import registry as models
@@ -33,12 +33,6 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     Errors: UserError for what is neither, a model that cannot be read, and a run whose task reads no sentences.
     """
     folder = locate(source)
-    if not (folder / CONFIG).is_file():
-        is_what = "has no config.json" if folder.is_dir() else "is no folder"
-        raise UserError(
-            f"{source} {is_what}: name a run directory, or a folder with config.json, model.safetensors and a "
-            "tokenizer; nothing is downloaded"
-        )
     config = read_config(folder)
     if "model_type" not in config:
         if "task" not in config:

@@ -80,22 +80,19 @@ class Disk:
 
         Errors: InUse.
         """
-        if not path.is_dir():
-            path.mkdir(parents=True, exist_ok=True)
-            _sync_folder(path.parent)
-        descriptor = os.open(path / name, os.O_RDWR | os.O_CREAT, 0o644)
+        made = not path.is_dir()
+        descriptor = _locked(path, name)
         _held.add(descriptor)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
-                raise InUse(path, holder) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
             yield
         finally:
-            # The file stays: removing it could take the lock from a process that has just opened it.
+            if _stands(descriptor, path / name) and os.listdir(path) == [name]:
+                # Nothing was begun, and nothing stays of it.
+                (path / name).unlink()
+                if made:
+                    path.rmdir()
             _held.discard(descriptor)
             os.close(descriptor)
 
@@ -185,3 +182,35 @@ def _sync(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _locked(path: Path, name: str) -> int:
+    """An open descriptor of the lock file in a folder, which is made where it is absent, held by this process.
+
+    Errors: InUse.
+    """
+    while True:
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            _sync_folder(path.parent)
+        try:
+            descriptor = os.open(path / name, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # who held the folder has just removed it
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _stands(descriptor, path / name):
+                return descriptor
+        except BlockingIOError:
+            holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
+            os.close(descriptor)
+            raise InUse(path, holder) from None
+        os.close(descriptor)
+
+
+def _stands(descriptor: int, file: Path) -> bool:
+    """Whether the opened file is still the one of that name: one that was removed locks nothing any more."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False
