@@ -147,7 +147,7 @@ def test_a_query_that_sees_nothing_gives_exactly_zero(backend: Backend) -> None:
 
 
 @each_backend
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_shared_key_and_value_heads_are_as_good_as_repeated_ones(groups: int, backend: Backend) -> None:
     heads, facts = 4, FACTS["all"]
     q, k, v, cotangent = arrays(3, heads=heads, groups=groups)
@@ -302,7 +302,9 @@ def test_a_permutation_of_the_inputs_permutes_the_outputs(backend: Backend) -> N
 
 
 @each_backend
-@pytest.mark.parametrize(("score", "largest"), [(Score.DOT, 0.900), (Score.SCALED_DOT, 0.107)])
+@pytest.mark.parametrize(
+    ("score", "largest"), [pytest.param(Score.DOT, 0.900, marks=pytest.mark.slow), (Score.SCALED_DOT, 0.107)]
+)
 def test_unscaled_products_of_many_dimensions_saturate_the_softmax(
     score: Score, largest: float, backend: Backend
 ) -> None:

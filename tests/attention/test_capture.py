@@ -162,7 +162,9 @@ def test_nothing_captured_carries_gradient(backend: Backend) -> None:
 
 
 # Behind XLA's attention the same is captured as behind the blocks.
-@blocks_and_map
+@pytest.mark.parametrize(
+    "backend", [Backend.EINSUM, pytest.param(Backend.BLOCKWISE, marks=pytest.mark.slow)], ids=lambda each: each.value
+)
 def test_capture_changes_neither_output_nor_gradient_by_a_bit(backend: Backend) -> None:
     given = everything_with_gradient()
     (_, (plain, nothing)), gradients = jax.jit(jax.value_and_grad(loss_of(backend, None, False), has_aux=True))(given)

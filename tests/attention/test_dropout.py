@@ -49,9 +49,9 @@ EXTENT = Mask(window=(2, 2), centre=jnp.full((B, H, Q), 3.0))
     "choices",
     [
         {},
-        {"normaliser": Normaliser.SPARSEMAX},
+        pytest.param({"normaliser": Normaliser.SPARSEMAX}, marks=pytest.mark.slow),
         {"normaliser": Normaliser.HARD},
-        {"normaliser": Normaliser.STRAIGHT_THROUGH},
+        pytest.param({"normaliser": Normaliser.STRAIGHT_THROUGH}, marks=pytest.mark.slow),
         {"reweighting": Reweighting.GAUSSIAN, "mask": EXTENT},
     ],
     ids=str,

@@ -282,7 +282,10 @@ IN_BLOCKS = ("t5_and_dense", "grouped_offset")
 @pytest.mark.parametrize(
     ("case_name", "backend"),
     [
-        *itertools.product(CASES, ("einsum",)),
+        *(
+            pytest.param(name, "einsum", marks=pytest.mark.slow if number % 2 else ())
+            for number, name in enumerate(CASES)
+        ),
         *itertools.product(IN_BLOCKS, ("small_blocks",)),
         *(pytest.param(name, "small_blocks", marks=pytest.mark.slow) for name in CASES if name not in IN_BLOCKS),
         ("causal_lengths", "xla"),

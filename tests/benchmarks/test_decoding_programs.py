@@ -53,6 +53,7 @@ def test_each_token_is_read_from_all_before_it() -> None:
     np.testing.assert_array_equal(decode.cached(model, given)(variables, prompt), text[:, 3:])
 
 
+@pytest.mark.slow
 def test_both_ways_take_every_step_with_as_many_rows() -> None:
     found = beam.measure(settings("beam", "beam", rows=6, beams=3))
     greedy, beams = found["seconds"]

@@ -52,6 +52,7 @@ def test_a_gradient_shrinks_by_the_radius_of_a_vanilla_networks_matrix() -> None
     np.testing.assert_allclose(attention / attention[0], [2 / (each + 1) for each in distances], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--lengths=8,16", "--width=4", "--repeats=1", "--distances=1,3", "--seeds=1"]
     assert cli.run(layers.COMMAND, layers.main, words) == 0

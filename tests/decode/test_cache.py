@@ -135,6 +135,12 @@ def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, b
         np.testing.assert_array_equal(cached_BxTxV.argmax(-1), whole_BxTxV.argmax(-1))
 
 
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(POST_LEARNED, marks=pytest.mark.slow), PRE_SINUSOIDAL],
+    indirect=True,
+    ids=["post_learned", "pre_sinusoidal"],
+)
 def test_greedy_is_the_uncached_argmax_loop(case: Case) -> None:
     rollout = decode(case.model, case.variables, {"source": SOURCE}, chooser=Greedy(), length=LENGTH, tokens=SPECIAL)
     ended = []

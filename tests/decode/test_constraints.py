@@ -42,7 +42,9 @@ def hypotheses(rollout: Rollout, example: int) -> list[tuple[int, ...]]:
     return [tuple(tokens[:size]) for tokens, size in pairs]
 
 
-@pytest.mark.parametrize("theta", [1.0, 1.7, 0.6])
+@pytest.mark.parametrize(
+    "theta", [pytest.param(1.0, marks=pytest.mark.slow), 1.7, pytest.param(0.6, marks=pytest.mark.slow)]
+)
 def test_greedy_behind_prompts_of_unequal_lengths(theta: float) -> None:
     rollout = decoded(Greedy(), theta)
     for example in range(EXAMPLES):

@@ -85,7 +85,10 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences(exponent: float) -> 
 NARROW = [(1, 0.0), (1, 0.6), (2, 0.6), (3, 0.0), (3, 1.5), (4, -0.5)]
 
 
-@pytest.mark.parametrize(("beams", "exponent"), NARROW)
+@pytest.mark.parametrize(
+    ("beams", "exponent"),
+    [pytest.param(*each, marks=pytest.mark.slow if number % 2 else ()) for number, each in enumerate(NARROW)],
+)
 def test_a_narrow_beam_is_the_search_over_lists_that_never_stops_early(beams: int, exponent: float) -> None:
     for seed in range(8):
         table = random_table(seed, EXAMPLES, 8, more_ends=seed % 4)

@@ -19,10 +19,11 @@ from transformer.models.interface import Input, Interface
 from transformer.models.recurrent_config import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.training import reading
+from transformer.training import train as training
 from transformer.training.evaluate import compile_evaluations, view_of
 from transformer.training.experiment import resolve
+from transformer.training.programs import probe_of
 from transformer.training.reading import load, load_ensemble
-from transformer.training.train import train
 
 INTERFACE = Interface({"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens")
 SOURCE = np.array([[3, 4, 5, 2], [6, 2, 0, 0]], np.int32)
@@ -40,19 +41,22 @@ def members() -> list[Model]:
 
 def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
     models = members()
-    each = [model.init(jax.random.key(number)) for number, model in enumerate(models)]
+    each = [jax.jit(model.init)(jax.random.key(number)) for number, model in enumerate(models)]
     ensemble, variables, inputs = Ensemble.of(models), joined(each), {"source": SOURCE, "target": TARGET}
     assert (ensemble.sites, ensemble.max_length) == ((), 8)
     expected = np.zeros((2, 3, 9))
     for model, of_model in zip(models, each, strict=True):
-        logits = np.asarray(model.apply(of_model, inputs, train=False)[0], np.float64)
+        logits = np.asarray(
+            jax.jit(lambda v, model=model: model.apply(v, inputs, train=False)[0])(of_model), np.float64
+        )
         expected += np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) / 2
-    hidden = ensemble.apply(variables, inputs, method="hidden", train=False)[0]
-    np.testing.assert_allclose(np.exp(ensemble.logits(variables, hidden)), expected, rtol=1e-5)
+    whole = jax.jit(lambda v: ensemble.logits(v, ensemble.apply(v, inputs, method="hidden", train=False)[0]))
+    np.testing.assert_allclose(np.exp(whole(variables)), expected, rtol=1e-5)
     cache, tokens = ensemble.init_cache(variables, inputs, beams=2, length=3)
     assert (np.asarray(tokens) == 1).all()
+    step = jax.jit(ensemble.step)
     for place in range(3):
-        logits, cache, _ = ensemble.step(variables, cache, jnp.repeat(TARGET[:, place], 2))
+        logits, cache, _ = step(variables, cache, jnp.repeat(TARGET[:, place], 2))
         np.testing.assert_allclose(np.exp(logits), np.repeat(expected[:, place], 2, axis=0), rtol=1e-5)
     with pytest.raises(ValueError, match="outside of training"):
         ensemble.apply(variables, inputs, train=True)
@@ -60,8 +64,12 @@ def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Trained runs, of which nothing was measured and no map kept: that would compile more than training does."""
     folder = tmp_path_factory.mktemp("runs")
     found = []
+    patch = pytest.MonkeyPatch()
+    patch.setattr(training, "measured", lambda assembly, pulse: [])
+    patch.setattr(training, "probe_of", lambda *given: (probe_of(*given)[0], lambda state: {}))
     for name, symbols, model in (
         ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
         ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
@@ -78,8 +86,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0}
         config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
         config |= {"task": task, "model": model, "optimizer": optimizer}
-        train(resolve(config), folder / name)
+        training.train(resolve(config), folder / name)
         found.append(folder / name)
+    patch.undo()
     return found
 
 
@@ -109,7 +118,7 @@ def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_pat
     config = json.loads((runs[0] / "config.json").read_text())
     config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
     config["task"] |= {"evaluated_parameters": "mean"}
-    train(resolve(config | {"steps": 4}), tmp_path / "averaged")
+    training.train(resolve(config | {"steps": 4}), tmp_path / "averaged")
     _, assembly, state = load(tmp_path / "averaged")
     _, other, of_other = load(runs[1])
     averaged = view_of(assembly.model, state, "mean").variables

@@ -69,7 +69,7 @@ def constraints() -> Constraints:
     return Constraints(stops=stop_table(STOPS, PIECES))
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("ending", Ending)
 def test_a_beam_ends_hypotheses_at_stop_strings(beams: int, ending: Ending) -> None:
     by_stop = 0

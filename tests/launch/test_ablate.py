@@ -308,6 +308,7 @@ def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) ->
     assert call(*words, "--worker") == 0
 
 
+@pytest.mark.slow
 def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(ablate, "run_workers", work_in_this_process)
     monkeypatch.setattr(ablate, "become_worker", lambda: None)

@@ -115,7 +115,11 @@ def close(ours: Any, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if number % 2 else pytest.mark.slow) for number, case in enumerate(CASES)],
+    ids=lambda case: case.name,
+)
 def test_a_reading_is_the_algebras_with_all_queries_at_once_and_with_one_a_step(case: Case) -> None:
     functional = cell_of(case)
     weights, query, memory = random_weights(functional), random(B, Q, WIDTH), random(B, K, case.memory, seed=2)
@@ -174,7 +178,9 @@ def test_rows_are_examples_by_beams() -> None:
         by_example(rows, 4)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[10]], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [pytest.param(CASES[0], marks=pytest.mark.slow), CASES[10]], ids=lambda case: case.name
+)
 def test_gradients_are_right_and_padding_has_none(case: Case) -> None:
     functional = cell_of(case)
     memory = random(B, K, case.memory, seed=2)

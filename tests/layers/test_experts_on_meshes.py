@@ -81,7 +81,7 @@ def of_one() -> Any:
     [
         ("expert", False),
         pytest.param("fsdp and tensor", False, marks=pytest.mark.slow),
-        ("sequence", False),
+        pytest.param("sequence", False, marks=pytest.mark.slow),
         pytest.param("sequence", True, marks=pytest.mark.slow),
     ],
 )

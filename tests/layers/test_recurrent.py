@@ -72,7 +72,10 @@ DEEP = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "direction", "layers", "links"), DEEP)
+@pytest.mark.parametrize(
+    ("cell", "direction", "layers", "links"),
+    [pytest.param(*each, marks=() if number % 2 == 0 else pytest.mark.slow) for number, each in enumerate(DEEP)],
+)
 def test_a_stack_is_the_oracles_and_padding_has_no_effect(
     cell: Cell, direction: Direction, layers: int, links: Links
 ) -> None:
@@ -99,7 +102,11 @@ def test_a_stack_is_the_oracles_and_padding_has_no_effect(
     assert (np.asarray(gradient)[real] != 0).all()
 
 
-@each_cell
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, marks=() if number % 2 else pytest.mark.slow) for number, cell in enumerate(Cell)],
+    ids=lambda cell: cell.value,
+)
 def test_gradients_are_right(cell: Cell) -> None:
     functional = stack_of(cell)
     weights = random_weights(functional)
@@ -111,7 +118,11 @@ def test_gradients_are_right(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "links"), [*((cell, Links.RESIDUAL) for cell in Cell), (Cell.GRU_RESET_AFTER, Links.FAST_FORWARD)]
+    ("cell", "links"),
+    [
+        *(pytest.param(cell, Links.RESIDUAL, marks=() if cell is Cell.LSTM else pytest.mark.slow) for cell in Cell),
+        (Cell.GRU_RESET_AFTER, Links.FAST_FORWARD),
+    ],
 )
 def test_step_by_step_is_the_whole_sequence(cell: Cell, links: Links) -> None:
     functional = stack_of(cell, layers=2, links=links)

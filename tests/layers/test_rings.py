@@ -46,7 +46,9 @@ def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) 
     np.testing.assert_array_equal(np.maximum(slot_positions(jnp.array(last), slots), -1), held)
 
 
-@pytest.mark.parametrize("beams", [1, 3, MOST_SHARED + 1])
+@pytest.mark.parametrize(
+    "beams", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), MOST_SHARED + 1]
+)
 def test_beams_read_the_history_of_their_ancestors(beams: int) -> None:
     """Beside lists of keys that are copied from parent to child, over more positions than a ring has slots."""
     examples, groups, heads, depth, slots, steps = 2, 2, 4, 3, 4, 7

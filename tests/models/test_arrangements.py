@@ -15,7 +15,7 @@ from transformer.layers.module import Precision
 COVER = cover()
 # `make test` takes every kind of positions once, the families in turn; `make slow` takes the others.
 ROWS = [
-    pytest.param(row, marks=() if (index + index // 10) % 3 == 0 else pytest.mark.slow, id=row.name)
+    pytest.param(row, marks=() if (index + index // 10) % 6 == 0 else pytest.mark.slow, id=row.name)
     for index, row in enumerate(COVER)
 ]
 TOKENS = np.int32([[5, 9, 3, 8, 7, 6, 4], [6, 4, 8, 11, PAD, PAD, PAD]])
@@ -190,7 +190,9 @@ def test_cross_attentions_keys_are_computed_once_and_never_tiled() -> None:
     assert [keys.shape for keys, _ in shapes.examples["rings"]] == rings
 
 
-@pytest.mark.parametrize("family", list(SITES))
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow if name == "encoder_decoder" else ()) for name in SITES]
+)
 def test_bfloat16_computes_finite_float32_logits(family: str) -> None:
     model, _ = build(family, Precision(compute="bfloat16"))
     variables = lively(model)

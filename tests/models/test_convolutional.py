@@ -69,7 +69,9 @@ def alone() -> list[tuple[int, np.ndarray, np.ndarray]]:
     return [each for each in found if len(each[1])]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("convs2s", "bytenet") else pytest.mark.slow) for name in CONFIGS]
+)
 def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
     config = CONFIGS[name]
     with jax.enable_x64(True):
@@ -144,7 +146,7 @@ def test_gradients_of_the_encoder_are_divided_by_twice_the_attentions_but_not_th
             np.testing.assert_allclose(found, factor * (moved[0] - moved[1]) / 2e-6, rtol=1e-5, err_msg=part)
 
 
-@pytest.mark.parametrize("name", ["convs2s", "bytenet"])
+@pytest.mark.parametrize("name", [pytest.param("convs2s", marks=pytest.mark.slow), "bytenet"])
 def test_padding_has_no_effect_whatever_stands_there(name: str) -> None:
     """NaN in the padding's row of the table, and in the positions that padding alone has, changes no number."""
     model = model_of(name)
@@ -284,7 +286,7 @@ def oracle_next(name: str, params: Any, source: np.ndarray) -> NextToken:
     return log_probability
 
 
-@pytest.mark.parametrize("name", ["convs2s", "bytenet"])
+@pytest.mark.parametrize("name", [pytest.param("convs2s", marks=pytest.mark.slow), "bytenet"])
 def test_beams_are_those_of_the_equations(name: str) -> None:
     model = model_of(name)
     variables = random_variables(model)

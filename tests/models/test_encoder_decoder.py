@@ -86,8 +86,8 @@ under_pre = pytest.mark.parametrize("case", ["pre"], indirect=True)
     ("placement", "changes"),
     [
         (NormPlacement.POST, {}),
-        (NormPlacement.PRE, {}),
-        (NormPlacement.PRE, {"positions": Positions.LEARNED}),
+        pytest.param(NormPlacement.PRE, {}, marks=pytest.mark.slow),
+        pytest.param(NormPlacement.PRE, {"positions": Positions.LEARNED}, marks=pytest.mark.slow),
         (NormPlacement.PRE, {"positions": Positions.LEARNED, "position_join": PositionJoin.CONCATENATED}),
     ],
     ids=["post", "pre", "pre_learned", "pre_concatenated"],

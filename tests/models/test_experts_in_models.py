@@ -72,7 +72,7 @@ def with_equal_experts(dense: Any, sparse: Any) -> Any:
     [
         pytest.param(family, every, marks=() if quick else pytest.mark.slow)
         for family, every, quick in zip(
-            (*FAMILIES, *FAMILIES), (1, 1, 1, 2, 2, 2), (False, True, False, True, False, True), strict=True
+            (*FAMILIES, *FAMILIES), (1, 1, 1, 2, 2, 2), (False, True, False, True, False, False), strict=True
         )
     ],
 )
@@ -93,7 +93,9 @@ def test_with_equal_experts_a_model_is_the_dense_one(family: str, every: int) ->
         assert (site.key.kind, site.key.size, site.layers, site.heads) == (AxisKind.EXPERTS, COUNT, numbers, ("0",))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name == "encoder_decoder" else pytest.mark.slow) for name in FAMILIES]
+)
 def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None:
     config = ExpertsConfig(COUNT, importance=0.3, load=0.7)
     model, _ = build(family, experts=config, **layers(family, 2))
@@ -199,8 +201,17 @@ def test_formulas_count_what_a_position_uses(every: int) -> None:
     assert more == blocks * positions * (of_network + 4 * 16 * 5)
 
 
-@pytest.mark.parametrize("remat", [Remat.FULL, Remat.DOTS, Remat.ATTENTION])
-@pytest.mark.parametrize("placement", [NormPlacement.PRE, NormPlacement.PARALLEL])
+@pytest.mark.parametrize(
+    ("placement", "remat"),
+    [
+        (NormPlacement.PRE, Remat.FULL),
+        pytest.param(NormPlacement.PRE, Remat.DOTS, marks=pytest.mark.slow),
+        (NormPlacement.PRE, Remat.ATTENTION),
+        pytest.param(NormPlacement.PARALLEL, Remat.FULL, marks=pytest.mark.slow),
+        (NormPlacement.PARALLEL, Remat.DOTS),
+        pytest.param(NormPlacement.PARALLEL, Remat.ATTENTION, marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_computed_again_is_counted_too(placement: NormPlacement, remat: Remat) -> None:
     plain = dataclasses.replace(SMALL, norm_placement=placement, experts=ExpertsConfig(5, chosen=2, every=2, room=5.0))
     config, batch = dataclasses.replace(plain, remat=remat), batch_of(3, 20, 20)

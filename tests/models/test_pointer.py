@@ -119,7 +119,7 @@ def test_what_stands_behind_the_points_has_no_effect_on_logits_or_gradients() ->
         assert (zeros[1][1][~padding] != 0).any()
 
 
-@pytest.mark.parametrize("fed", Fed)
+@pytest.mark.parametrize("fed", [pytest.param(Fed.POINT, marks=pytest.mark.slow), Fed.ENCODED])
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(fed: Fed) -> None:
     """Two beams an example that say different things read the same points."""
     model = model_of(Case(fed, direction=Direction.BIDIRECTIONAL, layers=2, decoder_layers=2).config, "float32")

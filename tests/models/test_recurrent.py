@@ -196,7 +196,14 @@ def attended(
     return np.einsum("hk,khd->hd", of_heads, arrays["v"][0]).ravel(), of_heads
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# Of each choice its most telling value, and of the rest those that go together with it; `make slow` takes all.
+QUICK = ("bahdanau", "sutskever", "over length at once", "luong, input feeding", "local-m in steps", "local-p in steps")
+QUICK += ("concat", "split heads", "hard")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CONFIGS]
+)
 def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
     config, model = CONFIGS[name], model_of(name, "float64")
     weights = random_weights(model)
@@ -232,7 +239,7 @@ def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
     assert np.isfinite(outputs).all()
 
 
-@pytest.mark.parametrize("name", ["luong, input feeding", "local-p"])
+@pytest.mark.parametrize("name", [pytest.param("luong, input feeding", marks=pytest.mark.slow), "local-p"])
 def test_gradients_are_right(name: str) -> None:
     model = model_of(name, "float64")
     # Small ones, so that windows do not jump between the two sides of a difference.
@@ -268,7 +275,7 @@ def test_identity_projections_are_the_plain_score() -> None:
 
 def test_attention_begins_uniform_as_bahdanau_begins_it() -> None:
     model = build(tiny(initialisation=Initialisation.BAHDANAU), INTERFACE, Precision())
-    variables = model.init(jax.random.key(3))
+    variables = jax.jit(model.init)(jax.random.key(3))
     _, aux = model.apply(variables, {"source": SOURCE, "target": TARGET}, train=False, capture=Capture((SITE,)))
     weights = np.asarray(aux.maps[SITE].weights)[0]
     np.testing.assert_allclose(weights[0, 0], np.full((4, 5), 1 / 5), rtol=1e-6)

@@ -135,7 +135,11 @@ def test_logits_and_maps_are_those_of_the_equations(case: Case) -> None:
             assert (aux.maps[SITE].weights[0, row, :, 0, length:] == 0).all()
 
 
-@pytest.mark.parametrize("config", [*POOLINGS, ELMO], ids=(*(each.value for each in Pooling), "elmo"))
+@pytest.mark.parametrize(
+    "config",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in POOLINGS[:-1]), POOLINGS[-1], ELMO],
+    ids=(*(each.value for each in Pooling), "elmo"),
+)
 def test_padding_has_no_effect_on_logits_or_gradients(config: RecurrentClassifierConfig) -> None:
     """A number that is no token's has a vector of NaN, of which nothing may come."""
     with jax.enable_x64(True):

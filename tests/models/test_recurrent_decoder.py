@@ -82,7 +82,7 @@ def expected(config: RecurrentDecoderConfig, params: Any) -> tuple[list[np.ndarr
     return logits, weights
 
 
-@pytest.mark.parametrize("name", ["state", "tape", "narrow score"])
+@pytest.mark.parametrize("name", ["state", "tape", pytest.param("narrow score", marks=pytest.mark.slow)])
 def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     config = CONFIGS[name]
     model, variables = made(config)
@@ -102,7 +102,13 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     np.testing.assert_array_equal(other[1, :3], found[1, :3])
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=() if name in ("gru", "tape") else pytest.mark.slow)
+        for name, config in CONFIGS.items()
+    ],
+)
 def test_steps_behind_prompts_of_unequal_lengths_are_the_forward_pass(config: RecurrentDecoderConfig) -> None:
     model, variables = made(config)
     prompts = {"tokens": TOKENS[:, :3], "lengths": np.array([3, 1], np.int32)}

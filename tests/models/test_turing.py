@@ -37,6 +37,9 @@ CONFIGS = [
     TuringConfig(Controller.LSTM, beginning=Beginning.CONSTANT, **SMALL),
 ]
 
+# Each controller once, with one head and with several.
+QUICK = [pytest.param(each, marks=pytest.mark.slow if n in (0, 3) else ()) for n, each in enumerate(CONFIGS)]
+
 
 def called(config: TuringConfig) -> str:
     heads = f"{config.read_heads}-{config.write_heads}-{config.shift_range}"
@@ -78,7 +81,7 @@ def close(ours: Any, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=called)
+@pytest.mark.parametrize("config", QUICK, ids=called)
 def test_the_machine_is_the_papers_step_by_step(config: TuringConfig) -> None:
     model, inputs = model_of(config), given()
     params = random_params(model)
@@ -96,7 +99,7 @@ def test_the_machine_is_the_papers_step_by_step(config: TuringConfig) -> None:
             close(maps[0, row, :, :length].sum(-1), np.ones((*maps.shape[2:3], length)))
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=called)
+@pytest.mark.parametrize("config", QUICK, ids=called)
 def test_memory_weightings_and_reads_are_the_papers_behind_every_step(config: TuringConfig) -> None:
     model = model_of(config)
     params, x_TxI = random_params(model), given()["vectors"][0]
@@ -132,7 +135,7 @@ def test_padded_steps_change_nothing_and_have_no_gradient() -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("config", CONFIGS[:2], ids=called)
+@pytest.mark.parametrize("config", [pytest.param(CONFIGS[0], marks=pytest.mark.slow), CONFIGS[1]], ids=called)
 def test_the_gradient_is_that_of_finite_differences(config: TuringConfig) -> None:
     model = model_of(config)
     params = random_params(model, 0.5)

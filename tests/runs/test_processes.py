@@ -65,8 +65,8 @@ class Scenario(NamedTuple):
     killed: bool
 
 
-# That processes end together is a run of its own: it is slow, and so are more of them.
-TOGETHER = pytest.param(Scenario(2, 2, False), id="2x2")
+# Processes that train compile all of their programs each: `make test` only lets two meet, decide and end.
+TOGETHER = pytest.param(Scenario(2, 2, False), id="2x2", marks=pytest.mark.slow)
 SURVIVED_BY_NONE = pytest.param(Scenario(2, 2, True), id="2x2-killed", marks=pytest.mark.slow)
 FOUR = pytest.param(Scenario(4, 1, True), id="4x1-killed", marks=pytest.mark.slow)
 

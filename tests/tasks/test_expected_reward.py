@@ -111,7 +111,9 @@ def task_of(expectation: Expectation) -> tuple[Translation, View]:
     return task, View(model, model.init(jax.random.key(0)), {}, {}, jnp.int32(0), train=True)
 
 
-@pytest.mark.parametrize("expectation", [Expectation.REINFORCE, Expectation.MINIMUM_RISK])
+@pytest.mark.parametrize(
+    "expectation", [Expectation.REINFORCE, pytest.param(Expectation.MINIMUM_RISK, marks=pytest.mark.slow)]
+)
 def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectation) -> None:
     task, view = task_of(expectation)
     given = dict(task.source(seed=1)[0])

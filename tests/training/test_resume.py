@@ -302,7 +302,14 @@ def test_where_all_checkpoints_are_damaged_one_line_says_so_and_nothing_changes(
     assert contents(folder, "checkpoints", "metrics.jsonl", "maps") == before
 
 
-@pytest.mark.parametrize("left", ["no folder", "an empty folder", "no folder and no note"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        "no folder",
+        pytest.param("an empty folder", marks=pytest.mark.slow),
+        pytest.param("no folder and no note", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_lost_its_checkpoints_is_refused(alone: tuple[Path, str], tmp_path: Path, left: str) -> None:
     folder = finished(alone, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")

@@ -108,6 +108,7 @@ def states_differ(one: Path, other: Path) -> list[str]:
     return [path for path in here if not np.allclose(here[path], there[path], rtol=0, atol=scales[path])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_vmapped_runs_directory_is_that_of_a_run_alone(alone: Path, together: Path, name: str) -> None:
     assert_same_run(together / name, alone / name)
@@ -267,6 +268,7 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
         train(RUNS, tmp_path / "several")
 
 
+@pytest.mark.slow
 def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
     assert vmapped.vmapped_gain(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
 
