@@ -198,7 +198,7 @@ def attended(
 
 # Of each choice its most telling value, and of the rest those that go together with it; `make slow` takes all.
 QUICK = ("bahdanau", "sutskever", "over length at once", "luong, input feeding", "local-m in steps", "local-p in steps")
-QUICK += ("concat", "split heads", "hard")
+QUICK += ("concat", "split heads", "hard", "deep")
 
 
 @pytest.mark.parametrize(
