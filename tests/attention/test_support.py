@@ -202,7 +202,7 @@ def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> 
 def test_cells_of_a_pairwise_cover_are_the_oracles(backend: Backend) -> None:
     everywhere = [cell for cell in cells.supported() if cell.backend not in (Backend.SPLASH, Backend.CUDNN)]
     # Some cells of the cover; `make slow` takes every cell there is.
-    chosen = [cell for cell in pairwise(everywhere) if cell.backend is backend][::43]
+    chosen = [cell for cell in pairwise(everywhere) if cell.backend is backend][::23]
     assert faults_of_all(chosen) == []
 
 
@@ -227,8 +227,8 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fa
 
 
 def test_splash_cells_are_the_oracles() -> None:
-    # The kernel, run without its TPU, is slow: a few cells; tests/attention/test_library.py has its masks.
-    interpreted = [cell for cell in cells.supported() if cell.backend is Backend.SPLASH][::80]
+    # The kernel, run without its TPU, is slow: a cell of each score, position and kind of mask.
+    interpreted = [cell for cell in cells.supported() if cell.backend is Backend.SPLASH][::40]
     assert faults_of_all(interpreted) == []
 
 
