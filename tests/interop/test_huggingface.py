@@ -193,7 +193,7 @@ def test_a_key_that_a_config_needs_is_named(tmp_path: Path) -> None:
 
 def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
     save_file({"a": np.ones(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match="has no config\.json"):
+    with pytest.raises(UserError, match=r"has no config\.json"):
         read_folder(tmp_path)
     for text in ("{", "[]"):
         (tmp_path / "config.json").write_text(text)
