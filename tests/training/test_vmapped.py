@@ -262,7 +262,7 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
         patch.setattr(vmapped, "StackedBatches", lambda sources: StackedBatches([Lengths((3,)), Lengths((4,))]))
         with pytest.raises(UserError, match="differ in shape at step 1"):
             train({"a": RUNS["one"], "b": RUNS["two"]}, tmp_path)
-    assert {path.name for name in ("a", "b") for path in (tmp_path / name).iterdir()} <= {"lock"}
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(vmapped, "make_placement", mesh.make_placement)
     with pytest.raises(UserError, match=r"on one device, not by 1 on 8: leave one device visible"):
         train(RUNS, tmp_path / "several")
