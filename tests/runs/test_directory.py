@@ -287,3 +287,19 @@ def test_what_would_be_written_through_a_link_is_refused(run: Path, tmp_path: Pa
 def test_a_run_directory_may_itself_be_reached_by_a_link(run: Path, tmp_path: Path):
     (tmp_path / "latest").symlink_to(run)
     assert RunDirectory.open(tmp_path / "latest").config() == CONFIG
+
+
+def test_what_every_trace_says_stands_once_in_the_log(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    traced, other = (logging.getLogger(f"transformer.{name}") for name in ("attention.backends", "training.step"))
+    with directory.log_to_file():
+        for logger in (traced, other, traced, other):
+            logger.info("backend=%s", "einsum")
+        traced.info("backend=%s", "blockwise")
+    said = [line.partition(" INFO ")[2] for line in directory.log_file.read_text().splitlines()]
+    assert said == [
+        "transformer.attention.backends: backend=einsum",
+        "transformer.training.step: backend=einsum",
+        "transformer.training.step: backend=einsum",
+        "transformer.attention.backends: backend=blockwise",
+    ]

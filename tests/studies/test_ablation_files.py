@@ -71,4 +71,9 @@ def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: P
     arms = {arm["name"]: arm for arm in result["arms"]}
     # The study's target is a validation loss of 0.1. A constant rate of 3e-3 may lose it again behind that.
     assert {name: arm["to_target"]["reached"] for name, arm in arms.items()} == {"post": 0, "pre": 3}
-    assert {name: arm["runs"]["diverged"] for name, arm in arms.items()} == {"post": 3, "pre": 0}
+    assert {name: arm["learned"] for name, arm in arms.items()} == {
+        "post": {"count": 0, "of": 3},
+        "pre": {"count": 3, "of": 3},
+    }
+    assert {name: arm["runs"]["diverged"] for name, arm in arms.items()} == {"post": 0, "pre": 0}
+    assert result["summary"][0].startswith("Runs that learned: pre 3 of 3 and post 0 of 3; Fisher's exact test")

@@ -135,16 +135,87 @@ def test_the_choice_is_on_validation_and_the_report_on_test() -> None:
     assert any("which is also reported" in line for line in result["warnings"])
 
 
-def test_a_run_that_ends_beyond_the_limit_diverged() -> None:
-    result = analyse(spec(diverged_beyond=1.4), row("pre", PRE) + row("post", POST), {})
+def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> None:
+    result = analyse(spec(learned_within=1.4), row("pre", PRE) + row("post", POST), {})
     post = arm_of(result, "post")
-    assert (post["runs"]["diverged"], post["n"]) == (1, 4)
-    assert [(entry["state"], entry["value"]) for entry in post["seeds"]][1] == ("diverged", None)
+    assert (post["runs"]["diverged"], post["runs"]["stuck"], post["n"]) == (0, 1, 5)
+    assert post["learned"] == {"count": 4, "of": 5}
+    assert post["mean"] == pytest.approx(np.mean(POST))
+    assert [(entry["state"], entry["value"]) for entry in post["seeds"]][1] == ("stuck", POST[1])
     (pair,) = result["comparisons"]
-    assert [entry["seed"] for entry in pair["differences"]] == [1, 3, 4, 5]
-    assert "Left out of its comparison, at the chosen values: post diverged with seed 2." in result["warnings"]
-    assert "post diverged with seed 2" in pair["why"]
-    assert [entry["state"] for entry in result["cells"] if entry["arm"] == "post"].count("diverged") == 1
+    assert [entry["seed"] for entry in pair["differences"]] == [1, 2, 3, 4, 5]
+    assert pair["verdict"] == "worse"
+    # Of 5 and 4 out of 5: every table with these margins is as likely as this one, or less.
+    assert pair["learned"] == {"arm": [4, 5], "reference": [5, 5], "p_holm": 1.0}
+    assert result["warnings"] == []
+    assert [entry["state"] for entry in result["cells"] if entry["arm"] == "post"].count("stuck") == 1
+
+
+def test_who_learned_at_all_is_said_first() -> None:
+    study = Ablation("Does post learn?", {"post": {}, "pre": {}}, "post", seeds=(1, 2, 3), learned_within=2.3)
+    result = analyse(study, row("post", [2.673, 2.836, 2.723]) + row("pre", [0.030, 0.515, 0.027]), {})
+    assert result["summary"][0] == (
+        "Runs that learned: pre 3 of 3 and post 0 of 3; Fisher's exact test against post: pre p = 0.1, and 3 and 3 "
+        "runs can give no less than 0.1."
+    )
+    assert result["comparisons"][0]["learned"] == {"arm": [3, 3], "reference": [0, 3], "p_holm": pytest.approx(0.1)}
+    assert result["summary"][1].endswith("and beats the reference post.")
+    assert result["summary"][2].startswith("pre is better than post by 2.55 in test/loss")
+    # No mean of losses is below 0; the t interval of these three would begin at -0.50.
+    low, high = arm_of(result, "pre")["interval"]
+    assert low == 0
+    assert high == pytest.approx(0.191 + 4.30265 * np.std([0.030, 0.515, 0.027], ddof=1) / 3**0.5, abs=1e-3)
+    everybody = analyse(study, row("post", [1.0, 1.1, 1.2]) + row("pre", [0.1, 0.2, 0.3]), {})
+    assert not any("learned" in line for line in everybody["summary"])
+    several = Ablation("Q?", {arm: {} for arm in ("a", "b", "c")}, "a", learned_within=2.0)
+    told = analyse(several, row("a", [3.0] * 5) + row("b", PRE) + row("c", [1.0, 1.1, 1.2, 3.0, 3.0]), {})["summary"]
+    # 2 x 1/252 and 2 x 21/252, twice over two comparisons for the smaller.
+    assert told[0] == (
+        "Runs that learned: b 5 of 5, c 3 of 5 and a 0 of 5; Fisher's exact test against a, Holm's correction over 2: "
+        "b p = 0.016; c p = 0.17."
+    )
+
+
+def test_tuned_values_at_which_most_learn_are_chosen() -> None:
+    study = spec(tuned={RATE: (1, 2)}, learned_within=1.4)
+    fast = [0.1, 0.1, 0.1, 1.5, 1.5]
+    cells = [
+        each
+        for arm in ("pre", "post")
+        for each in row(arm, fast, tuned={RATE: 1}) + row(arm, [1.3] * 5, tuned={RATE: 2})
+    ]
+    assert arm_of(analyse(study, cells, {}), "post")["chosen"] == {"": {RATE: 2}}
+    # Where none learns, the mean of those that finished decides.
+    nobody = [each._replace(chosen=each.chosen + 2) for each in cells if each.chosen is not None]
+    assert arm_of(analyse(study, nobody, {}), "post")["chosen"] == {"": {RATE: 1}}
+
+
+def test_the_two_best_are_compared_where_neither_is_the_reference() -> None:
+    close = [value + 0.02 * (-1) ** seed for seed, value in enumerate(PRE)]
+    cells = row("post", POST) + row("pre", PRE) + row("sandwich", close)
+    told = analyse(Ablation("Q?", {arm: {} for arm in ("post", "pre", "sandwich")}, "post"), cells, {})["summary"]
+    differences = [own - other for own, other in zip(PRE, close, strict=True)]
+    mean, half = np.mean(differences), T4 * np.std(differences, ddof=1) / 5**0.5
+    assert told[1].startswith(
+        f"The two best, pre less sandwich: {mean:.3f} (95 % interval {mean - half:.3f} to {mean + half:.3f}), p = "
+    )
+    assert "no verdict" in told[1]
+    # The study itself compares its reference with each.
+    assert not any("The two best" in line for line in analyse(spec(("pre", "post", "sandwich")), cells, {})["summary"])
+
+
+def test_a_verdict_says_that_an_arm_chose_the_edge_of_what_was_tried() -> None:
+    study = spec(tuned={RATE: (1e-3, 1e-2)})
+    cells = [
+        each
+        for arm, values in (("pre", PRE), ("post", POST))
+        for rate in (1e-3, 1e-2)
+        for each in row(arm, [value + (rate == 1e-3) for value in values], tuned={RATE: rate})
+    ]
+    told = analyse(study, cells, {})
+    (verdict,) = (line for line in told["summary"] if line.startswith("post is worse than pre"))
+    assert verdict.endswith(f" But post and pre chose the largest {RATE} tried, 0.01: beyond it this may turn.")
+    assert told["warnings"] == [f"pre and post chose {RATE}=0.01, the largest tried: the best may lie beyond."]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -214,7 +285,7 @@ def test_holm_over_the_arms() -> None:
 
 
 def test_higher_can_be_better() -> None:
-    study = spec(better=Better.HIGHER, tuned={RATE: (1, 2)}, diverged_beyond=0.5, target=1.3)
+    study = spec(better=Better.HIGHER, tuned={RATE: (1, 2)}, learned_within=0.5, target=1.3)
     low = [cell(arm, seed, 0.6, tuned={RATE: 1}) for arm in ("pre", "post") for seed in range(1, 6)]
     low[0] = low[0]._replace(chosen=0.4)
     high = [
@@ -224,7 +295,7 @@ def test_higher_can_be_better() -> None:
     result = analyse(study, low + high, {})
     assert arm_of(result, "pre")["chosen"] == {"": {RATE: 2}}
     assert result["comparisons"][0]["verdict"] == "better"
-    assert arm_of(result, "pre")["runs"]["diverged"] == 1
+    assert arm_of(result, "pre")["runs"]["stuck"] == 1
     assert arm_of(result, "post")["to_target"]["steps"] == 20
     assert arm_of(result, "pre")["to_target"]["steps"] == 30
     assert result["summary"][0].startswith("post has the best mean test/loss, 1.35")
@@ -462,7 +533,7 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
     # A named favourite that loses is said to.
     lost = analyse(Ablation("Q?", {arm: {} for arm in arms}, "post"), cells, {})["summary"]
     assert lost[0].endswith("and beats the reference post.")
-    assert lost[1].startswith("pre is better than post by 0.302 in test/loss (95 % interval 0.282 to 0.322")
+    assert lost[2].startswith("pre is better than post by 0.302 in test/loss (95 % interval 0.282 to 0.322")
 
 
 @pytest.mark.parametrize(

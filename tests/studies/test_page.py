@@ -272,11 +272,25 @@ def test_the_runs_are_all_there_and_sort(result, page):
     page.locator("#cells-table th button").first.click()
     assert rows.first.locator(".arm-name").inner_text() == "deepnorm"
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    rows.first.locator(".copy").click()
+    rows.first.locator(".copy").last.click()
     rows.first.get_by_text("copied").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()") == rows.first.locator("code").inner_text()
-    commands = {cell["command"] for cell in result["cells"]}
-    assert set(page.locator("#cells-table code").all_inner_texts()) == commands
+    assert page.evaluate("navigator.clipboard.readText()") == rows.first.locator("code").last.inner_text()
+    shown = set(page.locator("#cells-table code").all_inner_texts())
+    assert {cell["command"] for cell in result["cells"]} <= shown
+    # The heads of a run beside those of the reference with its task, seed and values.
+    places = {(cell["arm"], cell["task"], cell["seed"], *cell["tuned"].values()): cell for cell in result["cells"]}
+    expected = set()
+    for (arm, *where), cell in places.items():
+        if cell["state"] == "done":
+            beside = "" if arm == "pre" else f" --against={places['pre', *where]['directory']}"
+            expected.add(f"python -m launch.maps --workdir={cell['directory']}{beside}")
+    assert shown == expected | {cell["command"] for cell in result["cells"]}
+
+
+@pytest.mark.browser
+def test_the_differences_stand_above_the_words_of_the_verdict(page):
+    box, words = (page.locator(each).bounding_box() for each in ("#forest figure", "#summary"))
+    assert box["y"] + box["height"] <= words["y"]
 
 
 @pytest.mark.browser

@@ -169,12 +169,13 @@ class RunDirectory:
         """Append log messages to log.txt while the context lasts.
 
         They are INFO and above from `transformer`, WARNING and above from other libraries, without those of another
-        run of this process.
+        run of this process. What is said at every trace of a program, as of attention's backends, stands there once.
         """
         lines = _LogLines(storage_of(self.log_file).append_to(self.log_file))
         handler = logging.StreamHandler(lines)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         handler.addFilter(lambda record: getattr(record, "run", self.path) == self.path)
+        handler.addFilter(_SaidOnce("transformer.attention"))
         root, own = logging.getLogger(), logging.getLogger("transformer")
         level = own.level
         own.setLevel(logging.INFO)
@@ -224,6 +225,23 @@ class RunDirectory:
         if not all(isinstance(start, dict) for start in starts):
             raise UserError(f"{self.environment_file} is not what a run writes; repair it or choose another --workdir")
         return starts
+
+
+class _SaidOnce(logging.Filter):
+    """Lets each message of a logger, and of those below it, through once."""
+
+    def __init__(self, logger: str):
+        super().__init__(logger)
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not super().filter(record):  # of another logger
+            return True
+        message = record.getMessage()
+        if message in self._said:
+            return False
+        self._said.add(message)
+        return True
 
 
 class _LogLines:

@@ -48,12 +48,12 @@ class Ablation:
     """A question, the arms that answer it, and how.
 
     Every arm is trained on every task of `tasks` (named sets of overrides) with every seed of `seeds` and every
-    combination of the `tuned` values. For each arm and task the values with the best mean `chosen_by` are chosen, and
-    at these values each arm is compared with the `reference` by `reported`. `better` is the direction of both metrics,
-    which are "split/name" as in metrics.jsonl.
+    combination of the `tuned` values. For each arm and task the values with which most seeds learned are chosen, of
+    those the ones with the best mean `chosen_by`, and at these values each arm is compared with the `reference` by
+    `reported`. `better` is the direction of both metrics, which are "split/name" as in metrics.jsonl.
 
     `target` is a value of `chosen_by` whose first reaching is timed. A finished run whose `chosen_by` is worse than
-    `diverged_beyond` counts as diverged. `notable` is the smallest difference that matters, in the units of
+    `learned_within` has not learned: it is stuck. `notable` is the smallest difference that matters, in the units of
     `reported`. `followed` are further metrics to draw, `initial_gradients` stacks by name.
     """
 
@@ -67,7 +67,7 @@ class Ablation:
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
-    diverged_beyond: float | None = None
+    learned_within: float | None = None
     notable: float | None = None
     followed: tuple[str, ...] = ()
     initial_gradients: Mapping[str, Stack] = dataclasses.field(default_factory=dict)
@@ -88,7 +88,7 @@ class Ablation:
                 raise UserError(
                     f"ablation: metric {name!r} is not written as split/name: say for example 'validation/loss'"
                 )
-        for name in ("target", "diverged_beyond", "notable"):
+        for name in ("target", "learned_within", "notable"):
             value = getattr(self, name)
             if value is not None and not math.isfinite(value):
                 raise UserError(f"ablation.{name}={value} is not finite: say a number, or leave it out")

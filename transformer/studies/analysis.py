@@ -1,5 +1,6 @@
 """The result of a study: a pure function of its cells, from which the page, the JSON and the CSV are written."""
 
+import collections
 import enum
 import itertools
 import math
@@ -8,11 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformer.studies.ablation import Ablation
+from transformer.studies.cautions import warnings
 from transformer.studies.cells import Cell, Point
-from transformer.studies.choice import DIVERGED, DONE, FAILED, Study, arrange, beats, best, finished, worst
-from transformer.studies.comparisons import Comparison, comparisons
+from transformer.studies.choice import DIVERGED, FAILED, STUCK, Study, arrange, beats, best, ended, finished, worst
+from transformer.studies.comparisons import Comparison, between_the_best, comparisons, learned_of
+from transformer.studies.metric_range import possible
 from transformer.studies.statistics import interquartile_interval, interquartile_mean, permutation_p, t_test, wilson
-from transformer.studies.wording import reason, summary, warnings
+from transformer.studies.summary import summary
+from transformer.studies.wording import reason
 
 
 def analyse(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def analyse(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> 
         "warnings": warnings(study),
         "arms": arms,
         "comparisons": [_comparison(study, pair) for pair in pairs],
-        "summary": summary(study, pairs, arms),
+        "summary": summary(study, pairs, arms, between_the_best(study)),
         "cells": [_flat(cell) for arm in spec.arms for cell in study.runs_of(arm)],
     }
     return _plain(result)
@@ -69,9 +73,10 @@ def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
             for cell in study.chosen_runs(arm, task)
         ],
         "mean": statistics.fmean(values.values()) if values else None,
-        "interval": test and test.interval,
+        "interval": test and possible(study.spec.reported, test.interval, list(values.values())),
         "deviation": test and test.deviation,
         "n": len(values),
+        "learned": dict(zip(("count", "of"), learned_of(study, arm, None), strict=True)),
         "iqm": _interquartile(study, arm),
         "to_target": _to_target(study, arm),
         "bands": _bands(study, arm),
@@ -82,16 +87,17 @@ def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
-    """How often an arm diverged, of the runs that came to an end of their own: one that failed tells nothing of it."""
-    diverged = sum(cell.state == DIVERGED for cell in cells)
-    ended = diverged + sum(cell.state == DONE for cell in cells)
+    """How often an arm diverged or was stuck, of the runs that came to an end of their own."""
+    of_state = collections.Counter(cell.state for cell in cells)
+    diverged, at_an_end = of_state[DIVERGED], sum(map(ended, cells))
     return {
         "all": len(cells),
-        "ended": ended,
+        "ended": at_an_end,
         "diverged": diverged,
-        "failed": sum(cell.state == FAILED for cell in cells),
-        "rate": diverged / ended if ended else None,
-        "interval": wilson(diverged, ended) if ended else None,
+        "stuck": of_state[STUCK],
+        "failed": of_state[FAILED],
+        "rate": diverged / at_an_end if at_an_end else None,
+        "interval": wilson(diverged, at_an_end) if at_an_end else None,
     }
 
 
@@ -109,7 +115,7 @@ def _interquartile(study: Study, arm: str) -> dict[str, Any]:
 
 def _ended(study: Study, arm: str, task: str) -> list[Cell]:
     """The runs at the chosen values that came to an end of their own, diverged ones as far as they went."""
-    return [cell for cell in study.chosen_runs(arm, task) if cell.state in (DONE, DIVERGED)]
+    return [cell for cell in study.chosen_runs(arm, task) if ended(cell)]
 
 
 def _to_target(study: Study, arm: str) -> dict[str, Any] | None:
@@ -266,15 +272,16 @@ def _cost(study: Study, arm: str, task: str, cells: Sequence[Cell]) -> float | N
 
 def _initial(study: Study, arm: str, task: str) -> float | None:
     cells = [cell for cell in study.runs_of(arm) if cell.task == task]
-    for state in (DONE, DIVERGED):
-        first = [
-            points[0][1]
-            for cell in cells
-            if cell.state == state and (points := _finite(cell.curves.get(study.spec.chosen_by, ())))
-        ]
-        if first:
-            # Of runs that all diverged the least is nearest to a model that has not yet learned anything.
-            return worst(study.spec, first) if state == DONE else best(study.spec, first)
+    first = [
+        (finished(cell), points[0][1])
+        for cell in cells
+        if ended(cell) and (points := _finite(cell.curves.get(study.spec.chosen_by, ())))
+    ]
+    if of_finished := [value for done, value in first if done]:
+        return worst(study.spec, of_finished)
+    if first:
+        # Of runs that all diverged the least is nearest to a model that has not yet learned anything.
+        return best(study.spec, [value for _, value in first])
     return None
 
 
@@ -320,6 +327,7 @@ def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
         "p_permutation": permutation_p(list(pair.differences.values())) if pair.test else None,
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
+        "learned": pair.learning._asdict(),
         "why": reason(study, pair),
         "power": {
             "deviation": power and power.deviation,

@@ -9,7 +9,8 @@ Point = tuple[int, float]  # a step, and a value
 class Cell(NamedTuple):
     """One trial of a study: where it stands in the design, how it ended, and what it measured.
 
-    `state` is how the trial ended: "done", "diverged" or "failed"; other words are of trials that have not ended.
+    `state` is how the trial ended: "done", "diverged" or "failed", and in a study "stuck" where it finished without
+    having learned; other words are of trials that have not ended.
     `chosen` is the last finite value of the metric that chooses among the tuned values, and `reported` the last of the
     one that the verdict is about: None where there is none. `curves` are metrics over steps, by "split/name", and
     `heads` statistics over steps by name and site, means over layers and heads. `flops` are the operations of one step

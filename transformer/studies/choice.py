@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from transformer.studies.ablation import Ablation, Better
 from transformer.studies.cells import Cell
 
-DONE, DIVERGED, FAILED = "done", "diverged", "failed"
+DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
 
 
 class Study(NamedTuple):
@@ -34,7 +34,7 @@ class Study(NamedTuple):
         return [cell for (name, _, _), cells in self.places.items() if name == arm for cell in cells]
 
     def by_seed(self, arm: str, task: str | None) -> dict[int, float]:
-        """What is reported at the chosen values, seed by seed, of the runs that finished and did not diverge.
+        """What is reported at the chosen values, seed by seed, of the runs that finished, stuck ones among them.
 
         Of all tasks (None): the mean over them, of the seeds that have every task.
         """
@@ -59,8 +59,18 @@ class Study(NamedTuple):
 
 
 def finished(cell: Cell) -> bool:
-    """Whether a run came to its end and did not diverge."""
+    """Whether a run came to its end and did not diverge: its figures count, whether it learned or not."""
+    return cell.state in (DONE, STUCK)
+
+
+def learned(cell: Cell) -> bool:
+    """Whether a run finished and is not stuck."""
     return cell.state == DONE
+
+
+def ended(cell: Cell) -> bool:
+    """Whether a run came to an end of its own: one that failed tells nothing of its arm."""
+    return finished(cell) or cell.state == DIVERGED
 
 
 def beats(spec: Ablation, value: float, other: float) -> bool:
@@ -79,7 +89,7 @@ def worst(spec: Ablation, values: Iterable[float]) -> float:
 
 
 def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
-    """The study of these cells: a finished run that is worse than `diverged_beyond` is one that diverged.
+    """The study of these cells: a finished run whose `chosen_by` is worse than `learned_within` is stuck.
 
     Errors: ValueError for a cell that has no place in the study, or whose place another has.
     """
@@ -114,23 +124,24 @@ def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
 
 def _judged(spec: Ablation, cell: Cell) -> Cell:
     cell = cell._replace(chosen=_finite(cell.chosen), reported=_finite(cell.reported))
-    limit, value = spec.diverged_beyond, cell.chosen
+    limit, value = spec.learned_within, cell.chosen
     beyond = limit is not None and value is not None and beats(spec, limit, value)
-    return cell._replace(state=DIVERGED) if finished(cell) and beyond else cell
+    return cell._replace(state=STUCK) if finished(cell) and beyond else cell
 
 
 def _choice(study: Study, arm: str, task: str) -> Mapping[str, Any] | None:
-    """The combination that lost the fewest seeds, of those the one with the best mean; None where none was tried.
+    """The combination with which most seeds learned, of those the one with their best mean; None where none was tried.
 
-    The first of equals. A seed is lost where its run diverged, failed, has not ended or never measured the metric.
+    The first of equals. Where no seed of any learned, the mean is of those that finished.
     """
     spec = study.spec
     sign = 1 if spec.better is Better.LOWER else -1
 
     def rank(tuned: Mapping[str, Any]) -> tuple[int, float]:
-        values = [cell.chosen for cell in study.runs(arm, task, tuned) if finished(cell) and cell.chosen is not None]
-        mean = math.fsum(values) / len(values) if values else math.inf
-        return len(spec.seeds) - len(values), sign * mean if values else math.inf
+        measured = [cell for cell in study.runs(arm, task, tuned) if finished(cell) and cell.chosen is not None]
+        able = [cell for cell in measured if learned(cell)]
+        values = [cell.chosen for cell in able or measured if cell.chosen is not None]
+        return -len(able), sign * math.fsum(values) / len(values) if values else math.inf
 
     tried = [tuned for tuned in spec.combinations() if study.runs(arm, task, tuned)]
     return min(tried, key=rank) if tried else None

@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from transformer.studies.choice import Study, beats
+from transformer.studies.ablation import Better
+from transformer.studies.choice import Study, beats, ended, learned
 from transformer.studies.statistics import (
     SIGNIFICANCE,
     MeanTest,
     detectable_effect,
+    fisher,
     holm,
     pairs_needed,
     t_test,
@@ -29,6 +31,18 @@ class Power(NamedTuple):
     seeds_for: tuple[tuple[float, int], ...]
 
 
+class Learning(NamedTuple):
+    """How many of the runs at the chosen values learned, of those that ended by themselves.
+
+    `p_holm` is Fisher's of the two counts, corrected over the same family as the differences; None where a count is of
+    no run, and where all of both learned.
+    """
+
+    arm: tuple[int, int]
+    reference: tuple[int, int]
+    p_holm: float | None
+
+
 class Comparison(NamedTuple):
     """An arm less the reference, on one task or on the mean of all (None), in the units of what is reported.
 
@@ -44,6 +58,7 @@ class Comparison(NamedTuple):
     family: int
     verdict: str
     power: Power | None
+    learning: Learning
 
     @property
     def n(self) -> int:
@@ -65,16 +80,53 @@ def comparisons(study: Study) -> list[Comparison]:
     """
     arms = [arm for arm in study.spec.arms if arm != study.spec.reference]
     tasks = study.spec.tasks if len(study.spec.tasks) > 1 else ()
-    overall = [_pair(study, arm, None) for arm in arms]
-    single = [_pair(study, arm, task) for task in tasks for arm in arms]
-    return [*_judge(study, overall), *_judge(study, single)]
+    overall = [_pair(study, arm, None, study.spec.reference) for arm in arms]
+    single = [_pair(study, arm, task, study.spec.reference) for task in tasks for arm in arms]
+    return [*_judge(study, _counted(overall)), *_judge(study, _counted(single))]
 
 
-def _pair(study: Study, arm: str, task: str | None) -> Comparison:
-    values, reference = study.by_seed(arm, task), study.by_seed(study.spec.reference, task)
+def between_the_best(study: Study) -> tuple[Comparison, str] | None:
+    """The best arm against the second best, and that one's name, where the study itself does not compare them.
+
+    Over all tasks. Which arms these are was seen in the same values, so that its p is too small: it gets no verdict.
+    """
+    values = {arm: study.by_seed(arm, None) for arm in study.spec.arms}
+    means = {arm: math.fsum(own.values()) / len(own) for arm, own in values.items() if len(own) >= LEAST_FOR_A_VERDICT}
+    order = sorted(means, key=lambda arm: means[arm] if study.spec.better is Better.LOWER else -means[arm])
+    if len(order) < 2 or study.spec.reference in order[:2]:
+        return None
+    pair = _pair(study, order[0], None, order[1])
+    return (pair, order[1]) if pair.test is not None and pair.n >= LEAST_FOR_A_VERDICT else None
+
+
+def _pair(study: Study, arm: str, task: str | None, against: str) -> Comparison:
+    values, reference = study.by_seed(arm, task), study.by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
     test = t_test(list(differences.values())) if len(differences) >= 2 else None
-    return Comparison(arm, task, differences, test, None, 0, "not said", None)
+    learning = Learning(learned_of(study, arm, task), learned_of(study, against, task), None)
+    return Comparison(arm, task, differences, test, None, 0, "not said", None, learning)
+
+
+def learned_of(study: Study, arm: str, task: str | None) -> tuple[int, int]:
+    """How many runs at the chosen values learned, of those that ended by themselves; all tasks (None) together."""
+    tasks = study.spec.tasks if task is None else (task,)
+    runs = [cell for name in tasks for cell in study.chosen_runs(arm, name) if ended(cell)]
+    return sum(map(learned, runs)), len(runs)
+
+
+def _counted(family: Sequence[Comparison]) -> list[Comparison]:
+    """With Fisher's p of the counts of runs that learned."""
+    able = [pair for pair in family if _differs(pair.learning)]
+    corrected = holm([fisher(*pair.learning.arm, *pair.learning.reference) for pair in able])
+    by_place = {(pair.arm, pair.task): p for pair, p in zip(able, corrected, strict=True)}
+    return [
+        pair._replace(learning=pair.learning._replace(p_holm=by_place.get((pair.arm, pair.task)))) for pair in family
+    ]
+
+
+def _differs(learning: Learning) -> bool:
+    counts = (learning.arm, learning.reference)
+    return all(n for _, n in counts) and any(count < n for count, n in counts)
 
 
 def _judge(study: Study, family: Sequence[Comparison]) -> Iterator[Comparison]:

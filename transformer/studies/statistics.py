@@ -106,6 +106,18 @@ def wilson(count: int, n: int) -> Interval:
     return Interval(float(low), float(high))
 
 
+def fisher(count: int, n: int, other: int, of_other: int) -> float:
+    """The two-sided p of two proportions being one: Fisher's exact test (Fisher 1935, "The design of experiments").
+
+    Of three runs each it is never below 0.1, of five 0.0079.
+
+    Errors: ValueError unless 0 <= count <= n for both.
+    """
+    if not (0 <= count <= n and 0 <= other <= of_other):
+        raise ValueError(f"{count} of {n} and {other} of {of_other} are no proportions")
+    return float(stats.fisher_exact([[count, n - count], [other, of_other - other]]).pvalue)
+
+
 def interquartile_mean(values: Sequence[float]) -> float:
     """The mean of the middle half of all runs of all tasks (Agarwal et al. 2021, arXiv 2108.13264).
 

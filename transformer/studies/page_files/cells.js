@@ -1,4 +1,4 @@
-// Every run: what it was, how it ended, and the command that trains it again.
+// Every run: what it was, how it ended, and the commands that show its heads and that train it again.
 
 const sorting = { column: null, descending: false };
 
@@ -36,12 +36,12 @@ function showCells() {
     button.addEventListener("click", () => sortBy(index));
     return cell;
   });
-  const last = make("th", { scope: "col" }, "the command that trains it");
+  const last = ["its maps", "the command that trains it"].map((words) => make("th", { scope: "col" }, words));
   const body = make("tbody", {});
   const table = make(
     "table",
     { id: "cells-table", class: "figures" },
-    make("thead", {}, make("tr", {}, ...head, last)),
+    make("thead", {}, make("tr", {}, ...head, ...last)),
     body,
   );
   const rows = data.cells.map((cell) => [cell, cellRow(cell, columns)]);
@@ -80,11 +80,32 @@ function cellRow(cell, columns) {
     const held = value(cell);
     return make("td", {}, typeof held === "string" ? visible(held) : exact(held, brief(held)));
   });
-  const command = String(cell.command ?? "");
-  const code = make("code", { title: visible(cell.directory ?? "") }, visible(command));
-  const last = make("td", { class: "of-command" }, ...(command ? [make("span", {}, copyButton(command), code)] : []));
-  return make("tr", {}, ...parts, last);
+  return make("tr", {}, ...parts, commandCell(mapsCommand(cell), cell), commandCell(String(cell.command ?? ""), cell));
 }
+
+const commandCell = (command, { directory }) =>
+  make(
+    "td",
+    { class: "of-command" },
+    ...(command
+      ? [make("span", {}, copyButton(command), make("code", { title: visible(directory ?? "") }, visible(command)))]
+      : []),
+  );
+
+/** What writes the page of a run's heads, beside those of the reference with the same seed and values. */
+function mapsCommand({ arm, task, seed, tuned, directory, state }) {
+  if (!directory || !["done", "stuck"].includes(state)) return "";
+  const alike = JSON.stringify(tuned);
+  const other = data.cells.find(
+    (each) =>
+      each.arm === data.reference && each.task === task && each.seed === seed && JSON.stringify(each.tuned) === alike,
+  );
+  const against = arm !== data.reference && other?.directory ? ` --against=${quoted(other.directory)}` : "";
+  return `python -m launch.maps --workdir=${quoted(directory)}${against}`;
+}
+
+/** A word for a shell: as it is where it is plain, else in single quotes. */
+const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 const wholeResult = () => new Blob([JSON.stringify(data, null, 1), "\n"], { type: "application/json" });
 

@@ -1,10 +1,10 @@
-// Every seed: its values in an arm and in the reference joined, and the paired differences with their interval.
+// Every seed: its values in an arm and in the reference joined; and above all, the paired differences with their interval.
 
 const pairing = { task: data.tasks[0] };
 const ROW = 28;
 
 function showSeeds() {
-  const place = make("div", { class: "pair" });
+  const place = make("div", {});
   const note =
     "A line joins one seed's value in the reference with its value in an arm; both read the same data in the same order.";
   const panel = addPanel("seeds", "Every seed", note, place);
@@ -22,13 +22,17 @@ function showSeeds() {
     note: `${lowerIsBetter ? "lower" : "higher"} is better; the bar is the mean`,
     paint: paintValues,
   });
-  if (data.comparisons.some(({ differences }) => differences?.length))
-    addFigure(place, {
-      id: "differences",
-      title: "Difference to the reference",
-      note: "arm minus reference; a ring is a seed, the bar the 95 % t interval of the mean",
-      paint: paintDifferences,
-    });
+}
+
+/** The answer at a glance, above all words: every difference with its interval. */
+function showForest() {
+  if (!data.comparisons.some(({ differences }) => differences?.length)) return;
+  addFigure(byId("forest"), {
+    id: "differences",
+    title: `Difference to ${visible(data.reference)}`,
+    note: "arm minus reference; a ring is a seed, the bar the 95 % t interval of the mean",
+    paint: paintDifferences,
+  });
 }
 
 // --- values ---
@@ -37,7 +41,7 @@ function showSeeds() {
 const seedsOf = (arm) =>
   new Map(arm.seeds.filter(({ task }) => task === pairing.task).map((each) => [each.seed, each]));
 
-const finished = (run) => run?.state === "done" && isNumber(run.value);
+const finished = (run) => ["done", "stuck"].includes(run?.state) && isNumber(run.value);
 
 function paintValues(width) {
   const reference = armNamed(data.reference);
@@ -136,7 +140,10 @@ function facetFrame(arm, box, y, atY, first, lost) {
 }
 
 function pairWords(seed, mine, other, name) {
-  const said = (each) => (finished(each) ? brief(each.value) : (each?.state ?? "not run"));
+  const said = (each) => {
+    if (!finished(each)) return each?.state ?? "not run";
+    return each.state === "stuck" ? `${brief(each.value)}, stuck` : brief(each.value);
+  };
   const rows = [tipHead(`seed ${seed}${severalTasks ? `, ${taskName(pairing.task)}` : ""}`)];
   rows.push(armRow(data.reference, said(mine)));
   if (other) rows.push(armRow(name, said(other)));

@@ -38,6 +38,7 @@ function armsChanged() {
 
 function showStudy() {
   showHeader();
+  showForest();
   showLegend();
   showArms();
   showSeeds();

@@ -120,6 +120,12 @@ function costColumns() {
   const target = `${spaced(data.chosen_by)} of ${brief(data.target)}`;
   return [
     {
+      head: "learned",
+      title: "of the runs at the chosen values that ended by themselves: neither diverged nor stuck",
+      absent: data.arms.every(({ learned }) => learned.count === learned.of),
+      cell: ({ learned }) => line(exact(learned.count, brief(learned.count)), ` of ${brief(learned.of)}`),
+    },
+    {
       head: "diverged",
       title: "of the arm's runs at every tuned value that ended by themselves; 95 % Wilson interval",
       cell: divergedOf,
