@@ -1,5 +1,6 @@
 """Train a model, or go on with a run that was stopped."""
 
+import shlex
 from pathlib import Path
 
 from launch.cli import run
@@ -59,6 +60,7 @@ def main(arguments: Arguments) -> None:
     where = arguments.coordinator, arguments.processes, arguments.process
     with attended(*where, heartbeat=arguments.heartbeat, watchdog=arguments.watchdog) as pulse:
         from transformer.data.datasets.preparation import downloads
+        from transformer.runs.processes import primary
         from transformer.training.experiment import resolve
         from transformer.training.rewinding import Rewind
         from transformer.training.train import train
@@ -72,6 +74,17 @@ def main(arguments: Arguments) -> None:
         rewind = None if asked == (None, 0) else Rewind(*asked)
         with downloads(arguments.vouched):
             train(resolve(values), workdir, profile=arguments.profile, sink=page, pulse=pulse, rewind=rewind)
+        if primary():
+            print(what_next(workdir), flush=True)
+
+
+def what_next(workdir: Path) -> str:
+    """What one does with a run that is complete."""
+    run = f"--workdir={shlex.quote(str(workdir))}"
+    return (
+        f"complete; the page of its heads: python -m launch.maps {run}\n"
+        f"          its figures once more: python -m launch.evaluate {run} --split=test"
+    )
 
 
 if __name__ == "__main__":

@@ -53,6 +53,13 @@ def environment(topology: str) -> dict[str, str]:
     }
 
 
+def _meant(topology: str) -> str:
+    """What is right for a slice named by its number of chips, as clouds name those of two dimensions."""
+    named = re.fullmatch(r"(v5e|v5litepod|v6e)-(\d+)", topology)
+    sides = [sides for sides in _FLAT if named and math.prod(map(int, sides.split("x"))) == int(named[2])]
+    return f"say {named[1].replace('litepod', 'e')}:{sides[0]}" if named and sides else ""
+
+
 def parse_topology(topology: str) -> tuple[str, str]:
     """The platform or TPU generation of a topology's name, and its size: a number, or sides such as 4x4x8.
 
@@ -64,7 +71,7 @@ def parse_topology(topology: str) -> tuple[str, str]:
             raise UserError(f"topology={topology!r} needs a number of devices, such as {platform}:8")
         return platform, size
     if platform not in _LARGEST or not colon:
-        raise UserError(f"topology={topology!r} is none: {_EXAMPLES}")
+        raise UserError(f"topology={topology!r} is none: {_meant(topology) or _EXAMPLES}")
     if platform in _TWO_DIMENSIONS:
         if size not in (*_FLAT, "4x2", "8x4", "16x8"):
             raise UserError(f"topology={topology!r} is no slice of {platform}; there are {', '.join(_FLAT)}")
