@@ -1,5 +1,6 @@
 """Train every trial of a sweep, or go on with one that was stopped."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,9 +13,11 @@ from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
 
 if TYPE_CHECKING:
+    from transformer.runs.records import Metric
     from transformer.studies.ledger import Ledger
     from transformer.studies.proposers import Proposer
     from transformer.studies.space import Space
+    from transformer.studies.sweep_page import SweepPage
     from transformer.studies.trials import Trial
 
 
@@ -77,6 +80,8 @@ def main(arguments: Arguments) -> None:
             vouched=sweep.vouched,
         )
     else:
+        page = _page(arguments, sweep, metric)
+        print(f"the page of the sweep: {page.path}", flush=True)
         run_workers(
             "launch.sweep",
             arguments.without("workers", "retry-failed", "no-retry-failed", "no-worker"),
@@ -85,13 +90,24 @@ def main(arguments: Arguments) -> None:
             total=total,
             metric=arguments.metric,
             better=arguments.better,
+            also=page.write,
         )
     rows = look(ledger, ledger.trials()[:total], metric)
     table = write_csv(ledger, rows, metric)
     if not arguments.worker:
         best = best_done(rows, maximise=arguments.better == "higher")
         print(summarise(ledger, rows, metric, best, "" if best is None else _once_more(arguments, ledger, best.trial)))
-        print(f"all trials: {table}")
+        print(f"all trials: {page.path} and {table}")
+
+
+def _page(arguments: Arguments, sweep: "_Sweep", metric: "Metric") -> "SweepPage":
+    from transformer.studies.sweep_page import SweepPage
+    from transformer.studies.sweep_result import About
+
+    command = shlex.join(["python", "-m", "launch.sweep", *arguments.without("retry-failed", "no-retry-failed")])
+    name = str(arguments.config["name"])
+    about = About(name, metric, arguments.better == "higher", sweep.total, command)
+    return SweepPage(sweep.ledger, about, lambda trial: _once_more(arguments, sweep.ledger, trial))
 
 
 def _once_more(arguments: Arguments, ledger: "Ledger", trial: "Trial") -> str:

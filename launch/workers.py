@@ -18,6 +18,7 @@ from transformer.config import UserError
 
 if TYPE_CHECKING:
     from transformer.studies.ledger import Ledger
+    from transformer.studies.progress import Row
     from transformer.studies.proposers import Proposer
 
 # Deaths of one worker in a row, without a trial finished in between, after which it is not replaced. A trial that kills
@@ -27,6 +28,7 @@ UNFIT = 3  # the exit code of a worker in which one trial after another failed: 
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
 _WORKERS = "HEADWISE_WORKERS"  # the number of its workers
 _PERIOD = 1.0  # seconds between two checks
+_SHOWN_ANEW = 10.0  # seconds between two times that others than the terminal are shown the trials
 _GRACE = 30.0  # seconds that workers have to shut down
 
 
@@ -75,12 +77,14 @@ def run_workers(
     total: int,
     metric: str,
     better: str = "lower",
+    also: Callable[[Sequence["Row"]], None] = lambda rows: None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
     """Start `python -m MODULE WORDS --worker` so many times and show how far the sweep is until all have ended.
 
     The output of worker N goes to WORKDIR/workers/N.log. One that dies is replaced, one that is UNFIT is not. All end
-    with this call. The workers have `environment`, plus the variables of their share of the machine.
+    with this call. `also` is shown the trials too, at most once in some seconds and at the end. The workers have
+    `environment`, plus the variables of their share of the machine.
 
     Errors: UserError with the message of a worker's; RuntimeError where all died again and again or are UNFIT.
     """
@@ -100,16 +104,22 @@ def run_workers(
         _Slot(command, place._replace(environment={**own, **place.environment}), folder / f"{number}.log")
         for number, place in enumerate(places)
     ]
+    due = 0.0
     watch = open_watch(parse_metric(metric), better == "higher", sys.stdout)
     with contextlib.closing(watch), _stopped(slots):
         while True:
             rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
             watch.show(rows, total)
+            if time.monotonic() >= due:
+                also(rows)
+                due = time.monotonic() + _SHOWN_ANEW
             finished = sum(ledger.outcome(row.trial) is not None for row in rows)
             if not any([slot.attend(finished) for slot in slots]):
                 break
             time.sleep(_PERIOD)
-        watch.show(look(ledger, ledger.trials()[:total], parse_metric(metric)), total)
+        rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
+        watch.show(rows, total)
+        also(rows)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
         one = given_up[0]

@@ -165,12 +165,12 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     parent = subprocess.Popen([sys.executable, "-c", starter, ledger.path], env=environment, stdout=subprocess.DEVNULL)
-    while ledger.state(ledger.trials()[0]) != State.LEASED:
+    while ledger.state(ledger.trials()[0]) != State.RUNNING:
         assert parent.poll() is None
         time.sleep(0.05)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    while ledger.state(ledger.trials()[0]) == State.LEASED:
+    while ledger.state(ledger.trials()[0]) == State.RUNNING:
         time.sleep(0.05)
     with ledger.lease(ledger.trials()[0]) as lease:
         assert [attempt.left for attempt in lease.attempts()] == [True]

@@ -57,7 +57,7 @@ def test_a_trial_is_pending_leased_and_then_as_it_ended(tmp_path):
     first = TRIALS[0]
     assert (ledger.state(first), ledger.outcome(first)) == (State.PENDING, None)
     with ledger.lease(first) as lease:
-        assert other.state(first) == State.LEASED
+        assert other.state(first) == State.RUNNING
         with pytest.raises(InUse), other.lease(first):
             pass
         lease.begin(0)
@@ -84,7 +84,7 @@ def test_a_lease_ends_with_the_process_that_holds_it(tmp_path):
     )
     holder = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    assert ledger.state(TRIALS[0]) == State.LEASED
+    assert ledger.state(TRIALS[0]) == State.RUNNING
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert ledger.state(TRIALS[0]) == State.PENDING

@@ -86,12 +86,12 @@ def seeds(rows):
 
 def test_rows_are_what_the_ledger_and_the_runs_say_and_the_best_come_first(rows):
     _, rows = rows
-    assert [row.state.value for row in rows] == ["done", "done", "diverged", "failed", "leased", "pending"]
+    assert [row.state.value for row in rows] == ["done", "done", "diverged", "failed", "running", "pending"]
     assert [row.value for row in rows] == [0.75, 0.5, None, None, 1.25, None]
     assert [row.step for row in rows] == [4, 4, 3, 0, 6, 0]
     assert seeds(best_first(rows, maximise=False)) == [1, 0, 4, 2, 3, 5]
     assert seeds(best_first(rows, maximise=True)) == [0, 1, 4, 2, 3, 5]
-    assert counts(rows, 8) == "4 of 8 finished: 2 done, 1 diverged, 1 failed; 1 leased, 3 pending"
+    assert counts(rows, 8) == "4 of 8 finished: 2 done, 1 diverged, 1 failed; 1 running, 3 pending"
 
 
 def test_a_terminal_has_a_table_with_the_best_first_and_no_more_rows_than_fit(rows):
@@ -124,7 +124,7 @@ def test_elsewhere_a_line_says_what_has_changed(rows):
     watch.show(rows, 6)
     watch.close()
     later = stream.getvalue().splitlines()[3:]
-    assert [line.split()[1] for line in later[:-1]] == ["diverged", "failed", "leased"]
+    assert [line.split()[1] for line in later[:-1]] == ["diverged", "failed", "running"]
     assert later[0].endswith("loss is nan [at step 3]")
     assert later[-1] == counts(rows, 6)
 

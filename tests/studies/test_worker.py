@@ -377,7 +377,7 @@ def start(path, total, seconds):
 
 
 def leased(ledger):
-    return sum(ledger.state(each) == State.LEASED for each in ledger.trials())
+    return sum(ledger.state(each) == State.RUNNING for each in ledger.trials())
 
 
 @pytest.mark.slow

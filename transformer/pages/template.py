@@ -65,8 +65,11 @@ def fill(template: str, parts: Mapping[str, str]) -> str:
 
 def still_page(title: str, body: str, style: str, seconds: int) -> str:
     """A page without a script, which its browser asks for again after some seconds."""
-    again = f'<meta http-equiv="refresh" content="{seconds}">'
-    return _framed(title, body, style, head=again)
+    return _framed(title, body, style, head=_again_after(seconds))
+
+
+def _again_after(seconds: int | None) -> str:
+    return "" if seconds is None else f'<meta http-equiv="refresh" content="{seconds}">'
 
 
 def drawn_page(
@@ -79,16 +82,18 @@ def drawn_page(
     first: str = "",
     later: str = "",
     version: str | None = None,
+    again: int | None = None,
 ) -> str:
     """A page that its script draws from `facts` and from the elements `first` and `later`, before and behind it.
 
-    With a `version` the script may ask the server that gave the page out, and no other.
+    With a `version` the script may ask the server that gave the page out, and no other. With `again` the browser reads
+    the page itself anew after so many seconds.
     """
     parts = {"body": body, "data": embedded(facts), "first": first, "script": script, "later": later}
     # A figure becomes a PNG by way of an image that is made of its own text: no other image can come in.
     admitted = f"script-src '{digest(script)}'; img-src data:; "
     if version is None:
-        return _framed(title, fill(SHARED.read("drawn.html"), parts), style, admitted)
+        return _framed(title, fill(SHARED.read("drawn.html"), parts), style, admitted, head=_again_after(again))
     attributes = f' data-version="{escaped(version)}"'
     admitted += "connect-src 'self'; "
     return _framed(title, fill(SHARED.read("drawn.html"), parts), style, admitted, attributes)

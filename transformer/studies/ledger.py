@@ -48,7 +48,7 @@ class State(enum.Enum):
     """The state of a trial."""
 
     PENDING = "pending"
-    LEASED = "leased"
+    RUNNING = "running"
     DONE = "done"
     PRUNED = "pruned"
     DIVERGED = "diverged"
@@ -174,7 +174,7 @@ class Ledger:
         outcome = self.outcome(trial)
         if outcome is not None:
             return outcome.state
-        return State.LEASED if _held(self._folder(trial) / _LOCK) else State.PENDING
+        return State.RUNNING if _held(self._folder(trial) / _LOCK) else State.PENDING
 
     def outcome(self, trial: Trial) -> Outcome | None:
         """How a trial ended; None where it has not."""

@@ -9,6 +9,7 @@ FOLDER = Folder("transformer.studies", "page_files")
 STYLES = ("study.css", "arms.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
+    "parts.js",
     "arms.js",
     "verdict.js",
     "seeds.js",

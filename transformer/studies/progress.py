@@ -19,8 +19,8 @@ from transformer.storage import storage_of
 from transformer.studies.ledger import Ledger, State
 from transformer.studies.trials import Trial
 
-_RANK = {state: rank for rank, state in enumerate(("done", "leased", "pruned", "diverged", "failed", "pending"))}
-_STYLES = {"done": "green", "leased": "cyan", "pruned": "dim", "diverged": "yellow", "failed": "red", "pending": "dim"}
+_RANK = {state: rank for rank, state in enumerate(("done", "running", "pruned", "diverged", "failed", "pending"))}
+_STYLES = {"done": "green", "running": "cyan", "pruned": "dim", "diverged": "yellow", "failed": "red", "pending": "dim"}
 _ABOVE = 6  # lines of a terminal that are not rows
 
 
@@ -42,7 +42,7 @@ def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
         state, outcome = ledger.state(trial), ledger.outcome(trial)
         if outcome is not None:
             rows.append(Row(trial, outcome.state, outcome.step, outcome.value, outcome.message))
-        elif state == State.LEASED:
+        elif state == State.RUNNING:
             records = read_last_records(RunDirectory(ledger.directory(trial)).metrics_file)
             last = reached(records, metric)
             rows.append(Row(trial, state, last_step(records), last.value if last else None, ""))
@@ -67,10 +67,10 @@ def best_done(rows: Sequence[Row], maximise: bool) -> Row | None:
 
 
 def counts(rows: Sequence[Row], total: int) -> str:
-    """How many trials are at what: "3 of 12 finished: 2 done, 1 diverged; 4 leased, 5 pending"."""
+    """How many trials are at what: "3 of 12 finished: 2 done, 1 diverged; 4 running, 5 pending"."""
     by_state = Counter(row.state for row in rows)
     by_state[State.PENDING] += total - len(rows)  # those that are not proposed yet
-    open_states = (State.LEASED, State.PENDING)
+    open_states = (State.RUNNING, State.PENDING)
     ended = ", ".join(
         f"{by_state[state]} {state.value}" for state in State if state not in open_states and by_state[state]
     )

@@ -104,9 +104,6 @@ function mapsCommand({ arm, task, seed, tuned, directory, state }) {
   return `python -m launch.maps --workdir=${quoted(directory)}${against}`;
 }
 
-/** A word for a shell: as it is where it is plain, else in single quotes. */
-const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-
 const wholeResult = () => new Blob([JSON.stringify(data, null, 1), "\n"], { type: "application/json" });
 
 /** The runs as a table, a row a run, with the columns of the CSV that stands beside the page. */

@@ -43,8 +43,6 @@ function plainWords(value) {
   return worded(value);
 }
 
-const commandLine = (command) => make("p", { class: "command" }, make("code", {}, command), copyButton(command));
-
 // --- the table of the arms ---
 
 /** The table of the arms; columns that no arm fills are left out. */

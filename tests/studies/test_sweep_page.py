@@ -1,0 +1,128 @@
+"""The page of a sweep in a real browser: its numbers are the result's, and hostile words stay words."""
+
+import numpy as np
+import pytest
+
+from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
+from transformer.runs.records import parse_metric
+from transformer.studies import sweep_page
+from transformer.studies.ledger import Ledger, Outcome, State
+from transformer.studies.progress import look
+from transformer.studies.sweep_result import About, Curves, result_of
+from transformer.studies.trials import named
+
+RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def made_up(running=True):
+    """Twelve trials over two keys, as the page has them."""
+    random = np.random.default_rng(0)
+    trials = []
+    for number, (rate, norm) in enumerate((rate, norm) for rate in (1e-4, 1e-3, 1e-2) for norm in ("pre", HOSTILE)):
+        value = None if number == 5 else 0.2 + abs(np.log10(rate) + 3) + 0.1 * number
+        state = "running" if running and number == 4 else "failed" if value is None else "done"
+        trials.append(
+            {
+                "name": f"{number:016x}",
+                "state": state,
+                "step": 100,
+                "steps": 100,
+                "value": value,
+                "message": HOSTILE if value is None else "",
+                "overrides": {RATE: rate, NORM: norm},
+                "curve": [(step, (value or 1) + 1 / step + 0.01 * random.random()) for step in range(10, 101, 10)],
+                "directory": f"runs/a sweep/trials/{number}",
+                "command": f"python -m launch.train --config=x.py --config.seed={number}",
+            }
+        )
+    trials.sort(key=lambda trial: (trial["state"] != "done", trial["value"] is None, trial["value"]))
+    return {
+        "name": "rates",
+        "metric": "validation/loss",
+        "better": "lower",
+        "running": running,
+        "counts": "4 of 6 finished: 4 done; 1 running",
+        "seconds_left": 600.0 if running else None,
+        "command": "python -m launch.sweep --config=x.py",
+        "tuned": {RATE: [1e-4, 1e-3, 1e-2], NORM: [HOSTILE, "pre"]},
+        "importance": {RATE: 0.75, NORM: 0.0},
+        "best": trials[0]["name"],
+        "trials": trials,
+    }
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    for name, running in (("running.html", True), ("over.html", False)):
+        (folder / name).write_text(sweep_page.render(made_up(running)), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.browser
+def test_the_best_the_lines_the_bars_and_the_table_are_the_results(files, visit):  # noqa: F811
+    page, result = visit(files / "over.html"), made_up(running=False)
+    best = result["trials"][0]
+    assert "validation/loss 0.4 with learning rate 1e-3, norm placement pre" in page.locator(".answer").inner_text()
+    assert page.locator("#best .command code").first.inner_text() == best["command"]
+    assert page.locator("#best .command code").nth(1).inner_text() == (
+        f"python -m launch.maps --workdir='{best['directory']}'"
+    )
+    assert page.locator("#coordinates path.trial").count() == page.locator("#curve path.trial").count() == 6
+    for figure in ("#coordinates", "#curve"):
+        assert page.locator(f"{figure} path.best").get_attribute("data-trial") == best["name"]
+    assert "learning rate 75 %; norm placement 0 %" in page.locator("#importances desc").text_content()
+    rows = page.locator("#trials-table tbody tr")
+    found = [rows.nth(number).locator("data").first.get_attribute("value") for number in range(5)]
+    assert list(map(float, found)) == [trial["value"] for trial in result["trials"][:5]]
+    assert HOSTILE in rows.nth(5).inner_text()
+    assert page.locator("img").count() == 0
+    drawn = page.locator("figure > svg").evaluate_all("all => all.map((each) => each.outerHTML)")
+    assert not any(words in each for each in drawn for words in ("NaN", "undefined", "Infinity"))
+
+
+@pytest.mark.browser
+def test_a_trial_is_read_by_keys_and_marked_everywhere(files, visit):  # noqa: F811
+    page = visit(files / "over.html")
+    page.locator("#coordinates > svg").focus()
+    page.keyboard.press("ArrowRight")
+    marked = page.locator(".read").evaluate_all("all => all.map((each) => each.dataset.trial)")
+    assert set(marked) == {made_up(False)["best"]}
+    assert len(marked) == 3
+    assert "learning rate 1e-3" in page.locator("#tip").inner_text()
+
+
+@pytest.mark.browser
+def test_a_page_of_a_running_sweep_says_so_and_reads_itself_again(files, visit):  # noqa: F811
+    page = visit(files / "running.html")
+    assert "· running" in page.locator(".eyebrow").inner_text()
+    assert "about 10 minutes left" in page.locator("#facts").inner_text()
+    assert page.locator('meta[http-equiv="refresh"]').count() == 1
+    assert visit(files / "over.html").locator('meta[http-equiv="refresh"]').count() == 0
+    narrow = visit(files / "over.html")
+    narrow.set_viewport_size({"width": 400, "height": 800})
+    assert narrow.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_page_is_written_where_it_changed(tmp_path):
+    trials = [named({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
+    ledger = Ledger.open(tmp_path / "s", {"what": "test"})
+    ledger.plan(trials)
+    about = About("rates", parse_metric("validation/loss"), False, 2, "python -m launch.sweep")
+    asked = []
+    page = sweep_page.SweepPage(ledger, about, lambda trial: asked.append(trial.name) or f"train {trial.name}")
+    page.write(look(ledger, trials, about.metric))
+    first = page.path.stat().st_mtime_ns
+    page.write(look(ledger, trials, about.metric))
+    assert page.path.stat().st_mtime_ns == first
+    for trial in trials:
+        with ledger.lease(trial) as lease:
+            lease.record(Outcome(State.DONE, trial.config[RATE], 10, ""))
+        page.write(look(ledger, trials, about.metric))
+    assert page.path.stat().st_mtime_ns != first
+    assert asked == [trial.name for trial in trials]
+    assert f"train {trials[1].name}" in page.path.read_text()
+    assert result_of(about, ledger, look(ledger, trials, about.metric), Curves(ledger, about.metric), {})["best"] == (
+        trials[0].name
+    )

@@ -1,0 +1,135 @@
+// Numbers, tables and panels of a study's page. The files of this folder stand behind those of transformer/pages in one
+// module, in the order that page.py or sweep_page.py gives. `data.tuned` are the values of each tuned key.
+
+const MOST_DECIMALS = 6;
+
+// --- numbers ---
+
+const fixedFormats = new Map();
+
+/** A number with so many decimals; a dash where there is none. */
+function fixed(value, decimals) {
+  if (!isNumber(value)) return "–";
+  const size = Math.abs(value);
+  // What is too small for as many decimals as are ever given is written as a power of ten.
+  if (size >= 1e6 || (decimals === MOST_DECIMALS && size !== 0 && size < 1e-5)) return minus(readable(value));
+  if (!fixedFormats.has(decimals)) {
+    const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+    fixedFormats.set(decimals, new Intl.NumberFormat("en", digits));
+  }
+  return minus(fixedFormats.get(decimals).format(value));
+}
+
+const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
+const signedFixed = (value, decimals) => (isNumber(value) && value > 0 ? "+" : "") + fixed(value, decimals);
+
+/** As many decimals as the narrowest of some intervals needs to show two digits of its half. */
+function decimalsFor(intervals, values = []) {
+  const halves = intervals.filter(Boolean).map(([low, high]) => (high - low) / 2);
+  const sizes = halves.some((half) => half > 0) ? halves : values.filter(isNumber).map((value) => Math.abs(value) / 50);
+  const least = Math.min(...sizes.filter((size) => size > 0));
+  return Number.isFinite(least) ? Math.min(MOST_DECIMALS, Math.max(0, 1 - Math.floor(Math.log10(least)))) : 3;
+}
+
+/** A number in a table, exact in what the element holds, rounded in what is seen. */
+const exact = (value, words) =>
+  isNumber(value) ? make("data", { value: String(value) }, words) : make("span", { class: "none" }, "–");
+
+/** "[0.12, 0.34]", both ends exact underneath; nothing where there is no interval. */
+function intervalOf(interval, decimals, write = fixed) {
+  if (!interval) return [];
+  const [low, high] = interval.map((end) => exact(end, write(end, decimals)));
+  return [make("span", { class: "interval" }, "[", low, ", ", high, "]")];
+}
+
+const taskName = (task) => (task === "" ? "the task" : visible(String(task)));
+
+/** The last part of a dotted key, or the whole of it where another tuned key ends alike. */
+function shortKey(key) {
+  const last = String(key).split(".").at(-1);
+  const alike = tunedKeys().filter((other) => other.split(".").at(-1) === last);
+  return spaced(alike.length > 1 ? key : last);
+}
+
+const tunedKeys = () => Object.keys(data.tuned ?? {});
+
+const tunedWords = (value) =>
+  isNumber(value) && value !== 0 && Math.abs(value) < 0.01 ? value.toExponential().replace("e+", "e") : worded(value);
+
+// --- elements ---
+
+/** A word for a shell: as it is where it is plain, else in single quotes. */
+const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+/** One of many, chosen from a list: [[value, words], ...]. */
+function chooser(name, choices, chosen, choose) {
+  const select = make("select", {}, ...choices.map(([value, words]) => make("option", { value }, words)));
+  select.value = chosen;
+  select.addEventListener("change", () => choose(select.value));
+  return make("label", { class: "chooser" }, `${name} `, select);
+}
+
+/** A button that copies a text. */
+function copyButton(text, words = "copy") {
+  const act = async () => {
+    button.textContent = (await copied(text)) ? "copied" : "not allowed";
+    setTimeout(() => (button.textContent = words), 1600);
+  };
+  const button = smallButton(words, act, { class: "small-button copy" });
+  return button;
+}
+
+/** A command that can be read and copied. */
+const commandLine = (command) => make("p", { class: "command" }, make("code", {}, command), copyButton(command));
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // A page from a disk is not everywhere allowed the clipboard; the old way asks nobody.
+    const area = make("textarea", { class: "offscreen", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+/** A panel of the page: its heading, a note under it, and its content. */
+function addPanel(id, title, note, ...content) {
+  const heading = make("h2", { id: `${id}-title` }, title);
+  const words = note ? [make("p", { class: "note" }, note)] : [];
+  const head = make("div", { class: "panel-head" }, heading);
+  const panel = make("section", { id, class: "panel", "aria-labelledby": `${id}-title` }, head, ...words, ...content);
+  byId("panels").append(panel);
+  return panel;
+}
+
+/** Content behind a fold. */
+const fold = (title, ...content) => make("details", {}, make("summary", {}, title), ...content);
+
+const scrolling = (...content) => make("div", { class: "scroll" }, ...content);
+const line = (...content) => make("div", {}, ...content);
+const small = (...content) => make("div", { class: "small" }, ...content);
+
+/**
+ * A table from columns { head, title, cell(row) -> nodes }; on a narrow page each row becomes a card that names its
+ * cells, so a cell without content is marked and left out of it.
+ */
+function makeTable(caption, columns, rows, attributes = {}) {
+  const head = columns.map(({ head, title }) => make("th", { scope: "col", title }, head));
+  const body = rows.map((row) => {
+    const cells = columns.map(({ head, cell }, index) => {
+      const content = [cell(row)].flat();
+      const kind = content.length ? null : "nothing";
+      const attributes = { "data-label": head, class: kind, scope: index ? null : "row" };
+      return make(index ? "td" : "th", attributes, ...content);
+    });
+    return make("tr", {}, ...cells);
+  });
+  const title = make("caption", { class: "offscreen" }, caption);
+  return make("table", attributes, title, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+}
