@@ -114,16 +114,16 @@ def test_what_a_config_need_not_state_is_named(tmp_path: Path) -> None:
 NAMED = re.compile(r"--config\.([a-z_]+(?:\.[a-z_]+)*)(?:=([^\s`]+))?")
 
 
-def named_in_readme() -> list[dict[str, str | None]]:
-    """The overrides that the README names, each alone; those of the mesh together, which they describe together."""
-    found = NAMED.findall((CHECKOUT / "README.md").read_text(encoding="utf-8"))
+def named_in_commands() -> list[dict[str, str | None]]:
+    """The overrides that the page names, each alone; those of the mesh together, which they describe together."""
+    found = NAMED.findall((CHECKOUT / "docs/commands.md").read_text(encoding="utf-8"))
     pairs = {(key, {"": None, "N": "7"}.get(value, value)) for key, value in found if key != "key"}
     mesh = {key: value for key, value in pairs if key.startswith("sharding.")}
     return [mesh, *({key: value} for key, value in sorted(pairs, key=str) if key not in mesh)]
 
 
-def test_the_overrides_of_the_readme_are_found() -> None:
-    named = named_in_readme()
+def test_the_overrides_of_the_commands_page_are_found() -> None:
+    named = named_in_commands()
     assert {"model.score": "additive"} in named
     assert {"head_statistics_every": "7"} in named
     assert {"sharding.rules", "sharding.fsdp", "sharding.tensor"} <= set(named[0])
@@ -132,16 +132,16 @@ def test_the_overrides_of_the_readme_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_override_of_the_readme_works(name: str) -> None:
+def test_every_override_of_the_commands_page_works(name: str) -> None:
     values, before = values_of(name), flatten(resolve(values_of(name)).to_config())
     known = set(leaves(schema_of(values)))
     sizes = {size for size, published in SIZES.items() if published.family == before["model.family"]}
-    for overrides in named_in_readme():
+    for overrides in named_in_commands():
         if not set(overrides) <= known:
             continue
         if "model.size" in overrides and (not before.get("model.size") or overrides["model.size"] not in sizes):
             continue
-        # A key that the README names without a value is set to the one that it has.
+        # A key that the page names without a value is set to the one that it has.
         words = {
             key: flag("", before[key]).partition("=")[2] if text is None else text for key, text in overrides.items()
         }

@@ -1,4 +1,4 @@
-"""Every figure of the README has a record that holds it, and every record names the commit of its code."""
+"""Every figure of docs/results.md has a record that holds it, and every record names the commit of its code."""
 
 import re
 import subprocess
@@ -13,22 +13,22 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 COMMIT = re.compile(r"\bcommit:? `?([0-9a-f]{7,40})\b", re.IGNORECASE)
 
 
-def rows(readme: str) -> Iterator[tuple[str, str, str]]:
-    """The rows of the README's table of results: what, measured, how."""
-    table = readme.partition("## Results")[2]
+def rows(page: str) -> Iterator[tuple[str, str, str]]:
+    """The rows of the table of results: what, measured, how."""
+    table = page.partition("# Results")[2]
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if line.startswith("| ") and len(cells) == 3 and cells[0] != "what" and not set(cells[0]) <= {"-"}:
             yield cells[0], cells[1], cells[2]
 
 
-def faults(readme: str, root: Path) -> list[str]:
-    """What is wrong with the figures of a README."""
+def faults(page: str, folder: Path) -> list[str]:
+    """What is wrong with the figures of a page of results, which lies in `folder`."""
     wrong = []
-    for what, measured, how in rows(readme):
+    for what, measured, how in rows(page):
         if measured == "not measured":
             continue
-        records = [root / link for link in re.findall(r"\]\(([^)#]+)\)", f"{measured} {how}")]
+        records = [folder / link for link in re.findall(r"\]\(([^)#]+)\)", f"{measured} {how}")]
         missing = [record for record in records if not record.is_file()]
         if not records or missing:
             wrong.append(f"{what}: no record" if not records else f"{what}: {missing[0].name} is missing")
@@ -39,10 +39,10 @@ def faults(readme: str, root: Path) -> list[str]:
     return wrong
 
 
-def test_every_figure_of_the_readme_is_in_the_record_that_it_names() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(list(rows(readme))) > 10
-    assert faults(readme, ROOT) == []
+def test_every_result_is_in_the_record_that_it_names() -> None:
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    assert len(list(rows(page))) > 10
+    assert faults(page, ROOT / "docs") == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_every_figure_of_the_readme_is_in_the_record_that_it_names() -> None:
 )
 def test_a_figure_without_its_record_is_refused(row: str, fault: str, tmp_path: Path) -> None:
     (tmp_path / "held.md").write_text("33.4 BLEU after 17.7 hours")
-    assert faults(f"# x\n\n## Results\n\n| what | measured | how |\n| --- | --- | --- |\n{row}\n", tmp_path) == [fault]
+    assert faults(f"# Results\n\n| what | measured | how |\n| --- | --- | --- |\n{row}\n", tmp_path) == [fault]
 
 
 @pytest.mark.parametrize("record", sorted(path.name for path in RECORDS.glob("*.md")))
