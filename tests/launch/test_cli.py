@@ -194,6 +194,11 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
             "'translate' is unknown: did you mean 'translation'? known: translation, ",
         ),
         (["--config.model.family=gpt"], "config.model.family='gpt' is unknown: known: bidirectional_language_model, "),
+        (
+            ["--config.model.family=bart"],
+            "config.model.family='bart' is unknown: known: bidirectional_language_model, ",
+        ),
+        (["--config.model.size=bart"], "config.model.size='bart' is unknown: known: bert-base, "),
         (["--config.model.size=gpt2xl"], "config.model.size='gpt2xl' is unknown: did you mean 'gpt2-xl'? known: gpt2"),
         (
             ["--config.model.norm_placement=prenorm"],

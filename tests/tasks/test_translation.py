@@ -1,5 +1,6 @@
 """The translation task: what is fed, what is minimised, and by what it is divided."""
 
+import types
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from transformer.data.tokenizer_training import train_bpe
 from transformer.models.contract import Aux, Variables
 from transformer.tasks.contract import View
 from transformer.tasks.registry import name_of, task_config
+from transformer.tasks.translate import check_language
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode
 
@@ -156,3 +158,16 @@ def test_configs_that_cannot_be_are_refused(values: dict[str, Any], says: str) -
 
 def test_a_config_knows_its_tasks_name() -> None:
     assert name_of(task_config({"name": "translation"})) == "translation"
+
+
+def test_a_language_that_lacks_or_is_another_is_told_with_those_that_there_are() -> None:
+    two, one = (types.SimpleNamespace(languages=languages) for languages in (("de", "fr"), ()))
+    for tokenizer, language, says in (
+        (two, None, r"learned several languages: say one of --language=de, --language=fr$"),
+        (two, "es", r"^--language=es was not learned by this run; say one of: de, fr$"),
+        (one, "de", r"^--language=de: this run knows one direction alone; leave the flag out$"),
+    ):
+        with pytest.raises(UserError, match=says):
+            check_language(tokenizer, language)
+    check_language(two, "fr")
+    check_language(one, None)

@@ -18,6 +18,7 @@ from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
 from transformer.storage import InUse, Lost, bucket, lease, locate, storage_of
 from transformer.storage.lease import Lease, leased
+from transformer.storage.objects import told
 from transformer.studies.worker import PROGRESS
 from transformer.training.sinks import MetricsFile, TensorBoard
 
@@ -485,3 +486,11 @@ def _wait(until: Any, seconds: float = 20) -> None:
     while not until():
         assert time.monotonic() - began < seconds
         time.sleep(0.01)
+
+
+def test_a_bucket_without_credentials_is_one_line() -> None:
+    from google.auth.exceptions import DefaultCredentialsError
+
+    says = r"^gs://bucket/run cannot be reached: no credentials$"
+    with pytest.raises(OSError, match=says), told(locate("gs://bucket/run")):
+        raise DefaultCredentialsError("no credentials")

@@ -80,6 +80,8 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
     """Errors: UserError for a language that the tokenizer has no tag of, and for none where it has several."""
     known = tokenizer.languages
     if known and language not in known:
+        if language is None:
+            raise UserError(f"this run learned several languages: say one of --language={', --language='.join(known)}")
         raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
     if language and not known:
         raise UserError(f"--language={language}: this run knows one direction alone; leave the flag out")

@@ -1,0 +1,16 @@
+"""What `launch.train` says beside what it trains."""
+
+import shlex
+from pathlib import Path
+
+import launch.evaluate
+import launch.maps
+from launch.train import what_next
+
+
+def test_a_complete_run_is_told_with_the_commands_that_look_at_it() -> None:
+    for line, command in zip(
+        what_next(Path("runs/my run")).splitlines(), (launch.maps.COMMAND, launch.evaluate.COMMAND), strict=True
+    ):
+        words = shlex.split(line.partition("python -m ")[2])
+        assert words[:2] == [f"launch.{command.name}", "--workdir=runs/my run"]
