@@ -9,10 +9,12 @@ import pytest
 from tests.maps.conftest import make_kept, make_labels, make_maps, make_sites, write_record, write_run
 from tests.maps.test_page import address, browser, cell_centre, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.config import UserError
+from transformer.maps.curves import leaves, read_curves
 from transformer.maps.matching import match_heads
 from transformer.maps.report import write_report
 from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory
 
 EXAMPLE = 2
 
@@ -238,3 +240,24 @@ def test_two_runs_fit_into_the_budget(run, other_run, tmp_path):
     assert write_report(run.directory, budget, against=other_run.directory, page=page).stat().st_size <= budget
     with pytest.raises(UserError, match="too small for one step of maps: give at least"):
         write_report(run.directory, 1000, against=other_run.directory, page=page)
+
+
+@pytest.mark.browser
+def test_the_curves_of_two_runs_are_laid_over_each_other_and_their_configs_set_beside(run, other_run, compared, visit):  # noqa: F811
+    page = visit(compared)
+    loss = page.locator("#curves figure").filter(has=page.get_by_text("loss", exact=True)).first
+    names = [entry.rpartition("\n")[0] for entry in loss.locator(".entry").all_inner_texts()]
+    own = list(read_curves(RunDirectory(run.directory))["loss"])
+    assert names == [*own, *(f"{split} of demo, seed 1" for split in own)]
+    assert loss.locator("path.stroke.against").count() == len(own)
+    configs = [dict(leaves(RunDirectory(each.directory).config())) for each in (run, other_run)]
+    differing = [key for key in configs[0] | configs[1] if configs[0].get(key) != configs[1].get(key)]
+    rows = page.locator("#config-differences tbody tr")
+    assert [row.locator("th, td").all_inner_texts() for row in rows.all()] == [
+        [key, *(config.get(key, "–") for config in configs)] for key in differing
+    ]
+    assert "name" in differing
+    assert page.locator("#config-differences thead th").all_inner_texts() == ["key", "demo", "demo, seed 1"]
+    alone = visit(write_report(run.directory))
+    assert alone.locator("#config-differences").inner_text() == ""
+    assert alone.locator("path.stroke.against").count() == 0

@@ -35,6 +35,7 @@ SCRIPTS = (
     "words.js",
     "compare.js",
     "curves.js",
+    "config.js",
     "tables.js",
     "trace.js",
     "timeline.js",
@@ -218,9 +219,13 @@ def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any
         "commit": environment.get("commit"),
         "started": environment.get("started"),
         "config": leaves(config),
-        "curves": {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()},
+        "curves": _thinned(curves),
         "samples": read_samples(run),
     }
+
+
+def _thinned(curves: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()}
 
 
 def _payload_facts(store: MapStore, payload: PagePayload) -> dict[str, Any]:
@@ -248,7 +253,7 @@ def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[
 
 
 def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
-    """The other run: its title, and which of its heads is most like each of ours.
+    """The other run: its title, config and curves, and which of its heads is most like each of ours.
 
     Errors: UserError unless both have the same sites, probe examples and coarsest levels, so that one weight can be
     taken off the other.
@@ -270,8 +275,11 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
                 f"against={directory} keeps {site.name} in {level.queries} x {level.keys} cells ({level.name}) and "
                 f"this run in {mine.queries} x {mine.keys} ({mine.name}): compare runs with maps of one size"
             )
+    run = RunDirectory.open(directory)
     return {
-        "title": str(RunDirectory.open(directory).config().get("name") or directory.resolve().name),
+        "title": str(run.config().get("name") or directory.resolve().name),
+        "config": leaves(run.config()),
+        "curves": _thinned(read_curves(run)),
         "matches": [
             [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]
             for match in matches

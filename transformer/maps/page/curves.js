@@ -4,7 +4,7 @@ const charts = [];
 
 /** Add the figures of all metrics; `jump(step)` is called where a step of one is picked. */
 function addCurves(jump) {
-  const names = orderedMetrics();
+  const names = orderedMetrics(); // those of the other run that this one has not are left out
   const family = (name) =>
     names.find((other) => other !== name && /^[_/]/.test(name.slice(other.length)) && name.startsWith(other));
   const main = names.filter((name) => !family(name));
@@ -39,16 +39,29 @@ function orderedMetrics() {
 
 /** The last step of any metric: all figures end at it. */
 const lastStep = () =>
-  Math.max(1, ...Object.values(data.curves).flatMap((each) => Object.values(each).map((points) => points.at(-1)[0])));
+  Math.max(
+    1,
+    ...[data.curves, data.against?.curves ?? {}]
+      .flatMap(Object.values)
+      .flatMap((each) => Object.values(each).map((points) => points.at(-1)[0])),
+  );
 
 function addCurve(place, name, jump) {
   const splits = Object.keys(data.curves[name]).sort((a, b) => (b === "train") - (a === "train"));
   const held = splits.filter((split) => split !== "train");
-  const series = splits.map((split) => ({
-    name: split,
-    look: lookOfSplit(held.indexOf(split)),
-    points: data.curves[name][split].map(([x, middle]) => ({ x, middle })),
-  }));
+  const seriesOf = (curves, ink, words) =>
+    splits
+      .filter((split) => own(curves, split))
+      .map((split) => ({
+        name: words(split),
+        look: lookOfSplit(held.indexOf(split), ink),
+        points: curves[split].map(([x, middle]) => ({ x, middle })),
+      }));
+  const theirs = own(data.against?.curves, name) ?? {};
+  const series = [
+    ...seriesOf(data.curves[name], "", (split) => split),
+    ...seriesOf(theirs, "against", (split) => `${split} of ${visible(data.against.title)}`),
+  ];
   const legend = series.map(({ name: split, look, points }) =>
     make("span", { class: "entry" }, sampleOf(look), split, make("b", {}, readable(points.at(-1).middle))),
   );
@@ -73,6 +86,8 @@ function addCurve(place, name, jump) {
   charts.push(figure);
 }
 
-/** Splits differ by dash and marker too, so that a figure reads without colour. */
-const lookOfSplit = (held) =>
-  held < 0 ? { ink: "train", shape: null } : { ink: `held dash-${held % SHAPES.length}`, shape: held % SHAPES.length };
+/** Splits differ by dash and marker too, so that a figure reads without colour; another run by its ink. */
+function lookOfSplit(held, ink) {
+  if (held < 0) return { ink: `train ${ink}`, shape: null };
+  return { ink: `${ink || "held"} dash-${held % SHAPES.length}`, shape: held % SHAPES.length };
+}

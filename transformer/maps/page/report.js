@@ -330,8 +330,7 @@ function build() {
     "A row is a query, a column a key, and a cell the weight with which the query reads the key, before dropout; " +
     "colour follows the square root of the weight. Weights stand for codes of eight bits a cell, scaled by the " +
     `largest of their row; this page draws them ${bits}.`;
-  for (const [key, value] of data.config)
-    byId("config").append(make("tr", {}, make("th", {}, key), make("td", {}, value)));
+  showConfig();
   drawSampleSplits(sampleSplit, chooseSplit);
   offerComparisons(state, change);
   addCurves((step) => (play(false), change({ step: nearestStep(step) })));
