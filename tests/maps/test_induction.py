@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from launch.config_files import load_config
+from transformer.maps.roles import Role
 from transformer.maps.store import MapStore
-from transformer.maps.timelines import Role, describe, head_roles
+from transformer.maps.timelines import describe, head_roles
 from transformer.runs.records import read_records
 from transformer.training.experiment import resolve
 from transformer.training.train import train

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, Site
+from transformer.maps.roles import Role
 from transformer.maps.store import MapStore, Statistics
 from transformer.maps.tiers import keep
-from transformer.maps.timelines import Role, chance, change_points, describe, head_roles, roles_of
+from transformer.maps.timelines import chance, change_points, describe, head_roles, roles_of
 from transformer.tasks.labels import Labels, Link
 
 STEPS = tuple(range(50, 1001, 50))

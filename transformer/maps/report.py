@@ -12,6 +12,7 @@ from transformer.maps.history import history
 from transformer.maps.matching import match_heads
 from transformer.maps.page_payload import Block, PagePayload, least_size, page_payload
 from transformer.maps.store import MapStore
+from transformer.maps.summary import summary
 from transformer.maps.sums import DamagedMaps
 from transformer.pages.template import Folder, drawn_page, script_of, style_of
 from transformer.runs.directory import RunDirectory
@@ -19,12 +20,14 @@ from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 FOLDER = Folder("transformer.maps", "page")
-STYLES = ("wall.css", "detail.css", "timeline.css")
+STYLES = ("wall.css", "roles.css", "detail.css", "timeline.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
     "data.js",
     "pixels.js",
     "tokens.js",
+    "tables.js",
+    "roles.js",
     "wall.js",
     "axes.js",
     "detail.js",
@@ -36,7 +39,6 @@ SCRIPTS = (
     "compare.js",
     "curves.js",
     "config.js",
-    "tables.js",
     "trace.js",
     "timeline.js",
     "report.js",
@@ -205,6 +207,7 @@ def _facts(store: MapStore) -> dict[str, Any]:
         "steps": store.steps,
         "leftOut": [],
         "first": first_view(store),
+        "roles": summary(store),
         "against": None,
     }
 

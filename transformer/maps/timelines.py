@@ -1,6 +1,5 @@
 """Heads over training: where a curve changes its level, which role a head plays, and since when."""
 
-import enum
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,13 +8,10 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.attention.sites import Site
+from transformer.maps.roles import PLAYED, Role, chance_of_links
 from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
 from transformer.tasks.labels import Labels
-
-# The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
-# heads stay well below.
-PLAYED = 0.4
 
 # A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
 # its level are two parameters, for which Schwarz's criterion asks 2 log n; the rest covers noise estimated from few
@@ -32,16 +28,6 @@ class ChangePoint(NamedTuple):
     step: int
     before: float
     after: float
-
-
-class Role(enum.Enum):
-    """The roles that a head can play."""
-
-    INDUCTION = "induction"
-    PREVIOUS_TOKEN = "previous token"
-    FIRST_TOKEN = "first token"
-    DIAGONAL = "diagonal"
-    ALIGNMENT = "alignment"
 
 
 class HeadRole(NamedTuple):
@@ -77,8 +63,9 @@ def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Stati
     """Every role that a head of one site plays at the last step; a head may play several.
 
     The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples;
-    c the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) >= `PLAYED`: Cohen's
-    kappa (1960). So short causal rows, whose weight must lie on the first tokens or the diagonal, give no head a role.
+    c the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) is at least
+    `transformer.maps.roles.PLAYED`: Cohen's kappa (1960). So short causal rows, whose weight must lie on the first
+    tokens or the diagonal, give no head a role.
 
     The onset is the last change point at which the level rises across `PLAYED`. Without one, as in a head that plays
     the role from the beginning, it is the step t that maximises sum_(s >= t) (kappa_s - PLAYED),
@@ -116,7 +103,7 @@ def chance(role: Role, site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
     relative position. Windows, which a site does not record, are ignored.
     """
     if role is Role.ALIGNMENT:
-        return _chance_links(site, labels)
+        return chance_of_links(site, labels)
     return np.array([_chance_mass(role, site, labels, example) for example in range(len(labels.titles))])
 
 
@@ -249,20 +236,3 @@ def _chance_mass(role: Role, site: Site, labels: Labels, example: int) -> float:
     seen = np.minimum(query + 1, keys) if site.causal else np.full(queries, keys)
     counts = (key >= 0) & (key < seen)
     return float(np.mean(1 / seen[counts])) if counts.any() else np.nan
-
-
-def _chance_links(site: Site, labels: Labels) -> np.ndarray:
-    assert labels.links is not None
-    random, straight = np.full((2, len(labels.titles)), np.nan)
-    for example, links in enumerate(labels.links[site.name]):
-        if not links:
-            continue
-        queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
-        # Och and Ney's agreement counts a sure link twice, as it is also a possible one.
-        worth = {(link.query, link.key): 2 if link.sure else 1 for link in links}
-        linked = {link.query for link in links}
-        total = len(linked) + sum(link.sure for link in links)
-        places = [(query, round(query * (keys - 1) / max(queries - 1, 1))) for query in linked]
-        random[example] = sum(worth.values()) / keys / total
-        straight[example] = sum(worth.get(place, 0) for place in places) / total
-    return random if np.nansum(random) > np.nansum(straight) else straight

@@ -193,6 +193,7 @@ function showControls() {
   [...byId("sites").children].forEach((button, index) => button.setAttribute("aria-pressed", index === state.site));
   for (const figure of charts) markFigure(figure, data.steps[state.step]);
   showComparison(state);
+  markRole(state);
   if (sampleSplit === undefined) return;
   byId("samples-panel").hidden = false;
   drawSamples(sampleSplit, data.steps[state.step]);
@@ -298,7 +299,7 @@ function build() {
   for (const each of document.querySelectorAll(".of-steps")) each.hidden = still;
   byId("curves-panel").hidden = !Object.keys(data.curves).length;
   byId("facts").replaceChildren(...facts().map((fact) => make("span", {}, fact)));
-  const sites = data.sites.map((site, index) => [index, site.name.replace("/", " · ")]);
+  const sites = data.sites.length > 1 ? data.sites.map((site, index) => [index, siteWords(site)]) : [];
   fillSegments(byId("sites"), sites, state.site, (site) => change({ site }));
   // Names of patches or frames say nothing of an example; words do.
   const inWords = Object.keys(data.axes).find((name) => data.axes[name].kind === "tokens");
@@ -319,6 +320,7 @@ function build() {
     byId("text").textContent = shorten(asText[0], 400);
     byId("examples").hidden = true;
   }
+  document.querySelector(".controls").hidden = !sites.length && still && byId("examples").hidden;
   byId("step").max = data.steps.length - 1;
   byId("ticks").append(...data.steps.slice(0, 120).map(() => make("i")));
   const missing = missingWords();
@@ -332,6 +334,7 @@ function build() {
     `largest of their row; this page draws them ${bits}.`;
   showConfig();
   drawSampleSplits(sampleSplit, chooseSplit);
+  buildRoles((chosen) => change(chosen));
   offerComparisons(state, change);
   addCurves((step) => (play(false), change({ step: nearestStep(step) })));
 }

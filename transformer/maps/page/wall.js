@@ -11,14 +11,14 @@ let wall = null;
 function drawWall(place, shown, state, choose) {
   const { site } = shown;
   const name = [state.site, state.example, place.clientWidth].join(" ");
-  if (wall?.name !== name) wall = { name, cells: buildWall(place, site, shown.wall(0, 0), choose) };
+  if (wall?.name !== name) wall = { name, cells: buildWall(place, state.site, shown.wall(0, 0), choose) };
   const links = site.links?.[state.example];
-  for (const { layer, head, button, canvas, bar } of wall.cells) {
+  for (const { layer, head, button, canvas, bar, role } of wall.cells) {
     const plane = shown.wall(layer, head);
     paintPlane(canvas, plane, site.causal);
     const share = links && !shown.signed ? linkedShare(site, state.example, plane) : null;
     const label =
-      `layer ${site.layers[layer]}, head ${site.heads[head]}` +
+      `layer ${site.layers[layer]}, head ${site.heads[head]}: ${role}` +
       (share === null ? "" : `, ${wholePercent(share)} on gold links`);
     if (button.title !== label) {
       button.title = label;
@@ -31,7 +31,8 @@ function drawWall(place, shown, state, choose) {
   }
 }
 
-function buildWall(place, site, plane, choose) {
+function buildWall(place, at, plane, choose) {
+  const site = data.sites[at];
   place.style.setProperty("--heads", site.heads.length);
   const room = (place.clientWidth - 34) / site.heads.length - (site.heads.length > 12 ? 4 : 8);
   const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL.width), plane.queries, plane.keys);
@@ -54,10 +55,12 @@ function buildWall(place, site, plane, choose) {
       const fine = Math.min(width / plane.keys, height / plane.queries) * devicePixelRatio < 1;
       if (fine) canvas.style.imageRendering = "auto";
       const bar = make("span", { class: "share" }, make("span"));
-      const button = make("button", { type: "button", class: "thumbnail" }, canvas, bar);
+      const entry = roleOf(at, layer, head);
+      const badge = make("span", { class: entry.role ? "badge" : "badge none" }, badgeOf(entry));
+      const button = make("button", { type: "button", class: "thumbnail" }, canvas, bar, badge);
       button.addEventListener("click", () => choose(layer, head));
       children.push(button);
-      cells.push({ layer, head, button, canvas, bar });
+      cells.push({ layer, head, button, canvas, bar, role: roleSentence(entry) });
     });
   });
   // A redraw during keyboard use must not lose the focus.

@@ -1,0 +1,90 @@
+"""What each head does, on the page: a badge and a sentence for every head, and no scrolling for its role."""
+
+import re
+
+import pytest
+
+from tests.maps.test_page import browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
+from transformer.maps.store import MapStore
+from transformer.maps.summary import WORDS, summary
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def told(run):
+    return summary(MapStore.existing(run.directory / "maps"))
+
+
+def name_of(run, head) -> str:
+    return f"head {head[1]}.{head[2]} of {run.sites[head[0]].name}"
+
+
+def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, told, visit):  # noqa: F811
+    page = visit(report, "#site=encoder/self")
+    badges = [words.badge for words in WORDS.values()]
+    expected = [
+        "–" if role < 0 else badges[role] or f"{'+' if distance > 0 else '−'}{abs(distance)}"
+        for site, _, _, role, _, distance, *_ in told["heads"]
+        if site == 0
+    ]
+    assert page.locator(".thumbnail .badge").all_inner_texts() == expected
+    assert len(set(expected) - {"–"}) >= 3
+    sentences = page.locator(".told-head").all_inner_texts()
+    assert len(sentences) == len(told["heads"])
+    order = [len(WORDS) if head[3] < 0 else head[3] for head in told["heads"]]
+    shown = [re.search(r"Head (\d)\.(\d) of (.*?) · (self|cross)", each).groups() for each in sentences]
+    places = [
+        next(
+            number
+            for number, head in enumerate(told["heads"])
+            if name_of(run, head) == f"head {layer}.{head_number} of {side}/{kind}"
+        )
+        for layer, head_number, side, kind in shown
+    ]
+    assert sorted(places) == list(range(len(places)))
+    assert [order[place] for place in places] == sorted(order)
+    # Shares are those of the maps; what has no role says so and names the nearest.
+    for place, sentence in zip(places, sentences, strict=True):
+        *_, role, _, _, share, even, _ = told["heads"][place]
+        assert f"{share}%" in sentence
+        assert ("none of these; nearest “" in sentence) == (role < 0)
+        if role >= 0 and list(WORDS)[role].value not in ("broad", "alignment"):
+            assert f"{share}% of its weight (evenly spread: {even}%)" in sentence
+    assert "over 8 examples at step 1,600, the last" in page.locator("#roles-note").inner_text()
+    assert "at least 40% of the way" in page.locator("#roles-note").inner_text()
+    page.locator(".roles-panel summary").click()
+    assert page.locator("#role-rules dt").count() == len(WORDS)
+
+
+@pytest.mark.parametrize("size", [(1400, 900), (400, 800)])
+def test_the_role_of_every_head_is_above_the_fold(run, report, told, visit, size):  # noqa: F811
+    page = visit(report, shown=False)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.locator(".head-chip").first.wait_for()
+    page.wait_for_timeout(200)
+    chips = page.locator(".head-chip")
+    assert chips.count() == len(told["heads"])
+    ends = chips.evaluate_all("all => all.map((chip) => chip.getBoundingClientRect().bottom)")
+    assert max(ends) <= size[1]
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    labels = chips.evaluate_all("all => all.map((chip) => chip.getAttribute('aria-label'))")
+    assert {re.match(r"head \S+ of \S+", label)[0] for label in labels} == {
+        name_of(run, head) for head in told["heads"]
+    }
+
+
+def test_a_head_is_chosen_where_it_is_named(report, visit):  # noqa: F811
+    page = visit(report, "#site=decoder/cross&layer=0&head=0")
+    page.locator(".head-chip[aria-label^='head 2.1 of encoder/self']").focus()
+    page.keyboard.press("Enter")
+    wait_for(page, "site", "encoder/self")
+    assert page.locator("#detail-title").inner_text() == "layer 2 · head 1"
+    (chosen,) = page.locator(".told-head[aria-pressed=true]").all()
+    assert chosen.inner_text().split("\n")[-1].startswith("Head 2.1 of encoder · self ")
+    # In its box the sentence is in sight, and the page itself stays where it was.
+    box, sentence = page.locator("#roles-by-head").bounding_box(), chosen.bounding_box()
+    assert box["y"] <= sentence["y"] <= box["y"] + box["height"]
+    page.keyboard.press("l")
+    wait_for(page, "head", "2")
+    assert page.locator(".head-chip[aria-pressed=true]").inner_text() == "2.2"

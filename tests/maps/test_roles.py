@@ -1,0 +1,237 @@
+"""Hand-made heads, each doing one thing: each is called by what it does, and heads that do nothing of it by nothing."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.maps.conftest import write_long_run, write_run
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, is_mark, read_heads
+from transformer.maps.store import MapStore
+from transformer.maps.summary import WORDS, rows_of, summary
+from transformer.maps.timelines import head_roles
+from transformer.tasks.labels import Labels, Link
+
+TEXTS = (
+    ["<s>", "the", "cat", "saw", "the", "dog", ",", "and", "the", "dog", "saw", "the", "cat", ".", "</s>"],
+    ["<s>", "a", "dog", ",", "a", "wolf", ",", "and", "a", "dog", ",", "saw", "a", "cat", "."],
+    ["<s>", "the", "dog", "and", "the", "cat", "saw", "a", "cat", "and", "the", "dog", "."],
+)
+AXIS = Axis("text")
+CAUSAL = Site("decoder/self", AXIS, AXIS, ("0",), ("0",), causal=True)
+BOTH_WAYS = Site("encoder/self", AXIS, AXIS, ("0",), ("0",))
+LABELS = Labels({"text": tuple(map(tuple, TEXTS))}, ("one", "two", "three"))
+
+
+def keys_of(habit: str, words: list[str], query: int, seen: int) -> list[int]:
+    """Where a head of a habit looks from a query, spelled out by hand."""
+    if habit.startswith("by "):
+        wanted = [query + int(habit[3:])]
+    elif habit == "first":
+        wanted = [0]
+    elif habit == "third":
+        wanted = [2]
+    elif habit == "marks":
+        wanted = [k for k, word in enumerate(words) if word in ("<s>", "</s>", ",", ".")]
+    elif habit == "same":
+        wanted = [k for k, word in enumerate(words) if word == words[query] and k != query]
+    elif habit == "behind the same":
+        wanted = [k for k in range(1, query + 1) if words[k - 1] == words[query]]
+    else:
+        once = [k for k, word in enumerate(words) if sum(text.count(word) for text in TEXTS) == 1]
+        wanted = [k for k in once if k != query]
+    return [key for key in wanted if 0 <= key < seen]
+
+
+def planted(habit: str, site: Site, strength: float, texts: tuple[list[str], ...] = TEXTS) -> Rows:
+    """One head: `strength` of each row on the habit's keys, the rest spread over all that the row sees."""
+    longest = max(map(len, texts))
+    weights = np.zeros((len(texts), 1, 1, longest, longest))
+    for example, words in enumerate(texts):
+        for query in range(len(words)):
+            seen = query + 1 if site.causal else len(words)
+            keys = keys_of(habit, words, query, seen) if habit else []
+            weights[example, 0, 0, query, :seen] = (1 - strength if keys else 1) / seen
+            for key in keys:
+                weights[example, 0, 0, query, key] += strength / len(keys)
+    return Rows(tuple(range(longest)), weights)
+
+
+def by_hand(habit: str, site: Site, rows: Rows) -> tuple[float, float]:
+    """The share of weight on the habit's keys and that of an even head, added up one weight at a time."""
+    shares, evens = [], []
+    for example, words in enumerate(TEXTS):
+        share, even = [], []
+        for query in range(len(words)):
+            seen = query + 1 if site.causal else len(words)
+            keys = keys_of(habit, words, query, seen)
+            if keys:
+                share.append(math.fsum(rows.weights[example, 0, 0, query, key] for key in keys))
+                even.append(len(keys) / seen)
+        if share:
+            shares.append(math.fsum(share) / len(share))
+            evens.append(math.fsum(even) / len(even))
+    return math.fsum(shares) / len(shares), math.fsum(evens) / len(evens)
+
+
+def only(readings: tuple[Reading, ...]) -> Reading:
+    (reading,) = readings
+    return reading
+
+
+HABITS = {
+    "by -1": (Role.PREVIOUS_TOKEN, -1),
+    "by -3": (Role.DISTANCE, -3),
+    "by 0": (Role.DIAGONAL, 0),
+    "first": (Role.FIRST_TOKEN, 0),
+    "marks": (Role.MARK, 0),
+    "same": (Role.SAME_TOKEN, 0),
+    "behind the same": (Role.INDUCTION, 0),
+    "third": (Role.ONE_PLACE, 0),
+    "rare": (Role.RARE_TOKEN, 0),
+}
+CASES = [(site, habit, *role) for site in (CAUSAL, BOTH_WAYS) for habit, role in HABITS.items()]
+CASES += [(BOTH_WAYS, "by 1", Role.NEXT_TOKEN, 1), (BOTH_WAYS, "by 4", Role.DISTANCE, 4)]
+
+
+@pytest.mark.parametrize(
+    ("site", "habit", "role", "distance"), CASES, ids=[f"{site.name}-{habit}" for site, habit, *_ in CASES]
+)
+def test_a_head_is_called_by_what_it_does(site, habit, role, distance):
+    rows = planted(habit, site, 0.85)
+    reading = only(read_heads(rows, site, LABELS))
+    assert (reading.nearest, reading.plays, reading.distance) == (role, True, distance)
+    if role is not Role.ONE_PLACE:
+        share, even = by_hand(habit, site, rows)
+        assert reading.share == pytest.approx(share, abs=1e-9)
+        assert reading.even == pytest.approx(even, abs=1e-9)
+        assert reading.score == pytest.approx((share - even) / (1 - even), abs=1e-9)
+
+
+@pytest.mark.parametrize(("strength", "plays"), [(PLAYED - 0.02, False), (PLAYED + 0.02, True)])
+def test_the_threshold_is_a_share_of_the_way_from_even_to_all(strength, plays):
+    # What is spread evenly lies on the role's keys too: the strength of a planted habit is its score.
+    reading = only(read_heads(planted("by -1", BOTH_WAYS, strength), BOTH_WAYS, LABELS))
+    assert reading.score == pytest.approx(strength, abs=0.01)
+    assert (reading.nearest is Role.PREVIOUS_TOKEN and reading.plays) == plays
+
+
+@pytest.mark.parametrize("site", [CAUSAL, BOTH_WAYS])
+def test_an_even_head_is_broad_and_a_random_sharp_one_is_nothing(site):
+    even = only(read_heads(planted("", site, 0), site, LABELS))
+    assert (even.nearest, even.plays, even.share) == (Role.BROAD, True, pytest.approx(1))
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        weights = planted("", site, 0).weights * np.exp(1.5 * rng.normal(size=(3, 1, 1, 15, 15)))
+        weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-12)
+        reading = only(read_heads(Rows(tuple(range(15)), weights), site, LABELS))
+        assert not reading.plays
+        assert reading.nearest is not None
+        assert reading.score < (BROAD if reading.nearest is Role.BROAD else PLAYED)
+
+
+def test_padding_says_nothing():
+    rows = planted("by -1", BOTH_WAYS, 0.9)
+    padded = np.full((3, 1, 1, 20, 20), 0.7)
+    for example, words in enumerate(TEXTS):
+        padded[example, ..., : len(words), : len(words)] = rows.weights[example, ..., : len(words), : len(words)]
+    assert read_heads(Rows(tuple(range(20)), padded), BOTH_WAYS, LABELS) == read_heads(rows, BOTH_WAYS, LABELS)
+
+
+def test_what_few_rows_could_show_is_not_judged():
+    # Of five words only two rows reach three back, and one word stands twice.
+    words = ["to", "be", "or", "to", "do"]
+    labels = Labels({"text": (tuple(words),)}, ("one",))
+    for habit in ("by -3", "same"):
+        rows = planted(habit, CAUSAL, 1.0, (words,))
+        assert only(read_heads(rows, CAUSAL, labels)).nearest not in (Role.DISTANCE, Role.SAME_TOKEN, Role.INDUCTION)
+    single = read_heads(Rows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, Labels({"text": (("a",),)}, ("",)))
+    assert single == (Reading(0, 0, None, False),)
+
+
+def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
+    symbols = [f"t{number}" for number in range(7)]
+    texts = (symbols * 2, TEXTS[0])
+    labels = Labels({"text": tuple(map(tuple, texts))}, ("random", "words"), periods=(7, None))
+    rows = planted("behind the same", CAUSAL, 0.9, texts)
+    rows.weights[1] = planted("first", CAUSAL, 0.9, texts).weights[1]
+    reading = only(read_heads(rows, CAUSAL, labels))
+    assert (reading.nearest, reading.plays) == (Role.INDUCTION, True)
+    # From the seventh symbol on each row reads one key of the q + 1 that it sees.
+    assert reading.even == pytest.approx(np.mean([1 / (q + 1) for q in range(7, 14)]))
+
+
+def cross() -> tuple[Site, Labels, np.ndarray]:
+    """Two sentences whose words stand in reverse, and a head that follows them."""
+    sides = {"source": (tuple("abcdef"), tuple("ghijk")), "target": (tuple("uvwxyz"), tuple("opqrs"))}
+    links = tuple(tuple(Link(i, len(s) - 1 - i, i % 2 == 0) for i in range(len(s))) for s in sides["source"])
+    site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0",))
+    weights = np.zeros((2, 1, 1, 6, 6))
+    for example, length in enumerate((6, 5)):
+        weights[example, 0, 0, :length, :length] = 0.5 * np.eye(length)[::-1] + 0.5 / length
+    return site, Labels(sides, ("a", "b"), links={site.name: links}), weights
+
+
+def test_a_head_that_follows_the_links_aligns():
+    site, labels, weights = cross()
+    reading = only(read_heads(Rows(tuple(range(6)), weights), site, labels))
+    assert (reading.nearest, reading.plays, reading.share) == (Role.ALIGNMENT, True, 1.0)
+    straight = only(read_heads(Rows(tuple(range(6)), weights[..., ::-1, :]), site, labels))
+    assert straight.nearest is not Role.ALIGNMENT
+    # Nothing between two sequences is a previous token.
+    assert {reading.nearest, straight.nearest}.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.INDUCTION})
+
+
+def test_patches_and_slots_have_no_tokens_to_be_the_same():
+    slots = Axis("slots", AxisKind.SLOTS, size=9)
+    site = Site("memory/self", slots, slots, ("0",), ("0",))
+    labels = Labels({"slots": (slots.names(),)}, ("one",))
+    for habit, role in (("by 0", Role.DIAGONAL), ("by -1", None)):
+        reading = only(read_heads(planted(habit, site, 0.9, (list(slots.names()),)), site, labels))
+        assert (reading.nearest if reading.plays else None) is role
+
+
+@pytest.mark.parametrize("token", ["</s>", "<|endoftext|>", "[SEP]", ",", "▁-", "▁", " ", "", "\n", "…"])
+def test_marks_are_special_tokens_punctuation_and_spaces(token):
+    assert is_mark(token)
+
+
+@pytest.mark.parametrize("token", ["the", "▁a", "<0xE8>", "7", "$", "<", "don't"])
+def test_text_is_no_mark(token):
+    assert not is_mark(token)
+
+
+def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
+    run = write_run(tmp_path, steps=(100, 1600))
+    store = MapStore.existing(tmp_path / "maps")
+    told = summary(store)
+    assert told["step"] == 1600
+    assert [kind["role"] for kind in told["kinds"]] == [role.value for role in WORDS]
+    assert set(WORDS) == set(Role)
+    roles, heads = list(WORDS), iter(told["heads"])
+    for number, site in enumerate(run.sites):
+        maps = np.moveaxis(run.maps[1600][site.name], 1, 0)
+        for reading in read_heads(Rows(tuple(range(20)), maps), site, run.labels):
+            s, layer, head, role, nearest, distance, share, even, score = next(heads)
+            assert (s, layer, head, distance) == (number, reading.layer, reading.head, reading.distance)
+            assert (role, roles[nearest]) == (nearest if reading.plays else -1, reading.nearest)
+            assert [share, even, score] == pytest.approx([100 * each for each in reading[5:]], abs=1)
+    # Where the timelines judge a role by its statistics, a head that plays it here plays it there.
+    known = {(role.site, role.layer, role.head, role.role) for role in head_roles(store)}
+    timed = {"previous token", "first token", "diagonal"}
+    for s, layer, head, role, *_, score in told["heads"]:
+        if role >= 0 and roles[role].value in timed and score > 45:
+            assert (run.sites[s].name, layer, head, roles[role]) in known
+
+
+def test_of_maps_that_are_not_whole_the_whole_rows_are_read(tmp_path):
+    run = write_long_run(tmp_path)
+    store = MapStore.existing(tmp_path / "maps")
+    rows = rows_of(store, run.sites[0], 40)
+    assert len(rows.positions) == 4
+    np.testing.assert_allclose(
+        rows.weights[0, 1, 2], run.maps[40]["decoder/self"][1, 0, 2, list(rows.positions)], atol=0.01
+    )
+    named = {(layer, head): role for _, layer, head, role, *_ in summary(store)["heads"]}
+    assert named[0, 0] == list(WORDS).index(Role.FIRST_TOKEN)

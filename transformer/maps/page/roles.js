@@ -1,0 +1,157 @@
+// What each head does: its role at the last step, as a badge, in one sentence, and all heads sorted by role.
+//
+// data.roles = { step, least, broad, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, its role or
+// -1, the nearest role or -1, distance, share, even, score], ...] }, roles being indices of `kinds`, shares percents.
+
+const SINGULAR = { tokens: "token", grid: "patch", frames: "frame", points: "point", steps: "step", slots: "slot", experts: "expert" }; // prettier-ignore
+
+/** The roles of all heads: { site, layer, head, role, nearest, distance, share, even, score }. */
+const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score]) => {
+  const kind = (index) => (index < 0 ? null : data.roles.kinds[index]);
+  return { site, layer, head, role: kind(role), nearest: kind(nearest), distance, share, even, score };
+});
+const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} ${each.head}`, each]));
+
+/** The entry of a head; indices. */
+const roleOf = (site, layer, head) => roleByHead.get(`${site} ${layer} ${head}`);
+
+/** A few letters for a role; "–" for none. */
+function badgeOf({ role, distance }) {
+  if (!role) return "–";
+  return role.badge || `${distance < 0 ? "−" : "+"}${Math.abs(distance)}`;
+}
+
+/** Words of a role with what its site's keys are put in for "{token}". */
+function ofSite(words, { site, distance }) {
+  const { kind } = data.axes[data.sites[site].key];
+  const places = `${Math.abs(distance)} places ${distance < 0 ? "back" : "ahead"}`;
+  return words.replaceAll("{token}", SINGULAR[kind]).replaceAll("{away}", places);
+}
+
+/** What a head does, in one sentence without its name. */
+function roleSentence(entry) {
+  const { role, nearest, share, even } = entry;
+  const weight = (kind) =>
+    kind.role === "broad"
+      ? `as if it read ${share}% of it alike`
+      : kind.role === "alignment"
+        ? `${share}% of linked rows right (without looking: ${even}%)`
+        : `${share}% of its weight (evenly spread: ${even}%)`;
+  if (role) return `${ofSite(role.does, entry)}: ${weight(role)}${sinceWords(entry)}`;
+  if (!nearest) return "has too few rows to tell";
+  return `none of these; nearest “${ofSite(nearest.name, entry)}”: ${weight(nearest)}`;
+}
+
+/** Since when a head plays its role, where the run's statistics tell. */
+function sinceWords({ site, layer, head, role }) {
+  const known = data.history.roles.find(
+    (each) => each.site === site && each.layer === layer && each.head === head && each.role === role.role,
+  );
+  return known ? `; since step ${readable(known.onset)}` : "";
+}
+
+const siteWords = (site) => site.name.replace("/", " · ");
+
+/** Fill the panel; `choose({ site, layer, head })` is called where a head is picked. */
+function buildRoles(choose) {
+  byId("roles-note").textContent = rolesNote();
+  const kinds = [...data.roles.kinds, null].filter((kind) => headRoles.some(({ role }) => role === kind));
+  byId("roles-by-kind").replaceChildren(...kinds.map((kind) => kindRow(kind, choose)));
+  const told = kinds.flatMap((kind) => ofKind(kind).map((entry) => toldHead(entry, choose)));
+  byId("roles-by-head").replaceChildren(...told);
+  const rules = data.roles.kinds.map((kind) => [
+    make("dt", {}, ofSite(kind.name, headRoles[0])),
+    make("dd", {}, ruleOf(kind, headRoles[0])),
+  ]);
+  byId("role-rules").replaceChildren(...rules.flat());
+}
+
+/** On what the roles rest. */
+function rolesNote() {
+  const texts = counted(data.titles.length, data.alone ? "text" : "example");
+  const many = data.titles.length > 1;
+  const where = data.alone ? `in ${many ? `these ${texts}` : "this text"}` : `over ${texts} at step ${readable(data.roles.step)}, the last`;
+  const percent = Math.round(100 * data.roles.least);
+  return (
+    `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
+    "from evenly spread weight to all of its weight."
+  );
+}
+
+/** The rule of a role: what is measured, and from where on a head has it. */
+function ruleOf(kind, entry) {
+  const percent = Math.round(100 * data.roles.least);
+  if (kind.role === "broad")
+    return `exp(entropy) of a row is at least ${Math.round(100 * data.roles.broad)}% of the keys that it sees, on average.`;
+  if (kind.role === "alignment")
+    return (
+      `Share: how many largest weights of linked rows fall on ${ofSite(kind.keys, entry)} (1 − alignment error rate); even: the better ` +
+      `of a random link and the straight diagonal. (share − even) ÷ (1 − even) ≥ ${percent}%.`
+    );
+  return (
+    `Share: the mean weight on keys of this kind: ${ofSite(kind.keys, entry)}; even: that of equal weights; both over the rows ` +
+    `that see one. (share − even) ÷ (1 − even) ≥ ${percent}%.`
+  );
+}
+
+/** The heads of a role, the clearest first; of none in their own order. */
+const ofKind = (kind) =>
+  headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
+
+function kindRow(kind, choose) {
+  const entries = headRoles.filter(({ role }) => role === kind);
+  const chips = data.sites.flatMap((site, index) => {
+    const own = entries.filter((entry) => entry.site === index);
+    if (!own.length) return [];
+    const name = data.sites.length > 1 ? [make("span", { class: "of-site" }, siteWords(site))] : [];
+    return [make("span", { class: "heads-of-site" }, ...name, ...own.map((entry) => headChip(entry, choose)))];
+  });
+  const badge = kind ? kind.badge || "±k" : "–";
+  const name = kind ? ofSite(kind.name, entries[0]) : "none of these";
+  return make(
+    "div",
+    { class: "kind-row", title: kind && ruleOf(kind, entries[0]) },
+    make("span", { class: kind ? "badge" : "badge none" }, badge),
+    make("div", {}, make("b", {}, name), make("span", { class: "count" }, ` ${entries.length} `), ...chips),
+  );
+}
+
+function headChip(entry, choose) {
+  const site = data.sites[entry.site];
+  const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name} ${roleSentence(entry)}`;
+  const far = entry.role && !entry.role.badge ? ` (${badgeOf(entry)})` : "";
+  const button = make(
+    "button",
+    { type: "button", class: "head-chip", title: words, "aria-label": words },
+    headName(site, entry.layer, entry.head) + far,
+  );
+  button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
+  entry.chip = button;
+  return button;
+}
+
+/** One head in its sentence, a door to it. */
+function toldHead(entry, choose) {
+  const site = data.sites[entry.site];
+  const of = data.sites.length > 1 ? ` of ${siteWords(site)}` : "";
+  const badge = make("span", { class: entry.role ? "badge" : "badge none" }, badgeOf(entry));
+  const name = make("b", {}, `Head ${headName(site, entry.layer, entry.head)}`);
+  const button = make("button", { type: "button", class: "told-head" }, badge, make("span", {}, name, `${of} ${roleSentence(entry)}.`)); // prettier-ignore
+  button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
+  entry.told = button;
+  return button;
+}
+
+let roleShown = null;
+
+/** Mark the chosen head, and bring its sentence into sight in its own box. */
+function markRole({ site, layer, head }) {
+  const entry = roleOf(site, layer, head);
+  if (entry === roleShown) return;
+  for (const [each, chosen] of [[roleShown, false], [entry, true]]) // prettier-ignore
+    for (const element of each ? [each.chip, each.told] : []) element.setAttribute("aria-pressed", chosen);
+  roleShown = entry;
+  const box = byId("roles-by-head");
+  const [top, height] = [entry.told.offsetTop, entry.told.offsetHeight];
+  if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) box.scrollTop = top - 4;
+}

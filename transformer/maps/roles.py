@@ -1,0 +1,344 @@
+"""What a head does, read off its maps: one role for each head, or none, with the share of its weight that says so."""
+
+import enum
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from transformer.attention.sites import AxisKind, Site, Values
+from transformer.maps.rollout import is_self_attention
+from transformer.tasks.labels import Labels, Link
+
+# The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
+# heads stay well below.
+PLAYED = 0.4
+# The least share of the visible keys that a broad head reads: below it some keys are plainly preferred.
+BROAD = 0.7
+FARTHEST = 8  # positions of a fixed distance
+LEAST_ROWS = 3  # rows that must show a role: two agree by accident
+LEAST_SHARE = 0.1  # of all rows, too: a word that stands twice in ten sentences makes no habit
+LEAST_KEYS = 3  # keys that a row must see before reading most of them says anything
+RARE = 1 / 3  # the largest share of an example's positions that may count as rare
+
+_ORDERED = frozenset({AxisKind.TOKENS, AxisKind.FRAMES, AxisKind.STEPS})
+
+
+class Role(enum.Enum):
+    """The roles that a head can play."""
+
+    INDUCTION = "induction"
+    PREVIOUS_TOKEN = "previous token"
+    NEXT_TOKEN = "next token"
+    DISTANCE = "fixed distance"
+    FIRST_TOKEN = "first token"
+    DIAGONAL = "diagonal"
+    ALIGNMENT = "alignment"
+    SAME_TOKEN = "same token"
+    RARE_TOKEN = "rare tokens"
+    MARK = "marks"
+    ONE_PLACE = "one place"
+    BROAD = "broad"
+
+
+# They hold of almost any head that has no better name, and are given to no other.
+LAST_RESORTS = (Role.ONE_PLACE, Role.BROAD)
+
+
+class Rows(NamedTuple):
+    """Whole rows of the maps of one site, those of the queries at these positions."""
+
+    positions: tuple[int, ...]
+    weights: Float[np.ndarray, "B L H R K"]
+
+
+class Reading(NamedTuple):
+    """What one head does; layer and head are indices.
+
+    `nearest` is the role whose score is highest, and `plays` says whether that is enough. `share` is the mean weight on
+    the keys that make the role, `even` the same of a head with equal weights on all visible keys, and `score` how far
+    the head has come from that to 1. `distance` is key less query of a fixed distance, else 0. A head that no role can
+    be judged of has none as its nearest.
+    """
+
+    layer: int
+    head: int
+    nearest: Role | None
+    plays: bool
+    distance: int = 0
+    share: float = 0.0
+    even: float = 0.0
+    score: float = 0.0
+
+
+class _Measured(NamedTuple):
+    role: Role
+    distance: int
+    share_LxH: np.ndarray
+    even: float
+
+    def score_LxH(self) -> np.ndarray:
+        """(share - even) / (1 - even), Cohen's kappa (1960); of a broad head the share itself."""
+        return self.share_LxH if self.role is Role.BROAD else (self.share_LxH - self.even) / (1 - self.even)
+
+    def least(self) -> float:
+        return BROAD if self.role is Role.BROAD else PLAYED
+
+
+class _Example(NamedTuple):
+    """Rows of one example: weights [L, H, R, K] cut to its own positions, what they see, and its tokens."""
+
+    query_R: Int[np.ndarray, " R"]
+    weights_LxHxRxK: Float[np.ndarray, "L H R K"]
+    seen_RxK: Bool[np.ndarray, "R K"]
+    asking: tuple[str, ...]
+    asked: tuple[str, ...]
+    rare_K: Bool[np.ndarray, " K"]
+
+    @property
+    def keys(self) -> Int[np.ndarray, "1 K"]:
+        return np.arange(len(self.asked))[None]
+
+    @property
+    def queries(self) -> Int[np.ndarray, "R 1"]:
+        return self.query_R[:, None]
+
+
+def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
+    """The role of every head of one site, from whole rows of its maps at one step.
+
+    For a set of keys S(q) that makes a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
+    S(q), first within an example and then over examples, and even = mean_q |S(q)| / |visible(q)| over the same rows.
+    The head plays the role where (share - even) / (1 - even) >= `PLAYED`; of several it is given alignment, else the
+    one with the largest share log(share / even). S(q) is
+
+    - q - 1, q + 1, q + d for a fixed d of at most `FARTHEST`; q itself; the first key;
+    - keys with the token of q at another place; keys behind an earlier such place (induction), on random tokens that
+      repeat where the labels have such examples;
+    - keys at another place whose token occurs once in all examples, where such are at most `RARE` of an example; keys
+      whose token is a special one, punctuation or a space;
+    - of alignment it is the links, and the share is 1 - alignment error (`transformer.maps.plan.alignment_error`);
+    - of a head without any of these, the one key of each example with the most weight; and a head is broad whose
+      rows' exp(entropy) is at least `BROAD` of their visible keys, on average.
+
+    A role that fewer rows show than `LEAST_ROWS`, or than the share `LEAST_SHARE` of all (of a fixed distance: than
+    half of all), is not judged.
+    """
+    examples = list(_examples(rows, site, labels))
+    measured = list(_measured(examples, site, labels))
+    if rows.positions == tuple(range(len(rows.positions))) and (labels.links or {}).get(site.name):
+        measured += _alignment(rows, site, labels)
+    layers, heads = len(site.layers), len(site.heads)
+    return tuple(_reading(measured, layer, head) for layer in range(layers) for head in range(heads))
+
+
+def _reading(measured: Sequence[_Measured], layer: int, head: int) -> Reading:
+    """The role that is played and says most; a last resort only without another. Where none is played, the nearest."""
+
+    def order(each: _Measured) -> tuple[bool, bool, bool, float]:
+        share, score = float(each.share_LxH[layer, head]), float(each.score_LxH()[layer, head])
+        if score < each.least():
+            return False, False, False, score / each.least()
+        # The links are the task's own. Else of a set of keys and a smaller one in it the smaller says more.
+        return True, each.role not in LAST_RESORTS, each.role is Role.ALIGNMENT, share * np.log(share / each.even)
+
+    if not measured:
+        return Reading(layer, head, None, False)
+    best = max(measured, key=order)
+    score = float(best.score_LxH()[layer, head])
+    share = float(best.share_LxH[layer, head])
+    return Reading(layer, head, best.role, score >= best.least(), best.distance, share, best.even, score)
+
+
+def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
+    queries_of, keys_of = (labels.tokens[axis.name] for axis in (site.query, site.key))
+    counts = Counter(_plain(token) for tokens in keys_of for token in tokens)
+    for example, (asking, asked) in enumerate(zip(queries_of, keys_of, strict=True)):
+        inside = [number for number, position in enumerate(rows.positions) if position < len(asking)]
+        query_R = np.array([rows.positions[number] for number in inside], int)
+        weights = np.asarray(rows.weights[example][:, :, inside, : len(asked)], np.float64)
+        if site.values is not Values.PROBABILITY:
+            weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-9)
+        key_K = np.arange(len(asked))
+        seen = key_K[None] <= query_R[:, None] if site.causal else np.ones((len(query_R), len(asked)), bool)
+        # A row that no head reads anything of, such as a masked one, shows no role.
+        seen = seen & (weights.sum(axis=-1).max(axis=(0, 1), initial=0) > 0)[:, None]
+        once = np.array([counts[_plain(token)] == 1 for token in asked], bool)
+        rare = once if once.mean() <= RARE else np.zeros_like(once)
+        yield _Example(query_R, weights, seen, asking, asked, rare)
+
+
+def _measured(examples: Sequence[_Example], site: Site, labels: Labels) -> Iterator[_Measured]:
+    """Every role that the examples can show."""
+    for role, distance, keys_of in _targets(site, labels):
+        chosen = examples
+        periods = labels.periods or ()
+        if role is Role.INDUCTION and any(periods):
+            chosen = [example for example, period in zip(examples, periods, strict=True) if period]
+        yield from _of_keys(role, distance, chosen, keys_of)
+    yield from _of_keys(Role.ONE_PLACE, 0, examples, None)
+    yield from _broad(examples)
+
+
+def _targets(site: Site, labels: Labels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
+    """The roles that a site can show, each with the keys [R, K] that make it."""
+    in_order = {site.query.kind, site.key.kind} <= _ORDERED
+    words = {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
+    one_sequence = is_self_attention(site, labels)
+    if in_order or site.key.leading:
+        yield Role.FIRST_TOKEN, 0, lambda example: example.keys == 0
+    if in_order or one_sequence:
+        yield Role.DIAGONAL, 0, _at(0)
+    if in_order and one_sequence:
+        yield Role.PREVIOUS_TOKEN, -1, _at(-1)
+        yield Role.NEXT_TOKEN, 1, _at(1)
+        for far in range(2, FARTHEST + 1):
+            for distance in (-far, far):
+                yield Role.DISTANCE, distance, _at(distance)
+    if words:
+        yield Role.MARK, 0, lambda example: np.array([is_mark(token) for token in example.asked])[None]
+        yield Role.RARE_TOKEN, 0, lambda example: _rare(example, one_sequence)
+        yield Role.SAME_TOKEN, 0, lambda example: _same(example, one_sequence)
+        if one_sequence:
+            yield Role.INDUCTION, 0, _followers
+
+
+def _at(distance: int) -> Callable[[_Example], np.ndarray]:
+    """The key at a distance from the query."""
+    return lambda example: example.keys == example.queries + distance
+
+
+def _of_keys(
+    role: Role, distance: int, examples: Sequence[_Example], keys_of: Callable[[_Example], np.ndarray] | None
+) -> Iterator[_Measured]:
+    """The share of weight on the keys of a role; nothing where too few rows see one."""
+    shares, evens, total, possible = [], [], 0, 0
+    for example in examples:
+        if keys_of is None:
+            share, even, count = _one_place(example)
+        else:
+            target = keys_of(example) & example.seen_RxK
+            rows = target.any(axis=-1)
+            mass = np.einsum("lhrk,rk->lhr", example.weights_LxHxRxK[:, :, rows], target[rows])
+            count = int(rows.sum())
+            share = mass.mean(axis=-1) if count else mass.sum(axis=-1)
+            even = (target[rows].sum(axis=-1) / example.seen_RxK[rows].sum(axis=-1)).mean() if count else 0.0
+        possible += int(example.seen_RxK.any(axis=-1).sum())
+        if count:
+            total += count
+            shares.append(share)
+            evens.append(even)
+    # A distance that few rows have room for would be met by whatever these rows look at.
+    least = max(LEAST_ROWS, possible * (0.5 if role is Role.DISTANCE else LEAST_SHARE))
+    if total >= least and np.mean(evens) < 1:
+        yield _Measured(role, distance, np.mean(shares, axis=0), float(np.mean(evens)))
+
+
+def _one_place(example: _Example) -> tuple[np.ndarray, float, int]:
+    """The largest mean weight of a key behind the first, over the rows that see it: at least half of all rows."""
+    sees_K = example.seen_RxK.sum(axis=0)
+    wide = (sees_K >= max(LEAST_ROWS, example.seen_RxK.any(axis=-1).sum() / 2)) & (np.arange(len(sees_K)) > 0)
+    if not wide.any():
+        return np.zeros(example.weights_LxHxRxK.shape[:2]), 0.0, 0
+    mean_LxHxK = (example.weights_LxHxRxK * example.seen_RxK).sum(axis=2) / np.maximum(sees_K, 1)
+    rows = example.seen_RxK.any(axis=-1)
+    even = float((1 / example.seen_RxK[rows].sum(axis=-1)).mean())
+    return mean_LxHxK[..., wide].max(axis=-1), even, int(rows.sum())
+
+
+def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
+    """exp(entropy) of a row as a share of the keys that it sees: 1 for equal weights."""
+    shares, total = [], 0
+    for example in examples:
+        count_R = example.seen_RxK.sum(axis=-1)
+        rows = count_R >= LEAST_KEYS
+        if not rows.any():
+            continue
+        weights = example.weights_LxHxRxK[:, :, rows]
+        entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)
+        shares.append((np.exp(entropy) / count_R[rows]).mean(axis=-1))
+        total += int(rows.sum())
+    if total >= LEAST_ROWS:
+        yield _Measured(Role.BROAD, 0, np.mean(shares, axis=0), 1.0)
+
+
+def _same(example: _Example, one_sequence: bool) -> np.ndarray:
+    """Keys with the query's own token; on one sequence at another place than its own."""
+    asked = np.array([_plain(token) for token in example.asked])
+    asking = asked if one_sequence else np.array([_plain(token) for token in example.asking])
+    same = asking[example.query_R][:, None] == asked[None]
+    return same & (example.keys != example.queries) if one_sequence else same
+
+
+def _rare(example: _Example, one_sequence: bool) -> np.ndarray:
+    """Rare keys; on one sequence at another place than the query's own, or a rare query that reads itself would do."""
+    elsewhere = (example.keys != example.queries) if one_sequence else True
+    return example.rare_K[None] & elsewhere
+
+
+def _followers(example: _Example) -> np.ndarray:
+    """Keys right behind an earlier place with the query's own token, up to the query itself."""
+    same = _same(example, True) & (example.keys < example.queries)
+    return np.concatenate([np.zeros((len(same), 1), bool), same[:, :-1]], axis=1)
+
+
+def _alignment(rows: Rows, site: Site, labels: Labels) -> list[_Measured]:
+    """1 - alignment error of the largest weights, beside the better of two heads that ignore the sentence."""
+    assert labels.links is not None
+    found = [
+        (_agreement(rows.weights[example].argmax(axis=-1), links), chance)
+        for example, (links, chance) in enumerate(
+            zip(labels.links[site.name], chance_of_links(site, labels), strict=True)
+        )
+        if links
+    ]
+    if not found:
+        return []
+    share = np.mean([share for share, _ in found], axis=0)
+    even = float(np.mean([chance for _, chance in found]))
+    return [_Measured(Role.ALIGNMENT, 0, share, even)] if even < 1 else []
+
+
+def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[Link]) -> np.ndarray:
+    """(|A & S| + |A & P|) / (|A| + |S|) after Och and Ney (2003), A being one key for each linked query."""
+    # A sure link counts twice, as it is also a possible one.
+    worth = sum((1 + link.sure) * (chosen_LxHxQ[..., link.query] == link.key) for link in links)
+    return np.asarray(worth) / (len({link.query for link in links}) + sum(link.sure for link in links))
+
+
+def chance_of_links(site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
+    """The agreement with the links of each example that needs no look at the sentence; NaN for one without links.
+
+    It is the better of two: one link a query at random, or to the key at the same relative position.
+    """
+    assert labels.links is not None
+    random, straight = np.full((2, len(labels.titles)), np.nan)
+    for example, links in enumerate(labels.links[site.name]):
+        if not links:
+            continue
+        queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
+        # Och and Ney's agreement counts a sure link twice, as it is also a possible one.
+        worth = {(link.query, link.key): 2 if link.sure else 1 for link in links}
+        linked = {link.query for link in links}
+        total = len(linked) + sum(link.sure for link in links)
+        places = [(query, round(query * (keys - 1) / max(queries - 1, 1))) for query in linked]
+        random[example] = sum(worth.values()) / keys / total
+        straight[example] = sum(worth.get(place, 0) for place in places) / total
+    return random if np.nansum(random) > np.nansum(straight) else straight
+
+
+def _plain(token: str) -> str:
+    """A token without the sign of a word's beginning and without case."""
+    return token.strip("▁ ").casefold()
+
+
+def is_mark(token: str) -> bool:
+    """Whether a token is a special one such as `</s>` or `[SEP]`, or nothing but punctuation and spaces."""
+    bare = token.strip("▁")
+    bracketed = len(bare) > 2 and (bare[0], bare[-1]) in {("<", ">"), ("[", "]")}
+    # A lone byte of a character, <0xE8>, is text.
+    special = bracketed and not bare.startswith("<0x")
+    return special or all(unicodedata.category(each)[0] in "PZ" or each.isspace() for each in bare)
