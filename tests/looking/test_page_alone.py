@@ -32,7 +32,10 @@ def test_a_page_of_one_sentence_is_of_that_sentence(looked: Looked, visit: Any) 
     assert page.locator("#text").inner_text() == TEXT
     for selector in ("#steps", "#examples", "#compare-chooser", "#curves-panel", "#timeline-panel", "#samples-panel"):
         assert page.locator(selector).is_hidden(), selector
-    assert "step" not in page.locator("body").inner_text()
+    words = page.locator("body").inner_text()
+    for absent in ("step", "gold", "known links", "example", "config "):
+        assert absent not in words, absent
+    assert "head" in page.locator("#keys").inner_text()
     assert "step" not in page.evaluate("location.hash")
     labels = page.locator(".chip.query").all_inner_texts()
     assert labels == ["the", "▁qu", "▁", "🙂⟨1/3⟩", "🙂⟨2/3⟩", "🙂⟨3/3⟩", *("▁the", "▁qu") * 3]

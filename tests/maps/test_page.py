@@ -217,6 +217,30 @@ def test_the_space_bar_plays_whatever_was_clicked_before(report, visit):
     assert page.locator("#play.playing").count() == 0
 
 
+def keys_named(page) -> dict[str, str]:
+    """The keys that the page names, and what it says that they do."""
+    parts = page.locator("#keys").evaluate("p => [...p.childNodes].map((each) => [each.nodeName, each.textContent])")
+    named, keys = {}, []
+    for kind, text in parts:
+        keys, named = ([*keys, text], named) if kind == "KBD" else ([], {**named, text.strip(): " ".join(keys)})
+    return named
+
+
+def test_the_keys_that_are_named_are_those_that_act(report, long_run, visit):
+    everywhere = {"step": "← →", "play": "space", "layer": "↑ ↓", "head": "h l", "row": "j k", "column": ", ."}
+    everywhere |= {"let go": "esc", "difference": "d", "save as PNG, SVG, CSV": "p v c"}
+    here = {"site": "s", "example": "e", "known links": "g", "layers combined": "r"}
+    assert keys_named(visit(report)) == everywhere | here
+    # One site, one text, no links, and no whole maps that layers could be combined of.
+    assert keys_named(visit(write_report(long_run.directory))) == everywhere
+
+
+def test_no_word_of_the_trade_stands_where_a_plain_one_does(report, visit):
+    words = visit(report, "#site=decoder/cross&compare=200").locator("body").inner_text()
+    for jargon in ("gold", "hollow", "minus nothing", "its level", "probe"):
+        assert jargon not in words, jargon
+
+
 def test_play_runs_through_the_steps_and_stops(report, visit):
     page = visit(report, "#step=100")
     page.keyboard.press("Space")

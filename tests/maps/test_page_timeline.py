@@ -157,13 +157,13 @@ def test_changes_of_level_are_marked_on_the_curve(store, report, visit):  # noqa
     changes = change_points(store.steps, curve)
     assert changes
     assert page.locator(".change").count() == len(changes)
-    assert f"its level changes at step {changes[0].step}" in page.locator("#head-reading").inner_text()
+    assert f"a lasting change at step {changes[0].step}" in page.locator("#head-reading").inner_text()
 
 
 def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
     page = visit(report, f"{SITE}&statistic=entropy")
     buttons = page.locator("#sources button")
-    assert buttons.all_inner_texts() == ["probe examples (mean)", "this example", "training batches"]
+    assert buttons.all_inner_texts() == ["these examples (mean)", "this example", "training batches"]
     buttons.nth(1).click()
     page.locator("#sources button[aria-pressed=true]", has_text="this example").wait_for()
     page.mouse.move(*cell_centre(page, 6, 4))
@@ -181,7 +181,7 @@ def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
     page.locator("#sites button").nth(1).click()
     wait_for(page, "site", "decoder/self")
     page.wait_for_function("document.querySelectorAll('#sources button').length === 2")
-    assert page.locator("#sources button[aria-pressed=true]").inner_text() == "probe examples (mean)"
+    assert page.locator("#sources button[aria-pressed=true]").inner_text() == "these examples (mean)"
 
 
 def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  # noqa: F811

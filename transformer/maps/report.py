@@ -37,6 +37,7 @@ SCRIPTS = (
     "export.js",
     "words.js",
     "compare.js",
+    "help.js",
     "curves.js",
     "config.js",
     "trace.js",

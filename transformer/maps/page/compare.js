@@ -104,10 +104,9 @@ async function rolloutShown(state) {
   const maps = await mapsAt(state.step, state.site, state.example, finestLevel(site, state.step));
   const plain = await weightsShown(state);
   maps.rollout ??= rollout(site, maps);
-  const layer = named("layer", site.layers[state.layer]);
   return {
     ...plain,
-    said: `rollout up to ${layer}: how attention mixes positions, not an attribution`,
+    said: `and all below it combined (rollout): how attention mixes positions, not an attribution`,
     detail: maps.rollout[state.layer],
     heads: "all heads",
     verbs: ["mixes in", "is mixed into"],
@@ -157,7 +156,7 @@ function mixed(heads) {
 
 /** Fill the choices of what is compared and viewed; `choose({ compare, view })` is called for a new one. */
 function offerComparisons(state, choose) {
-  const none = make("option", { value: "" }, "nothing");
+  const none = make("option", { value: "" }, "–");
   const run = data.against ? [make("option", { value: "run" }, `run ${shorten(visible(data.against.title), 32)}`)] : [];
   const others = data.steps.length > 1 ? data.steps : [];
   const steps = others.map((step, at) => make("option", { value: at }, `step ${readable(step)}`));
@@ -192,5 +191,5 @@ function showComparison(state) {
   byId("rollout").disabled = why !== "";
   byId("rollout").checked = state.view === "rollout" && why === "" && otherSide(state) === null;
   byId("rollout-toggle").title =
-    why || "how attention mixes positions over the layers (Abnar and Zuidema 2020); not an attribution";
+    why || "rollout: how attention mixes positions over the layers (Abnar and Zuidema 2020); not an attribution";
 }

@@ -7,7 +7,7 @@ const LEGEND_ROOM = 34;
 function drawingOf() {
   const { box, plane, signed } = sheet;
   const scale = weightScale(signed);
-  const words = signed ? "difference; hollow cells: less" : "weight, on a square-root scale";
+  const words = signed ? "difference; lower where a cell has a hole" : "weight, on a square-root scale";
   const bottom = box.height + 4;
   const { drawing, body } = standalone(sheet.svg, {
     title: byId("detail-title").textContent,

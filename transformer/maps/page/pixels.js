@@ -53,7 +53,7 @@ function weightScale(signed) {
   const values = signed ? [-1, -0.1, 0, 0.1, 1] : [0, 0.1, 0.5, 1];
   const place = (value) => Math.sign(value) * Math.sqrt(Math.abs(value));
   return {
-    name: signed ? "difference; hollow: less" : "weight",
+    name: signed ? "difference (hole: lower)" : "weight",
     colourAt: (share) => css(signed ? Math.sign(share - 0.5) * (2 * share - 1) ** 2 : share ** 2),
     marks: values.map((value) => [signed ? (place(value) + 1) / 2 : place(value), minus(String(value))]),
   };

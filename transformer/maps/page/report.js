@@ -136,7 +136,7 @@ function showMaps(shown) {
   byId("links-toggle").hidden = !site.links || shown.detail.pooled;
   byId("links").checked = state.links;
   const wallWords = poolingWords(shown.wall(0, 0), shown.signed);
-  const bar = site.links && !shown.signed && !wallWords ? "the bar is the share of weight on gold links" : "";
+  const bar = site.links && !shown.signed && !wallWords ? "bar: share of weight on known links" : "";
   byId("wall-note").textContent = [site.name, bar, wallWords].filter(Boolean).join("; ");
   const detailWords = poolingWords(shown.detail, shown.signed);
   byId("level-note").hidden = !detailWords;
@@ -296,7 +296,7 @@ function build() {
   const still = data.steps.length === 1;
   byId("steps").hidden = still;
   byId("compare-chooser").hidden = still && !data.against;
-  for (const each of document.querySelectorAll(".of-steps")) each.hidden = still;
+  tellKeys(byId("keys"));
   byId("curves-panel").hidden = !Object.keys(data.curves).length;
   byId("facts").replaceChildren(...facts().map((fact) => make("span", {}, fact)));
   const sites = data.sites.length > 1 ? data.sites.map((site, index) => [index, siteWords(site)]) : [];

@@ -2,7 +2,7 @@
 
 const HEATS = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
 const ROLES_SHOWN = 6;
-const SOURCES = { mean: "probe examples (mean)", example: "this example", training: "training batches" };
+const SOURCES = { mean: "these examples (mean)", example: "this example", training: "training batches" };
 
 let source = "mean";
 let heats = null; // what is drawn now: its key, and how to point at a head and a step
@@ -241,6 +241,7 @@ function drawRoles(state, choose) {
   const more = make("details", {}, make("summary", {}, `${rest.length} more`), make("ul", {}, ...rest));
   byId("roles").replaceChildren(make("ul", {}, ...first), ...(rest.length ? [more] : []));
   byId("timeline-note").textContent = roles.length
-    ? "A diamond marks the step since which a head plays a role; roles are named from the probe's last step."
-    : "At the probe's last step no head of this site plays a role that has a name.";
+    ? "A diamond marks the step since which a head has had its role; roles are those of the last step."
+    : "Of the roles that are followed over the steps (induction, previous token, first token, diagonal, alignment) no " +
+      "head here has one at the last step.";
 }

@@ -24,7 +24,7 @@ function tokensOf(site, example) {
   return { queries: data.tokens[site.query][example], keys: data.tokens[site.key][example] };
 }
 
-/** The share of its weight that a head puts on gold links, over queries that have one; null where it is not known. */
+/** The share of its weight that a head puts on known links, over queries that have one; null where it is not known. */
 function linkedShare(site, example, plane) {
   const links = site.links?.[example];
   if (!links?.length || plane.pooled) return null;

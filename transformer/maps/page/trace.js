@@ -34,7 +34,7 @@ function drawHeadCurve(place, state, { table, other, statistic, box }, choose) {
     if (at >= 0 && at < box.columns) choose({ step: nearestStep(table.steps[at]) });
   });
   place.replaceChildren(svg);
-  const said = changes.length ? `; its level changes at step ${changes.map(readable).join(", ")}` : "";
+  const said = changes.length ? `; a lasting change at step ${changes.map(readable).join(", ")}` : "";
   byId("head-reading").replaceChildren(
     make("b", {}, name),
     `: ${scaleFacts(statistic).words} ${measured(values[now], unitOf(site, statistic))} ` +

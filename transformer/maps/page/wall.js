@@ -19,7 +19,7 @@ function drawWall(place, shown, state, choose) {
     const share = links && !shown.signed ? linkedShare(site, state.example, plane) : null;
     const label =
       `layer ${site.layers[layer]}, head ${site.heads[head]}: ${role}` +
-      (share === null ? "" : `, ${wholePercent(share)} on gold links`);
+      (share === null ? "" : `, ${wholePercent(share)} on known links`);
     if (button.title !== label) {
       button.title = label;
       button.setAttribute("aria-label", label);

@@ -32,7 +32,7 @@ function read(shown, queryAt, keyAt) {
     reading.textContent = `${keyName(key)} ${words} ${strongest(column, queryName, shown.signed) || "nothing"}`;
   } else {
     const share = shown.signed ? null : linkedShare(site, state.example, plane);
-    const measured = share === null ? "" : `${wholePercent(share)} of its weight on gold links in this example. `;
+    const measured = share === null ? "" : `${wholePercent(share)} of its weight on known links in this example. `;
     reading.textContent = `${VALUES[site.values]}${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
   }
   if (query === null || key === null) return;
@@ -99,5 +99,5 @@ function facts() {
   if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
   if (data.started) said.push(data.started.slice(0, 10));
   if (data.commit) said.push(`commit ${data.commit.slice(0, 10)}`);
-  return [...said, `config ${data.configHash.slice(0, 8)}`];
+  return data.alone ? said : [...said, `config ${data.configHash.slice(0, 8)}`];
 }

@@ -1,0 +1,29 @@
+// The keys that do something on this page.
+
+/** Fill the list of keys: a key that has nothing to go over or to show here is left out. */
+function tellKeys(place) {
+  const some = (test) => data.sites.some(test);
+  const steps = data.steps.length > 1;
+  const rolls = data.sites.some((_, site) =>
+    data.titles.some((_, example) => !whyNoRollout({ ...state, step: data.steps.length - 1, site, example })),
+  );
+  const keys = [
+    [steps, "← →", "step"],
+    [steps, "space", "play"],
+    [some((site) => site.layers.length > 1), "↑ ↓", "layer"],
+    [some((site) => site.heads.length > 1), "h l", "head"],
+    [data.sites.length > 1, "s", "site"],
+    [data.titles.length > 1, "e", "example"],
+    [true, "j k", "row"],
+    [true, ", .", "column"],
+    [true, "esc", "let go"],
+    [some((site) => site.links), "g", "known links"],
+    [steps || data.against, "d", "difference"],
+    [rolls, "r", "layers combined"],
+    [true, "p v c", "save as PNG, SVG, CSV"],
+  ];
+  const shown = keys.filter(([acts]) => acts);
+  place.replaceChildren(
+    ...shown.flatMap(([, names, words]) => [...names.split(" ").map((name) => make("kbd", {}, name)), `${words} `]),
+  );
+}
