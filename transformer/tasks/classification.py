@@ -14,7 +14,8 @@ from transformer.attention.sites import Site
 from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
-from transformer.data.datasets.labelled import classes_of, open_labelled
+from transformer.data.datasets.labelled import PREFIX, classes_of, open_labelled
+from transformer.data.datasets.own_files import BY_CONTENT, HeldOut
 from transformer.data.fingerprint import fingerprint
 from transformer.data.labelled import Labelled, LabelledBatches
 from transformer.data.windows import Frame
@@ -35,7 +36,15 @@ from transformer.tasks.contract import (
 )
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_fits, check_rows, check_sentences, look_over, refuse_decoding
+from transformer.tasks.plain import (
+    PlainTask,
+    check_fits,
+    check_rows,
+    check_sentences,
+    look_over,
+    refuse_decoding,
+    said_of,
+)
 from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded
 
@@ -48,7 +57,9 @@ class ClassificationConfig:
     """Labelled texts, their tokenizer, and the shapes of their batches.
 
     `dataset`: "word_order" (sentences made here whose class is in the order of their words;
-    "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`.
+    "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`, or
+    "labelled/FILE.tsv" or "labelled/FILE.jsonl", whose labels are `classes`; `validation_files` and `test_files` name
+    files of these splits, which are else cut from the first (transformer.data.datasets.own_files).
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of one of `lengths`, in tokens with those of
     begin and end; a longer text is cut at its end. `test` may be empty for sets without a labelled test split. Of the
     validation texts `probed`, evenly spaced, are mapped. `trains` are patterns of paths of parameters (fnmatch):
@@ -59,6 +70,9 @@ class ClassificationConfig:
 
     dataset: str = "word_order"
     data_dir: str | None = None
+    classes: tuple[str, ...] = ()
+    validation_files: str = ""
+    test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocabulary: Vocabulary = 8192
     lengths: tuple[int, ...] = (16, 32, 64)
@@ -70,7 +84,8 @@ class ClassificationConfig:
     trains: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
-        classes_of(self.dataset)
+        if self.classes or not self.dataset.startswith(f"{PREFIX}/"):
+            classes_of(self.dataset, self.classes)
         if not self.validation:
             raise UserError("config.task.validation is empty: name the split that is looked at while training")
         for name in ("vocabulary", "rows", "probed"):
@@ -78,6 +93,11 @@ class ClassificationConfig:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
         if not self.lengths or min(self.lengths) < 3:
             raise UserError(f"config.task.lengths={self.lengths} must name lengths of at least 3 tokens")
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The files of splits that have files of their own."""
+        return HeldOut(self.validation_files, self.test_files)
 
     @property
     def longest(self) -> int:
@@ -108,7 +128,7 @@ class Classification(PlainTask):
         rows_multiple: int = 1,
     ):
         check_rows(config.rows, rows_multiple)
-        self.config, self.tokenizer, self.classes = config, tokenizer, classes_of(config.dataset)
+        self.config, self.tokenizer, self.classes = config, tokenizer, classes_of(config.dataset, config.classes)
         self.splits = splits
         self.interface = interface_of(config, tokenizer)
         self.objectives = (Objective("classification", self._loss, config.trains),)
@@ -132,6 +152,13 @@ class Classification(PlainTask):
     def fingerprint(self) -> dict[str, str]:
         """That of every split's texts and classes."""
         return {name: fingerprint(item for each in split.texts for item in each) for name, split in self.splits.items()}
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many texts each split has."""
+        sizes = {name: len(split.texts) for name, split in self.splits.items()}
+        how = self.config.held_out.said(BY_CONTENT) if self.config.dataset.startswith(f"{PREFIX}/") else ""
+        return (said_of(self.config.dataset, sizes, "texts", how),)
 
     def source(self, seed: int) -> Source:
         """The training texts, epoch after epoch."""
@@ -209,7 +236,7 @@ def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> Inter
     """What the task asks of a model: a logit for each of the data set's classes."""
     return Interface(
         inputs={"tokens": Input((config.rows, config.longest)), "lengths": Input((config.rows,))},
-        vocabularies={"tokens": tokenizer.vocabulary, "classes": len(classes_of(config.dataset))},
+        vocabularies={"tokens": tokenizer.vocabulary, "classes": len(classes_of(config.dataset, config.classes))},
         pad=tokenizer.pad,
         begin=tokenizer.begin,
         end=tokenizer.end,
@@ -275,7 +302,7 @@ def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
 
 def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    opened = open_labelled(config.dataset, data_dir=config.data_dir)
+    opened = open_labelled(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
     labelled = {name: opened.split(name) for name in ("train", *config.evaluated)}
     texts = {name: [each.text for each in split] for name, split in labelled.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)

@@ -169,6 +169,10 @@ class Task(Protocol):
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The evaluations of the task."""
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What a run says of its data when it begins, in lines: how many examples each split has, and whence."""
+
     def source(self, seed: int) -> Source:
         """The training batches in the order of a seed."""
 

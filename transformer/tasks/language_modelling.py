@@ -75,6 +75,7 @@ class LanguageModelling(TextTask):
         tokenizer: AnyTokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
+        how: str = "",
     ):
         self.config = config
         self._prompts = encode_prompts(tokenizer, config.prompts) if config.prompts else None
@@ -87,6 +88,7 @@ class LanguageModelling(TextTask):
             asks=CONTINUATION,
             decoded=longest,
             repeated=config.repeated,
+            how=how,
         )
         self._bytes_V = text_bytes(tokenizer)
         self.objectives = (Objective("language_modelling", self._loss),)
@@ -187,8 +189,8 @@ def _counts(batch: Batch) -> Array:
 
 def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModelling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    tokenizer, splits = load_documents(config, directory, roles=())
-    return LanguageModelling(config, tokenizer, splits, rows_multiple)
+    tokenizer, splits, how = load_documents(config, directory, roles=())
+    return LanguageModelling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:

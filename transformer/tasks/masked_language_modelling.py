@@ -49,10 +49,11 @@ class MaskedLanguageModelling(TextTask):
         tokenizer: AnyTokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
+        how: str = "",
     ):
         if tokenizer.mask is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=FILLING)
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=FILLING, how=how)
         self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
@@ -177,8 +178,8 @@ def _finish(sums: Mapping[str, float], rows: object) -> Report:
 
 def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    tokenizer, splits = load_documents(config, directory, roles=("mask",))
-    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
+    tokenizer, splits, how = load_documents(config, directory, roles=("mask",))
+    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:

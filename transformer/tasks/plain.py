@@ -23,6 +23,11 @@ class PlainTask:
     evaluations: tuple[Evaluation, ...] = ()
     probed: Mapping[str, np.ndarray]
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """Nothing: examples that are drawn have no number."""
+        return ()
+
     def fingerprint(self) -> dict[str, str]:
         """Nothing: a task that reads no files draws its examples."""
         return {}
@@ -102,6 +107,12 @@ def check_fits(texts: Sequence[str], rows: Sequence[Sized], max_length: int | No
             raise UserError(
                 f"{text[:40]!r}... has {len(row)} tokens, more than the model's {max_length} positions: shorten it"
             )
+
+
+def said_of(dataset: str, sizes: Mapping[str, int], what: str, how: str = "") -> str:
+    """A data set in one line: how many examples each split has and, where its files do not say it, `how` it was cut."""
+    parts = ", ".join(f"{size:,} {name}" for name, size in sizes.items())
+    return f"data {dataset}: {parts} {what}" + (f"; {how}" if how else "")
 
 
 def check_rows(rows: int, rows_multiple: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
+from transformer.data.datasets.own_files import HeldOut
 from transformer.data.datasets.text import open_text
 from transformer.data.tokenizer import saved_in
 from transformer.data.tokenizer_training import byte_tokenizer, characters, train_byte_bpe
@@ -36,8 +37,10 @@ class TextConfig:
     """A text, its tokenizer, and the shape of its batches.
 
     `dataset`: "python_docs", "repeated" (random symbols that repeat; "repeated/symbols=32,longest=16" says of what
-    sizes), "tinyshakespeare", "wikitext-2", a text file or a folder of them, the name of a TFDS text set, or the
-    folder of a prepared one; `data_dir` is the folder of the data, for sets that are not generated.
+    sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a TFDS text set, or
+    the folder of a prepared one; `validation_files` and `test_files` name files of these splits, which are else cut
+    from your own (transformer.data.datasets.text_files); `data_dir` is the folder of the data, for sets that are not
+    generated.
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
     sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
     holds `logits_at_once` logits at a time on one device.
@@ -45,6 +48,8 @@ class TextConfig:
 
     dataset: str = "python_docs"
     data_dir: str | None = None
+    validation_files: str = ""
+    test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocabulary: Vocabulary = 4096
     context: int = 128
@@ -67,6 +72,11 @@ class TextConfig:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 2 tokens")
 
     @property
+    def held_out(self) -> HeldOut:
+        """The files of splits that have files of their own."""
+        return HeldOut(self.validation_files, self.test_files)
+
+    @property
     def evaluated(self) -> tuple[str, ...]:
         """The splits that are evaluated."""
         return (self.validation, *((self.test,) if self.test else ()))
@@ -75,24 +85,35 @@ class TextConfig:
 Documents = Sequence[np.ndarray]
 
 
-def load_documents(
-    config: TextConfig, directory: Path, roles: tuple[str, ...]
-) -> tuple[AnyTokenizer, dict[str, Documents]]:
-    """Open the text, train or re-open the run's tokenizer, and encode the splits, a document an array.
+class Loaded(NamedTuple):
+    """A tokenizer, the splits, a document an array, and which of them were cut by what, in words."""
+
+    tokenizer: AnyTokenizer
+    splits: dict[str, Documents]
+    how: str = ""
+
+
+def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> Loaded:
+    """Open the text, train or re-open the run's tokenizer, and encode the splits.
 
     A newly trained tokenizer gets special tokens for `roles`, and one for the end of a document where the
     text has several; it is kept in the run directory.
 
-    Errors: UserError for data that is missing, a split that the set does not have, and a tokenizer that was not given.
+    Errors: UserError for data that is missing, a split that the set does not have or that is empty, and a tokenizer
+    that was not given.
     """
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
-    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir)
+    text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir, held_out=config.held_out)
     splits = {name: text.split(name) for name in ("train", *config.evaluated)}
+    for name, texts in splits.items():
+        if not any(map(str.strip, texts)):
+            raise UserError(f"{config.dataset} has an empty split {name!r}: give it text")
     roles = (*roles, "end") if len(splits["train"]) > 1 else roles
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, splits, roles)
-    return tokenizer, {
+    encoded: dict[str, Documents] = {
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
     }
+    return Loaded(tokenizer, encoded, text.said)
 
 
 def open_tokenizer(

@@ -19,7 +19,7 @@ from transformer.models.interface import Signature
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
-from transformer.tasks.plain import PlainTask, check_rows
+from transformer.tasks.plain import PlainTask, check_rows, said_of
 from transformer.tasks.reading import text_interface
 from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches
 
@@ -35,7 +35,7 @@ class TextTask(PlainTask):
     """A task whose batches are rows of tokens.
 
     `decoded` is the greatest length that it generates, prompt included; `repeated` the number of examples of random
-    repeated tokens that are probed beside the stretches of text.
+    repeated tokens that are probed beside the stretches of text; `how` the splits were cut.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class TextTask(PlainTask):
         asks: Signature,
         decoded: int = 0,
         repeated: int = 0,
+        how: str = "",
     ):
+        self._how = how
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._splits = splits
         check_rows(config.rows, rows_multiple)
@@ -62,6 +64,12 @@ class TextTask(PlainTask):
     def fingerprint(self) -> dict[str, str]:
         """That of every split's tokens."""
         return {name: fingerprint(documents) for name, documents in self._splits.items()}
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many tokens each split has."""
+        sizes = {name: sum(map(len, documents)) for name, documents in self._splits.items()}
+        return (said_of(self._text.dataset, sizes, "tokens", self._how),)
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Maps of stretches of the validation text and of repeated random tokens, unmasked."""

@@ -11,6 +11,8 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
+from transformer.data.datasets.own_files import BY_CONTENT
+from transformer.data.datasets.pairs import PREFIX as PAIRS
 from transformer.data.datasets.translation import Pair
 from transformer.data.fingerprint import fingerprint
 from transformer.decode.generate import Tokens, generate
@@ -35,7 +37,7 @@ from transformer.tasks.decoding import Decoding
 from transformer.tasks.expected_reward import Expectation, different, expected_reward, gleu
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
-from transformer.tasks.plain import PlainTask, check_fits, check_sentences, means
+from transformer.tasks.plain import PlainTask, check_fits, check_sentences, means, said_of
 from transformer.tasks.reading import answers_of
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
 from transformer.tasks.synthetic import made_up_splits
@@ -121,6 +123,13 @@ class Translation(PlainTask):
             name: fingerprint(text for pair in split.pairs for text in (pair.source, pair.target, pair.language))
             for name, split in self._splits.items()
         }
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many pairs each split has."""
+        sizes = {name: len(split.pairs) for name, split in self._splits.items()}
+        how = self.config.held_out.said(BY_CONTENT) if self.config.dataset.startswith(f"{PAIRS}/") else ""
+        return (said_of(self.config.dataset, sizes, "pairs", how),)
 
     def source(self, seed: int) -> Source:
         return TokenBatches(

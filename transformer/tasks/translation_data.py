@@ -11,6 +11,7 @@ from transformer.attention.sites import Site, between
 from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.batches import EncodedPairs
+from transformer.data.datasets.own_files import HeldOut
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair, open_translation
 from transformer.data.tokenizer import saved_in, word_indices
@@ -28,8 +29,10 @@ class TranslationConfig:
     """A translation problem.
 
     `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "multi30k/<raw|tokenised>/
-    <source>-<target>", the name of a TFDS translation set, or the folder of a prepared one; `data_dir` is the folder of
-    the data, for sets that are not generated.
+    <source>-<target>", the name of a TFDS translation set, the folder of a prepared one, or files of your own:
+    "pairs/FILE.en,FILE.de", "pairs/FILE.tsv" or "pairs/FILE.jsonl" (transformer.data.datasets.pairs), of which
+    `validation_files` and `test_files` name those of these splits, which are else cut from the first. `data_dir` is the
+    folder of the data, for sets that are not generated.
     `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
     batch, on each side. `beams` = 1 decodes greedily; `coverage_penalty` is the weight of what their attention has left
@@ -44,6 +47,8 @@ class TranslationConfig:
 
     dataset: str = "phrases"
     data_dir: str | None = None
+    validation_files: str = ""
+    test_files: str = ""
     languages: tuple[str, ...] = ()
     vocabulary: Vocabulary = 8000
     lengths: tuple[int, ...] = (32, 64, 128)
@@ -93,6 +98,11 @@ class TranslationConfig:
                 f"max(config.task.lengths)={max(self.lengths)} tokens"
             )
 
+    @property
+    def held_out(self) -> HeldOut:
+        """The files of splits that have files of their own."""
+        return HeldOut(self.validation_files, self.test_files)
+
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -117,6 +127,7 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
         data_dir=config.data_dir,
         prepared_dir=str(storage_of(directory).scratch(directory / "data")),
         languages=(config.languages[0], config.languages[1]) if config.languages else None,
+        held_out=config.held_out,
     )
     names = ("train", config.validation, config.test)
     for name in names:

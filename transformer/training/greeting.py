@@ -1,5 +1,7 @@
 """What a run says when it begins."""
 
+import logging
+
 import jax
 
 from transformer.models.contract import count_parameters
@@ -7,12 +9,16 @@ from transformer.training.assembly import Assembly
 from transformer.training.opened import OpenRun
 from transformer.training.preflight import left_out
 
+_logger = logging.getLogger(__name__)
+
 
 def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete: bool) -> None:
-    """Print its size, its devices, where it goes on from, and what the model cannot be measured by."""
+    """Print its size, its devices, where it goes on from, and its data, and what the model cannot be measured by."""
     experiment = opened_run.experiment
     parameters = count_parameters(assembly.abstract.variables.params)
     opened_run.directory.record(parameters=parameters)
+    for line in assembly.task.said:
+        _logger.info("%s", line)
     mesh = assembly.placement.mesh
     if latest is None:
         what = f"training to step {experiment.run.steps}"
@@ -24,6 +30,7 @@ def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete:
     print(
         f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {mesh.devices.flat[0].device_kind}"
         f"{several}, {what}; run directory {opened_run.directory.path}",
+        *assembly.task.said,
         *left_out(assembly.model, assembly.task.evaluations),
         sep="\n",
         flush=True,

@@ -277,6 +277,8 @@ def _greet(runs: Sequence[OpenRun], assembly: Assembly, start: int) -> None:
     steps = runs[0].experiment.run.steps
     what = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
     print(f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {what}; run directories", flush=True)
+    for line in assembly.task.said:
+        print(f"  {line}", flush=True)
     for each in runs:
         each.directory.record(parameters=parameters)
         print(f"  {each.directory.path}: {each.experiment.run.name}", flush=True)

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.text_files import read_text
+from transformer.data.datasets.own_files import read_text
 from transformer.data.labelled import Labelled
 
 

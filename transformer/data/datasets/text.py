@@ -7,17 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from transformer.config import UserError, nearest
+from transformer.data.datasets.own_files import BY_PLACE, NONE_HELD, HeldOut, located
 from transformer.data.datasets.preparation import Kind, prepare_named
 from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
 from transformer.data.datasets.python_docs import python_docs
 from transformer.data.datasets.repeated import repeated
 from transformer.data.datasets.text_files import read_files, tinyshakespeare, wikitext
 
-TINYSHAKESPEARE, WIKITEXT, REPEATED = "tinyshakespeare", "wikitext-2", "repeated"
+PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
 _READ_AHEAD = 1024
 _KIND = Kind(
     "text set",
-    "python_docs, tinyshakespeare, wikitext-2, repeated, a .txt file or a folder of them, a TFDS name such as lm1b",
+    "python_docs, tinyshakespeare, wikitext-2, repeated, a .txt or .jsonl file or a folder of them, a TFDS name such "
+    "as lm1b",
     ("text", "summarization", "question_answering", "text_simplification"),
 )
 # TFDS sets without a validation split give up this share of their training documents, the last ones.
@@ -26,11 +28,15 @@ _HELD_OUT = 20
 
 @dataclasses.dataclass(frozen=True)
 class TextSet:
-    """A text set: by split, a random-access sequence of documents; `made_from` says what the text depends on."""
+    """A text set: by split, a random-access sequence of documents; `made_from` says what the text depends on.
+
+    `said` tells which splits of a user's files were cut, and by what.
+    """
 
     name: str
     splits: Mapping[str, Sequence[str]]
     made_from: str
+    said: str = ""
 
     def split(self, name: str) -> Sequence[str]:
         """The documents of a split.
@@ -74,19 +80,26 @@ class RecordTexts(Sequence[str]):
             yield from self[start : start + _READ_AHEAD]
 
 
-def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str) -> TextSet:
+def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held_out: HeldOut = NONE_HELD) -> TextSet:
     """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
 
     `name` is one of: "python_docs", the documentation inside Python; "repeated" or "repeated/symbols=32,longest=16",
     random symbols that repeat (transformer.data.datasets.repeated); "tinyshakespeare" or "wikitext-2", whose files
-    lie in `data_dir`; a text file, or a folder of them; the folder of a prepared TFDS set; or a TFDS name such as
-    "lm1b", read from `data_dir` if that holds it prepared. A TFDS set gives the input that it calls supervised, else
-    its feature "text", else its first text; without a validation split, the last twentieth of training is held out.
+    lie in `data_dir`; a text or .jsonl file, or a folder of them (transformer.data.datasets.text_files), here or in
+    `data_dir`, whose other splits may have files of their own, `held_out`; the folder of a prepared TFDS set; or a TFDS
+    name such as "lm1b", read from `data_dir` if that holds it prepared. A TFDS set gives the input that it calls
+    supervised, else its feature "text", else its first text; without a validation split, the last twentieth of training
+    is held out.
 
     Errors: UserError, of one line saying what to do, for an unknown name, missing or unfit files, and a set that is
     neither prepared nor to be downloaded.
     """
-    if name == "python_docs":
+    if (files := _own_files(name, data_dir)) is not None:
+        held = {split: _existing(located(file, data_dir)) for split, file in held_out.named.items()}
+        splits, cut = read_files(files, held)
+        return TextSet(name, splits, str(files), held_out.said(BY_PLACE if cut else "the names of its files"))
+    held_out.refuse(name)
+    if name == PYTHON_DOCS:
         return TextSet(name, *python_docs())
     if name.partition("/")[0] == REPEATED:
         return TextSet(name, *repeated(name.partition("/")[2]))
@@ -98,14 +111,34 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str) -> T
     path = pathlib.Path(name).expanduser()
     if path.is_dir() and prepared_under(path):
         return _open_folder(name, path)
-    if path.exists():
-        return TextSet(name, read_files(path), str(path))
-    if path.is_absolute() or path.suffix == ".txt" or name.split("/")[0] in (".", "..", "~"):
-        raise UserError(f"{name} does not exist: name a text file, or a folder of .txt files or of a prepared set")
     folder = prepare_named(
         name, _KIND, data_dir=data_dir, prepared_dir=prepared_dir, check=lambda features: _feature_of(name, features)
     )
     return _open_folder(name, folder)
+
+
+def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
+    """The text file, or the folder of them, that a name stands for; None for another kind of set.
+
+    Errors: UserError for the path of nothing, and for one that leads out of `data_dir`.
+    """
+    if name in (PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT) or name.partition("/")[0] == REPEATED:
+        return None
+    here = pathlib.Path(name).expanduser()
+    if here.is_dir() and prepared_under(here):
+        return None
+    path = located(name, data_dir)
+    if path.exists() and not (path.is_dir() and prepared_under(path)):
+        return path
+    if here.is_absolute() or here.suffix in (".txt", ".jsonl") or name.split("/")[0] in (".", "..", "~"):
+        return _existing(path)
+    return None
+
+
+def _existing(path: pathlib.Path) -> pathlib.Path:
+    if not path.exists():
+        raise UserError(f"{path} does not exist: name a text or .jsonl file, or a folder of them or of a prepared set")
+    return path
 
 
 def _open_folder(name: str, folder: pathlib.Path) -> TextSet:

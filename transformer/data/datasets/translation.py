@@ -1,7 +1,7 @@
-"""One way to open any translation set: the embedded phrases, Multi30k, a TFDS set by name, a prepared folder.
+"""One way to open any translation set: the phrases, Multi30k, files of pairs, a TFDS set by name, a prepared folder.
 
-All but reversed symbols, which are drawn in memory, ends as a prepared TFDS folder in the array_record format, read at
-random without TensorFlow.
+All but symbols and files of pairs, which are held in memory, ends as a prepared TFDS folder in the array_record
+format, read at random without TensorFlow.
 """
 
 import dataclasses
@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
+from transformer.data.datasets.own_files import NONE_HELD, HeldOut
+from transformer.data.datasets.pairs import PREFIX as PAIRS
+from transformer.data.datasets.pairs import open_pairs
 from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named, prepare_phrases
 from transformer.data.datasets.prepared import PreparedSet, direction_of, open_prepared, texts_of
 from transformer.data.datasets.slots import Links
@@ -79,22 +82,33 @@ class TranslationSet:
 
 
 def open_translation(
-    name: str, *, data_dir: str | None = None, prepared_dir: str, languages: tuple[str, str] | None = None
+    name: str,
+    *,
+    data_dir: str | None = None,
+    prepared_dir: str,
+    languages: tuple[str, str] | None = None,
+    held_out: HeldOut = NONE_HELD,
 ) -> TranslationSet:
     """Open a translation set, preparing it under `prepared_dir` at its first use.
 
     `name` is one of: "phrases", with sizes, seed and the percentage of times that are rounded if wanted
     ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "copy" or "reversal", also as
     "reversal/length=12,symbols=16" (transformer.data.datasets.symbols);
-    "multi30k/<raw|tokenised>/<source>-<target>"; the folder of a prepared TFDS set (it holds
-    dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where the files of
-    Multi30k lie, or a TFDS root to search for an already prepared set. `languages` is (source, target);
-    without it, phrases go to every language, and a TFDS set in the direction that it calls supervised.
+    "multi30k/<raw|tokenised>/<source>-<target>"; "pairs/FILE.en,FILE.de", "pairs/FILE.tsv" or "pairs/FILE.jsonl"
+    (transformer.data.datasets.pairs), whose other splits may have files of their own, `held_out`; the folder of a
+    prepared TFDS set (it holds dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where
+    the files of Multi30k or of pairs lie, or a TFDS root to search for an already prepared set. `languages` is (source,
+    target); without it, phrases go to every language, and a TFDS set in the direction that it calls supervised.
 
     Errors: UserError, of one line saying what to do, for an unknown name or language, missing or unfit files,
     and a set that is neither prepared nor to be downloaded.
     """
     first, *parts = name.split("/")
+    if first == PAIRS:
+        direction, splits = open_pairs(name, data_dir=data_dir, languages=languages, held_out=held_out)
+        read = {split: [Pair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
+        return TranslationSet(name, direction, tuple(read), read.__getitem__)
+    held_out.refuse(name)
     if first == "phrases":
         return _open_folder(name, prepare_phrases(name, "/".join(parts), prepared_dir, languages), None)
     if first in SYMBOLS:

@@ -1,0 +1,104 @@
+"""Tasks over a user's own files: their runs say how the files were cut, and notice when one has changed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.cli import run
+from launch.train import COMMAND, main
+from transformer.config import UserError
+from transformer.tasks.registry import build, synthetic, task_config
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict({
+        "name": "own",
+        "steps": 1,
+        "task": {"name": "translation", "dataset": "pairs/x.en,x.de"},
+        "model": {"family": "encoder_decoder", "width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
+        "optimizer": {"learning_rate": 0.1},
+    })
+"""
+TEXT = {"tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1, "probed_length": 4}
+TASKS: dict[str, dict[str, Any]] = {
+    "x.en": {"name": "translation", "dataset": "pairs/x.en,x.de", "vocabulary": 60, "lengths": (32,), "probed": 2},
+    "x.tsv": {"name": "classification", "dataset": "labelled/x.tsv", "classes": ("a", "b"), "tokenizer": "bytes"},
+    "x.jsonl": {"name": "language_modelling", "dataset": "x.jsonl", **TEXT},
+    "books/one.txt": {"name": "masked_language_modelling", "dataset": "books", **TEXT},
+}
+SAID = {
+    "x.en": "data pairs/x.en,x.de: 86 train, 3 validation, 11 test pairs; "
+    "train, validation, test cut by the SHA-256 of each example's text, 90, 5 and 5 % of them",
+    "x.tsv": "data labelled/x.tsv: 86 train, 3 validation, 11 test texts; "
+    "train, validation, test cut by the SHA-256 of each example's text, 90, 5 and 5 % of them",
+    "x.jsonl": "data x.jsonl: 720 train, 40 validation, 40 test tokens; "
+    "train, validation, test cut by position, 90, 5 and 5 % of the characters",
+    "books/one.txt": "data books: 1,001 train, 65 validation, 39 test tokens; "
+    "train, validation, test cut by position, 90, 5 and 5 % of the characters",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    texts = [f"fox {number:03}" for number in range(100)]
+    (tmp_path / "books").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "x.en").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "x.de").write_text("".join(f"Fuchs {text}\n" for text in texts))
+    (tmp_path / "x.tsv").write_text("".join(f"{text}\t{'ab'[number % 2]}\n" for number, text in enumerate(texts)))
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": f"{text}\n"}) + "\n" for text in texts))
+    (tmp_path / "books/one.txt").write_text("A line of it\n" * 85)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", TASKS)
+def test_a_task_says_how_its_files_were_cut_and_knows_their_contents(file: str, files: Path) -> None:
+    config = task_config({**TASKS[file], "data_dir": str(files)})
+    task = build(config, files / "run")
+    assert list(task.said) == [SAID[file]]
+    before = dict(task.fingerprint())
+    assert set(before) == {"train", "validation", "test"}
+    assert dict(build(config, files / "run").fingerprint()) == before
+    path = files / file
+    path.write_text(path.read_text().replace("fox 042", "fox 04x").replace("A line", "A lime", 1))
+    after = dict(build(config, files / "run").fingerprint())
+    assert [split for split in before if after[split] != before[split]] == ["train"]
+    # What is compiled ahead reads no file.
+    assert synthetic(task_config({**TASKS[file], "data_dir": str(files / "absent")})).interface.inputs
+
+
+def test_without_their_classes_labelled_files_say_which_they_have(files: Path) -> None:
+    config = task_config({**TASKS["x.tsv"], "classes": (), "data_dir": str(files)})
+    with pytest.raises(UserError, match=r"classes is empty: say the 2 labels of labelled/x.tsv, as in a,b"):
+        build(config, files / "run")
+    with pytest.raises(UserError, match=r"config.task.classes=\(\) must be the labels of labelled/x.tsv"):
+        synthetic(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "x.en has 100 lines and "),
+        (("--config.task.dataset=pairs/empty.en,empty.en",), "empty.en is empty"),
+        (("--config.task.dataset=pairs/x.tsv", "--config.task.test_files=x.none"), "x.none alone holds no pairs"),
+        (("--config.task.dataset=phrases", "--config.task.test_files=x.tsv"), "goes with files of your own alone"),
+        (("--config.task.name=language_modelling", "--config.task.dataset=books"), "one.txt is empty"),
+    ],
+)
+def test_unfit_files_end_a_run_with_one_line(
+    words: tuple[str, ...], says: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "x.de").write_text("Fuchs\n")
+    (files / "empty.en").write_text("")
+    (files / "books/one.txt").write_text("")
+    (files / "config.py").write_text(CONFIG)
+    flags = (f"--config={files / 'config.py'}", f"--workdir={files / 'new'}", f"--data_dir={files}")
+    assert run(COMMAND, main, [*flags, *words]) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
+    assert not [each.name for each in (files / "new").glob("*") if each.name != "lock"]

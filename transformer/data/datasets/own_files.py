@@ -1,0 +1,192 @@
+"""Files of examples that a user has: where they lie, their lines and fields, and which split an example belongs to."""
+
+import hashlib
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from transformer.config import UserError
+from transformer.json_files import as_object, parse
+
+SPLITS = ("train", "validation", "test")
+# Of twenty parts of the examples one validates and one tests.
+_PARTS = 20
+_HELD = {18: "validation", 19: "test"}
+_SHOWN = 8  # fields that a message lists
+
+
+class HeldOut(NamedTuple):
+    """The files of splits that have files of their own, as a config names them; "" where a split is cut."""
+
+    validation: str = ""
+    test: str = ""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The files by split, of those that have any."""
+        return {split: files for split, files in self._asdict().items() if files}
+
+    def refuse(self, name: str) -> None:
+        """Refuse files for the splits of a set that has splits of its own.
+
+        Errors: UserError.
+        """
+        for split, files in self.named.items():
+            raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
+
+    def said(self, by: str) -> str:
+        """Which splits are cut and `by` what, and which come from files of their own."""
+        cut = [split for split in SPLITS if split not in self.named]
+        files = [f"{split} from {files}" for split, files in self.named.items()]
+        return "; ".join(([f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 else []) + files)
+
+
+NONE_HELD = HeldOut()
+BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5 % of them"
+BY_PLACE = "position, 90, 5 and 5 % of the characters"
+
+
+def located(name: str, data_dir: str | None) -> pathlib.Path:
+    """The path that a config's name of a file or a folder stands for: in `data_dir` if there is one, else from here.
+
+    Errors: UserError for a name, or a link, that leads out of `data_dir`.
+    """
+    if data_dir is None:
+        return pathlib.Path(name).expanduser()
+    folder = pathlib.Path(data_dir).expanduser()
+    check_inside(folder / name, folder)
+    return folder / name
+
+
+def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
+    """Refuse a path that leads out of a folder, also by a link: what is named there a stranger may have chosen.
+
+    Errors: UserError.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path} leads out of {folder}, the folder that was named: name a file that lies in it")
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The content of a UTF-8 file, its line ends as they are, without a byte-order mark.
+
+    Errors: UserError for a file that is missing, cannot be read, or is not UTF-8.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: name one that exists (a relative path is from here, or --data_dir)")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path} as UTF-8 text: {error}") from error
+
+
+def read_lines(path: pathlib.Path) -> list[str]:
+    """The lines of a UTF-8 file without white space around them; every one has text.
+
+    Errors: UserError for a file without lines, or with empty ones; as `read_text`.
+    """
+    # Not splitlines(): texts may hold other separators that Unicode takes for line ends.
+    content = read_text(path).removesuffix("\n")
+    lines = [line.strip() for line in content.split("\n")]
+    if not any(lines):
+        raise UserError(f"{path} is empty: it needs a line for each example")
+    refuse_empty([number for number, line in enumerate(lines, 1) if not line], path, "line")
+    return lines
+
+
+def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str) -> None:
+    """Refuse lines on which something is empty: to leave them out would leave out, in silence, what somebody counts on.
+
+    Errors: UserError naming the first line and how many there are.
+    """
+    if numbers:
+        more = f", and {len(numbers) - 1} more," if len(numbers) > 1 else ""
+        raise UserError(f"{path}: line {numbers[0]}{more} has an empty {what}: fill or remove it")
+
+
+def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """The named fields of every line of a .tsv or .jsonl file.
+
+    In a .tsv whose first line holds all `names`, these are its columns; otherwise the first columns are, in their
+    order. A .jsonl has an object a line, or one under "translation", as Hugging Face writes pairs; a number as a field
+    is read as its digits.
+
+    Errors: UserError for another kind of file, a line without one of the fields, an empty field; as `read_lines`.
+    """
+    readers = {".tsv": _read_columns, ".jsonl": _read_objects}
+    if path.suffix not in readers:
+        raise UserError(f"{path} is neither .tsv nor .jsonl, the two kinds of file with the fields {', '.join(names)}")
+    first, rows = readers[path.suffix](path, names)
+    if not rows:
+        raise UserError(f"{path} is empty: it has a line with the names of its columns and no examples")
+    for place, name in enumerate(names):
+        refuse_empty([number for number, row in enumerate(rows, first) if not row[place].strip()], path, name)
+    return rows
+
+
+def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
+    # Cells may be empty at either end of a line: those are told by name.
+    lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    if not any(map(str.strip, lines)):
+        raise UserError(f"{path} is empty: it needs a line for each example")
+    header = lines[0].split("\t")
+    named = set(names) <= set(header)
+    columns = [header.index(name) for name in names] if named else list(range(len(names)))
+    rows = []
+    for number, line in enumerate(lines[named:], 1 + named):
+        cells = line.split("\t")
+        if len(cells) <= max(columns):
+            raise UserError(
+                f"{path}: line {number} has {len(cells)} of the columns that {', '.join(names)} need, which tabs part"
+            )
+        rows.append(tuple(cells[column] for column in columns))
+    return 1 + named, rows
+
+
+def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}: line {number}"
+        fields = as_object(parse(line, where), where)
+        if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
+            fields = fields["translation"]
+        rows.append(tuple(_field(fields, name, where) for name in names))
+    return 1, rows
+
+
+def _field(fields: Mapping[str, object], name: str, where: str) -> str:
+    if name not in fields:
+        has = ", ".join(map(str, list(fields)[:_SHOWN])) or "none"
+        raise UserError(f"{where} has no field {name!r}; its fields are {has}")
+    value = fields[name]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise UserError(f"{where} has no text in {name!r} but a {type(value).__name__}")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise UserError(f"{where} has half a character in {name!r}: the text is no UTF-8")
+    return value
+
+
+def divide[T](
+    name: str, examples: Sequence[T], text: Callable[[T], str], held_out: Mapping[str, Sequence[T]]
+) -> dict[str, list[T]]:
+    """The examples by split: `held_out` has those of splits with files of their own, the others are cut.
+
+    An example's split depends on the SHA-256 of its `text` alone: the same text is never in two splits, and what is
+    added to a file moves nothing. About one of twenty validates and one tests.
+
+    Errors: UserError for examples so few that nothing is left for a split.
+    """
+    splits: dict[str, list[T]] = {split: [] for split in SPLITS}
+    for example in examples:
+        part = int.from_bytes(hashlib.sha256(text(example).encode()).digest()[:8], "big") % _PARTS
+        split = _HELD.get(part, "train")
+        splits["train" if split in held_out else split].append(example)
+    for split in SPLITS:
+        if not splits[split] and split not in held_out:
+            raise UserError(
+                f"{name} has too few examples: of {len(examples)} none is left for {split}; give more"
+                + ("" if split == "train" else f", or files of their own by config.task.{split}_files")
+            )
+    return {**splits, **{split: list(own) for split, own in held_out.items()}}
