@@ -228,9 +228,15 @@ def keys_named(page) -> dict[str, str]:
 
 def test_the_keys_that_are_named_are_those_that_act(report, long_run, visit):
     everywhere = {"step": "← →", "play": "space", "layer": "↑ ↓", "head": "h l", "row": "j k", "column": ", ."}
-    everywhere |= {"let go": "esc", "difference": "d", "save as PNG, SVG, CSV": "p v c"}
+    everywhere |= {"let go": "esc", "difference": "d", "lines": "t", "lines of all heads": "a"}
+    everywhere |= {"save as PNG, SVG, CSV": "p v c"}
     here = {"site": "s", "example": "e", "known links": "g", "layers combined": "r"}
-    assert keys_named(visit(report)) == everywhere | here
+    page = visit(report)
+    assert keys_named(page) == everywhere | here
+    page.keyboard.press("t")
+    wait_for(page, "draw", "lines")
+    assert {"map", "add the row to the sum"} == keys_named(page).keys() - (everywhere | here).keys()
+    assert {"lines", "known links", "save as PNG, SVG, CSV"} == (everywhere | here).keys() - keys_named(page).keys()
     # One site, one text, no links, and no whole maps that layers could be combined of.
     assert keys_named(visit(write_report(long_run.directory))) == everywhere
 

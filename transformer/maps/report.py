@@ -20,7 +20,7 @@ from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 FOLDER = Folder("transformer.maps", "page")
-STYLES = ("wall.css", "roles.css", "detail.css", "timeline.css")
+STYLES = ("wall.css", "roles.css", "detail.css", "strands.css", "timeline.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
     "data.js",
@@ -33,6 +33,7 @@ SCRIPTS = (
     "detail.js",
     "profile.js",
     "beside.js",
+    "strands.js",
     "samples.js",
     "export.js",
     "words.js",

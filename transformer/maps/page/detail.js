@@ -26,7 +26,7 @@ function drawDetail(place, shown, state, look, hold) {
   const { queries, keys, queryBlock, keyBlock } = plane;
   const name = [state.site, state.example, queries, keys, queryBlock, keyBlock, state.links];
   name.push(place.clientWidth, devicePixelRatio);
-  if (sheet?.name !== name.join(" ")) {
+  if (sheet?.name !== name.join(" ") || !place.contains(sheet.svg)) {
     sheet = buildSheet(place, shown, state, look, hold);
     sheet.name = name.join(" ");
   }

@@ -2,6 +2,8 @@
 
 /** Fill the list of keys: a key that has nothing to go over or to show here is left out. */
 function tellKeys(place) {
+  if (place.dataset.lines === String(state.lines)) return;
+  place.dataset.lines = state.lines;
   const some = (test) => data.sites.some(test);
   const steps = data.steps.length > 1;
   const rolls = data.sites.some((_, site) =>
@@ -17,10 +19,13 @@ function tellKeys(place) {
     [true, "j k", "row"],
     [true, ", .", "column"],
     [true, "esc", "let go"],
-    [some((site) => site.links), "g", "known links"],
+    [!state.lines && some((site) => site.links), "g", "known links"],
     [steps || data.against, "d", "difference"],
     [rolls, "r", "layers combined"],
-    [true, "p v c", "save as PNG, SVG, CSV"],
+    [true, "t", state.lines ? "map" : "lines"],
+    [some((site) => site.heads.length > 1), "a", "lines of all heads"],
+    [state.lines, "x", "add the row to the sum"],
+    [!state.lines, "p v c", "save as PNG, SVG, CSV"],
   ];
   const shown = keys.filter(([acts]) => acts);
   place.replaceChildren(

@@ -14,6 +14,9 @@ const state = {
   compare: data.against ? "run" : null,
   view: "weights",
   statistic: null,
+  lines: false,
+  also: [],
+  tokens: [],
 };
 let pointed = [null, null];
 let highlight = () => {};
@@ -28,6 +31,7 @@ function change(changes) {
   if ("site" in changes || "example" in changes) {
     if (!("row" in changes)) state.row = null;
     if (!("column" in changes)) state.column = null;
+    if (!("tokens" in changes)) state.tokens = [];
   }
   bound();
   show();
@@ -45,6 +49,8 @@ function bound() {
   const { queries, keys } = tokensOf(site, state.example);
   if (state.row !== within(state.row, queries.length)) state.row = null;
   if (state.column !== within(state.column, keys.length)) state.column = null;
+  state.tokens = state.tokens.filter((token) => token === within(token, queries.length));
+  state.also = state.also.filter((head) => head === within(head, site.heads.length));
   const steps = data.steps.length;
   if (state.compare !== within(state.compare, steps) && !(state.compare === "run" && data.against))
     state.compare = null;
@@ -69,6 +75,17 @@ function writeAddress() {
   else if (data.against) parts.set("compare", "nothing");
   if (state.view !== "weights") parts.set("view", state.view);
   if (state.statistic !== null) parts.set("statistic", state.statistic);
+  if (state.lines) parts.set("draw", "lines");
+  if (state.lines && state.also.length)
+    parts.set(
+      "also",
+      state.also.map((head) => head + 1),
+    );
+  if (state.lines && state.tokens.length)
+    parts.set(
+      "tokens",
+      state.tokens.map((token) => token + 1),
+    );
   const address = `#${parts}`;
   if (location.hash !== address) history.replaceState(null, "", address);
 }
@@ -94,6 +111,10 @@ function readAddress() {
   state.compare = compare === "run" ? compare : compare === "nothing" ? null : nearestStep(Number(compare));
   state.view = parts.get("view") ?? "weights";
   state.statistic = parts.get("statistic");
+  const places = (name) => (parts.get(name) ?? "").split(",").map((place) => Number(place) - 1);
+  state.lines = parts.get("draw") === "lines";
+  state.also = places("also");
+  state.tokens = places("tokens");
   bound();
 }
 
@@ -106,12 +127,13 @@ async function show() {
   let shown;
   try {
     shown = await mapsShown(wanted);
+    shown.planes = wanted.lines ? await strandPlanes(wanted, shown) : null;
   } catch (error) {
     tellProblem(`This browser cannot unpack the maps of this page (${error.message}): open it in a current one.`);
     return;
   }
   // While these were unpacked, something else may have been asked for.
-  const parts = ["site", "example", "layer", "head", "step", "compare", "view"];
+  const parts = ["site", "example", "layer", "head", "step", "compare", "view", "lines", "also"];
   if (!parts.every((part) => wanted[part] === state[part])) return;
   showMaps(shown);
   // For whoever measures how quick a page is.
@@ -133,7 +155,7 @@ function showMaps(shown) {
   const layer = named("layer", site.layers[state.layer]);
   const said = shown.said ? [make("span", { class: "said" }, ` · ${shown.said}`)] : [];
   byId("detail-title").replaceChildren(`${layer} · ${head}`, ...said);
-  byId("links-toggle").hidden = !site.links || shown.detail.pooled;
+  byId("links-toggle").hidden = !site.links || shown.detail.pooled || state.lines;
   byId("links").checked = state.links;
   const wallWords = poolingWords(shown.wall(0, 0), shown.signed);
   const bar = site.links && !shown.signed && !wallWords ? "bar: share of weight on known links" : "";
@@ -147,10 +169,15 @@ function showMaps(shown) {
     showRamp(byId("legend"), name, colourAt, marks);
   }
   drawWall(byId("wall"), shown, state, (l, h) => change({ layer: l, head: h }));
+  const own = state.lines
+    ? drawStrands(byId("detail"), shown, state, look, hold, (query) =>
+        change({ ...toggledToken(state, query), row: null }),
+      )
+    : drawDetail(byId("detail"), shown, state, look, hold);
   const parts = [
-    drawDetail(byId("detail"), shown, state, look, hold),
+    own,
     drawBeside(byId("sentence"), shown, state, look, hold),
-    (query, key) => read(shown, query, key),
+    (query, key) => (state.lines ? (byId("reading").textContent = readStrands()) : read(shown, query, key)),
   ];
   highlight = (query, key) => parts.forEach((part) => part(query, key));
   highlight(...focused());
@@ -194,9 +221,23 @@ function showControls() {
   for (const figure of charts) markFigure(figure, data.steps[state.step]);
   showComparison(state);
   markRole(state);
+  showDrawing();
   if (sampleSplit === undefined) return;
   byId("samples-panel").hidden = false;
   drawSamples(sampleSplit, data.steps[state.step]);
+}
+
+/** Which of map and lines is drawn, and what belongs to it alone. */
+function showDrawing() {
+  const choices = [
+    [false, "map"],
+    [true, "lines"],
+  ];
+  fillSegments(byId("drawing"), choices, state.lines, (lines) => change({ lines }));
+  drawStrandHeads(byId("strand-heads"), state, change);
+  byId("exports").hidden = state.lines;
+  byId("legend").hidden = state.lines;
+  tellKeys(byId("keys"));
 }
 
 function play(on) {
@@ -247,13 +288,16 @@ const KEYS = {
   ",": () => move("column", -1),
   ">": () => move("column", stride("column")),
   "<": () => move("column", -stride("column")),
-  p: () => EXPORTS.png(),
-  v: () => EXPORTS.svg(),
-  c: () => EXPORTS.csv(),
+  t: () => change({ lines: !state.lines }),
+  a: () => change(toggledAll(state)),
+  x: () => state.lines && state.row !== null && change(toggledToken(state, state.row)),
+  p: () => state.lines || EXPORTS.png(),
+  v: () => state.lines || EXPORTS.svg(),
+  c: () => state.lines || EXPORTS.csv(),
   d: () => change(toggledComparison(state)),
   r: () => change(toggledRollout(state)),
   " ": () => play(!playing),
-  Escape: () => change({ row: null, column: null }),
+  Escape: () => change({ row: null, column: null, tokens: [] }),
 };
 
 function listen() {
@@ -296,7 +340,6 @@ function build() {
   const still = data.steps.length === 1;
   byId("steps").hidden = still;
   byId("compare-chooser").hidden = still && !data.against;
-  tellKeys(byId("keys"));
   byId("curves-panel").hidden = !Object.keys(data.curves).length;
   byId("facts").replaceChildren(...facts().map((fact) => make("span", {}, fact)));
   const sites = data.sites.length > 1 ? data.sites.map((site, index) => [index, siteWords(site)]) : [];

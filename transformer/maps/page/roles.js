@@ -3,7 +3,15 @@
 // data.roles = { step, least, broad, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, its role or
 // -1, the nearest role or -1, distance, share, even, score], ...] }, roles being indices of `kinds`, shares percents.
 
-const SINGULAR = { tokens: "token", grid: "patch", frames: "frame", points: "point", steps: "step", slots: "slot", experts: "expert" }; // prettier-ignore
+const SINGULAR = {
+  tokens: "token",
+  grid: "patch",
+  frames: "frame",
+  points: "point",
+  steps: "step",
+  slots: "slot",
+  experts: "expert",
+};
 
 /** The roles of all heads: { site, layer, head, role, nearest, distance, share, even, score }. */
 const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score]) => {
@@ -70,7 +78,9 @@ function buildRoles(choose) {
 function rolesNote() {
   const texts = counted(data.titles.length, data.alone ? "text" : "example");
   const many = data.titles.length > 1;
-  const where = data.alone ? `in ${many ? `these ${texts}` : "this text"}` : `over ${texts} at step ${readable(data.roles.step)}, the last`;
+  const where = data.alone
+    ? `in ${many ? `these ${texts}` : "this text"}`
+    : `over ${texts} at step ${readable(data.roles.step)}, the last`;
   const percent = Math.round(100 * data.roles.least);
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
@@ -95,8 +105,7 @@ function ruleOf(kind, entry) {
 }
 
 /** The heads of a role, the clearest first; of none in their own order. */
-const ofKind = (kind) =>
-  headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
+const ofKind = (kind) => headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
 
 function kindRow(kind, choose) {
   const entries = headRoles.filter(({ role }) => role === kind);
@@ -136,7 +145,12 @@ function toldHead(entry, choose) {
   const of = data.sites.length > 1 ? ` of ${siteWords(site)}` : "";
   const badge = make("span", { class: entry.role ? "badge" : "badge none" }, badgeOf(entry));
   const name = make("b", {}, `Head ${headName(site, entry.layer, entry.head)}`);
-  const button = make("button", { type: "button", class: "told-head" }, badge, make("span", {}, name, `${of} ${roleSentence(entry)}.`)); // prettier-ignore
+  const button = make(
+    "button",
+    { type: "button", class: "told-head" },
+    badge,
+    make("span", {}, name, `${of} ${roleSentence(entry)}.`),
+  );
   button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
   entry.told = button;
   return button;
@@ -148,7 +162,10 @@ let roleShown = null;
 function markRole({ site, layer, head }) {
   const entry = roleOf(site, layer, head);
   if (entry === roleShown) return;
-  for (const [each, chosen] of [[roleShown, false], [entry, true]]) // prettier-ignore
+  for (const [each, chosen] of [
+    [roleShown, false],
+    [entry, true],
+  ])
     for (const element of each ? [each.chip, each.told] : []) element.setAttribute("aria-pressed", chosen);
   roleShown = entry;
   const box = byId("roles-by-head");
