@@ -1,14 +1,14 @@
 """Answer the question of an ablation: train its arms on the same seeds, compare them, write the page."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.config_files import load_function
+from launch.platform import leave
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
@@ -48,6 +48,7 @@ COMMAND = Command(
         Flag("workdir", "the study's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
         Flag("seeds", "instead of the study's own, as 1,2,3"),
+        TRACKERS,
         TRUST,
         Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
         Flag("vectorise", "train runs of one program together, where that is faster", default=False, kind=bool),
@@ -71,7 +72,9 @@ def main(arguments: Arguments) -> None:
     _checks_on_cpu()
     from transformer.studies.arms import plan
     from transformer.studies.initial_gradients import check_stacks
+    from transformer.training.sinks.tracking import asked_for
 
+    asked_for(arguments.trackers)
     planned = plan(spec, arguments.config)
     if not arguments.report:
         check_stacks(arguments.config, spec)
@@ -86,6 +89,7 @@ def _work(arguments: Arguments) -> None:
     from transformer.named import check_trusted, names_in
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
+    from transformer.training.sinks.tracking import asked_for
 
     ledger = Ledger.existing(locate(arguments.workdir))
     vouched = {*arguments.trusted, *names_in(arguments.config)}
@@ -99,6 +103,7 @@ def _work(arguments: Arguments) -> None:
         vectorise=arguments.vectorise,
         data_dir=arguments.data_dir,
         vouched=vouched,
+        trackers=asked_for(arguments.trackers),
     )
 
 
@@ -260,4 +265,4 @@ def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger")
 
 
 if __name__ == "__main__":
-    sys.exit(run(COMMAND, main))
+    leave(run(COMMAND, main))

@@ -44,6 +44,8 @@ TRUST = Flag(
     "what the run's config.json may name: your own modules as family or task, data sets to download; commas between",
 )
 
+TRACKERS = Flag("trackers", "where its numbers go as well: wandb, mlflow, trackio; commas between")
+
 ENSEMBLE = Flag("ensemble", "further runs, commas between them, whose probabilities are averaged with this one's")
 
 

@@ -60,8 +60,9 @@ def leave(code: int) -> NoReturn:
     elif several and jax.process_index() == 0:
         # The others end with the first process: first let those that fail too report it.
         time.sleep(1)
-    if code == AGAIN or (several and code):
-        # Without waiting for threads, such as those that still compile.
+    trackers = sys.modules.get("transformer.training.sinks.in_a_thread")
+    if code == AGAIN or (several and code) or (trackers is not None and trackers.any_hangs()):
+        # Without waiting for threads, such as those that still compile, or for a tracker's library.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

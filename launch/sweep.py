@@ -1,13 +1,13 @@
 """Train every trial of a sweep, or go on with one that was stopped."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.config_files import load_function
+from launch.platform import leave
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
@@ -47,6 +47,7 @@ COMMAND = Command(
         Flag("better", "which way it is to go", choices=("lower", "higher"), default="lower"),
         Flag("seed", "of the engine's draws (default: 0)", kind=int),
         Flag("storage", "where Optuna keeps its study, as postgresql://HOST/NAME (default: a file in WORKDIR)"),
+        TRACKERS,
         TRUST,
         Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
         Flag("vectorise", "train trials of one program together, where that is faster", default=False, kind=bool),
@@ -65,8 +66,10 @@ def main(arguments: Arguments) -> None:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.records import parse_metric
     from transformer.studies.progress import best_done, look, summarise, write_csv
+    from transformer.training.sinks.tracking import asked_for
 
     metric = parse_metric(arguments.metric)
+    trackers = asked_for(arguments.trackers)
     sweep = _sweep(arguments)
     ledger, total = sweep.ledger, sweep.total
     if arguments.worker:
@@ -78,6 +81,7 @@ def main(arguments: Arguments) -> None:
             vectorise=arguments.vectorise,
             data_dir=arguments.data_dir,
             vouched=sweep.vouched,
+            trackers=trackers,
         )
     else:
         page = _page(arguments, sweep, metric)
@@ -224,4 +228,4 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(COMMAND, main))
+    leave(run(COMMAND, main))

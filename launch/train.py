@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
 from launch.platform import leave
 from transformer.config import UserError
@@ -29,6 +29,7 @@ COMMAND = Command(
             kind=bool,
             waives=("workdir",),
         ),
+        TRACKERS,
         Flag("serve", "give the page to a browser of this machine while the run trains", default=False, kind=bool),
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
         Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
@@ -54,26 +55,31 @@ def main(arguments: Arguments) -> None:
         print(show(values, (*arguments.overrides, *(() if arguments.data_dir is None else ("task.data_dir",)))))
         return
     from transformer.runs.attended import attended
+    from transformer.runs.telling import told
+    from transformer.training.sinks.tracking import asked_for, tracking
 
     if arguments.watchdog is not None and not arguments.watchdog >= 0:
         raise UserError(f"--watchdog={arguments.watchdog} must be a number of seconds, or 0 for none")
+    workdir = Path(arguments.workdir)
+    tracked = tracking(asked_for(arguments.trackers), workdir, told)
     where = arguments.coordinator, arguments.processes, arguments.process
-    with attended(*where, heartbeat=arguments.heartbeat, watchdog=arguments.watchdog) as pulse:
+    # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
+    with tracked as sinks, attended(*where, heartbeat=arguments.heartbeat, watchdog=arguments.watchdog) as pulse:
         from transformer.data.datasets.preparation import downloads
         from transformer.runs.processes import primary
         from transformer.training.experiment import resolve
         from transformer.training.rewinding import Rewind
+        from transformer.training.sinks import Sinks
         from transformer.training.train import train
 
-        workdir, page = Path(arguments.workdir), None
         if arguments.serve:
             from transformer.training.sinks.live_page import LivePage
 
-            page = LivePage(workdir)
+            sinks = (*sinks, LivePage(workdir))
         asked = (arguments.rewind, arguments.skip or 0)
         rewind = None if asked == (None, 0) else Rewind(*asked)
         with downloads(arguments.vouched):
-            train(resolve(values), workdir, profile=arguments.profile, sink=page, pulse=pulse, rewind=rewind)
+            train(resolve(values), workdir, profile=arguments.profile, sink=Sinks(*sinks), pulse=pulse, rewind=rewind)
         if primary():
             print(what_next(workdir), flush=True)
 

@@ -148,10 +148,12 @@ def work_here(
     vectorise: bool,
     data_dir: str | None,
     vouched: Collection[str],
+    trackers: Sequence[str] = (),
 ) -> None:
     """Work in this process, which `become_worker` has made one, until all trials are finished, by any worker.
 
-    `vouched` is what trials may name that is not this library's: modules, and data sets to download. Where one trial
+    `vouched` is what trials may name that is not this library's: modules, and data sets to download. `trackers` are
+    told of every trial. Where one trial
     after another fails it says so in one line and ends with the exit code UNFIT.
 
     Errors: UserError, as `transformer.studies.worker.work`.
@@ -160,7 +162,7 @@ def work_here(
     from transformer.studies.worker import Unfit, work
 
     workers = int(os.environ.get(_WORKERS, "1"))
-    trainer = ModelTrainer(data_dir, vouched)
+    trainer = ModelTrainer(data_dir, vouched, trackers)
     try:
         work(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorise=vectorise, workers=workers)
     except Unfit as error:

@@ -159,7 +159,7 @@ def test_a_folder_holds_texts_and_objects(files: Path) -> None:
 
 UNFIT_PAIRS = {
     "short": (b"a\nb\n", b"a\n", "train.en has 2 lines and "),
-    "an empty line": (b"a\n\nc\n\n\n", b"a\nb\nc\nd\ne\n", "train.en: line 2, and 2 more, has an empty line"),
+    "an empty line": (b"a\n\nc\n\n\n", b"a\nb\nc\nd\ne\n", "train.en: line 2, and 2 more, is empty"),
     "empty": (b"", b"a\n", "train.en is empty"),
     "blank": (b"\n\n", b"a\n", "train.en is empty"),
     "latin": (b"caf\xe9\n", b"a\n", "as UTF-8 text"),
@@ -201,7 +201,7 @@ UNFIT_FIELDS = {
         b'{"source": \n': "line 1 is not JSON",
         b"[1]\n": "line 1 is no JSON object but a list",
         b"[" * 9999 + b"\n": "too deep in one another",
-        b'{"source": "a", "target": "b"}\n\n{"source": "a", "target": "b"}\n': "line 2 has an empty line",
+        b'{"source": "a", "target": "b"}\n\n{"source": "a", "target": "b"}\n': "line 2 is empty",
     },
     "x.csv": {b"a,b\n": "x.csv alone holds no pairs: write pairs/FILE.en,FILE.de"},
 }

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -76,7 +76,20 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapped.Ended]:
-    return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs])
+    also = [Told(folder / name) for name in runs]
+    return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
+
+
+class Told(NullSink):
+    """A sink beside a run's own: what it is told last of the run in a directory."""
+
+    runs: ClassVar[dict[Path, list[tuple[int, str, float]]]] = {}
+
+    def __init__(self, path: Path):
+        self._told = self.runs[path] = []
+
+    def scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        self._told.append((step, split, float(values["loss"])))
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -119,6 +132,14 @@ def test_a_vmapped_runs_directory_is_that_of_a_run_alone(alone: Path, together: 
     assert (together / name / "tensorboard").is_dir()
     assert RunDirectory.open(together / name).config() == json.loads(json.dumps(RUNS[name].to_config()))
     assert "parameters" in RunDirectory.open(together / name).facts()
+
+
+def test_a_sink_beside_each_run_is_told_of_it_alone(together: Path) -> None:
+    for name in RUNS:
+        records = read_records(together / name / "metrics.jsonl")
+        resumed = [(each["step"], each["split"], each["loss"]) for each in records if each["step"] > SAVED]
+        assert resumed
+        assert Told.runs[together / name] == resumed
 
 
 def test_vmapped_differ_where_their_configs_do(together: Path) -> None:

@@ -1,15 +1,19 @@
 """Training the trials of a sweep with the loop that trains any run."""
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.data.datasets.preparation import downloads
 from transformer.named import check_trusted
+from transformer.runs.telling import told
 from transformer.studies.trials import Trial
 from transformer.studies.worker import Report
 from transformer.training.experiment import Experiment, resolve
-from transformer.training.sinks.contract import NullSink, Number
+from transformer.training.sinks import Sinks
+from transformer.training.sinks.contract import NullSink, Number, Sink
+from transformer.training.sinks.tracking import tracking
 from transformer.training.train import train
 
 
@@ -17,16 +21,16 @@ class ModelTrainer:
     """Trains models. `data_dir` is where this machine's data lies: it names no trial, as other machines differ.
 
     `vouched` are the modules and downloads that the trials may name (transformer.named.check_trusted): who wrote the
-    ledger may not be who trains.
+    ledger may not be who trains. `trackers` are told of every trial, as one of its sweep.
     """
 
-    def __init__(self, data_dir: str | None = None, vouched: Collection[str] = ()):
-        self._data_dir, self._vouched = data_dir, vouched
+    def __init__(self, data_dir: str | None = None, vouched: Collection[str] = (), trackers: Sequence[str] = ()):
+        self._data_dir, self._vouched, self._trackers = data_dir, vouched, trackers
         self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
-        with downloads(self._vouched):
-            train(self._experiment(trial), directory, sink=_Reports(report))
+        with downloads(self._vouched), self._tracking(directory) as tracked:
+            train(self._experiment(trial), directory, sink=Sinks(*tracked, _Reports(report)))
 
     def program(self, trial: Trial) -> str:
         from transformer.training.vmapped import program_of
@@ -44,9 +48,14 @@ class ModelTrainer:
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         from transformer.training.vmapped import train_vmapped
 
-        with downloads(self._vouched):
-            ended = train_vmapped([self._experiment(trial) for trial in trials], directories)
+        with downloads(self._vouched), contextlib.ExitStack() as stack:
+            tracked = [Sinks(*stack.enter_context(self._tracking(directory))) for directory in directories]
+            ended = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
         return [end.diverged_at for end in ended]
+
+    def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Sink, ...]]:
+        """The sink of a trial's trackers: the sweep's directory holds the folder of its trials."""
+        return tracking(self._trackers, directory, told, group=directory.parent.parent.name)
 
     def _experiment(self, trial: Trial) -> Experiment:
         check_trusted(trial.config, self._vouched)

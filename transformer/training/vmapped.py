@@ -39,7 +39,8 @@ from transformer.training.programs import cadence_of, measured, peak_flops_of, p
 from transformer.training.resuming import resume_together
 from transformer.training.rewinding import batches_of
 from transformer.training.saving import NotFinite, Saver
-from transformer.training.sinks import Console
+from transformer.training.sinks import Console, Sinks
+from transformer.training.sinks.contract import NullSink, Sink
 from transformer.training.sinks.files import closed_with_the_run, open_sinks
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run, vectorise
@@ -68,11 +69,13 @@ def _without_numbers(optimizer: OptimizerConfig) -> dict[str, Any]:
     return to_config(optimizer) | dict.fromkeys(hyper_of(optimizer))
 
 
-def train_vmapped(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> list[Ended]:
+def train_vmapped(
+    experiments: Sequence[Experiment], workdirs: Sequence[Path], also: Sequence[Sink] = ()
+) -> list[Ended]:
     """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
 
     They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
-    complete, or diverged before, are left as they are.
+    complete, or diverged before, are left as they are. `also` has for each run a sink that is fed after its own.
 
     Errors: UserError for experiments that are not of one program, batches whose shapes differ between seeds,
     several devices or processes, and for whatever `train` refuses.
@@ -85,7 +88,8 @@ def train_vmapped(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -
         left = [each.latest != each.experiment.run.steps for each in runs]
         going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
         if going:
-            ends_of_going = _train([runs[number] for number in going], assembly)
+            sinks = [also[number] for number in going] if also else [NullSink()] * len(going)
+            ends_of_going = _train([runs[number] for number in going], assembly, sinks)
             ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
     return ends
 
@@ -173,7 +177,7 @@ def _compile(experiment: Experiment, assembly: Assembly) -> Step:
     return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=stacked_on(assembly.placement))
 
 
-def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
+def _train(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) -> list[Ended]:
     first = runs[0].experiment
     steps, (start, resumed) = first.run.steps, resume_together(runs, assembly)
     compiled = _compile(first, assembly)
@@ -188,7 +192,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly) -> list[Ended]:
         for each, of_run in zip(runs, extents, strict=True)
     ]
     savers = [Saver(each, assembly.placement, files) for each, files in zip(runs, records, strict=True)]
-    sinks = VmappedSinks(records, Console(steps, sys.stdout))
+    sinks = VmappedSinks([Sinks(*each) for each in zip(records, also, strict=True)], Console(steps, sys.stdout))
     ends = [Ended(None)] * len(runs)
 
     waiting = [Patience(each.experiment.faults.stop_after) for each in runs]

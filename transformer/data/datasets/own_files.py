@@ -90,18 +90,19 @@ def read_lines(path: pathlib.Path) -> list[str]:
     lines = [line.strip() for line in content.split("\n")]
     if not any(lines):
         raise UserError(f"{path} is empty: it needs a line for each example")
-    refuse_empty([number for number, line in enumerate(lines, 1) if not line], path, "line")
+    refuse_empty([number for number, line in enumerate(lines, 1) if not line], path)
     return lines
 
 
-def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str) -> None:
+def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
     """Refuse lines on which something is empty: to leave them out would leave out, in silence, what somebody counts on.
 
     Errors: UserError naming the first line and how many there are.
     """
     if numbers:
         more = f", and {len(numbers) - 1} more," if len(numbers) > 1 else ""
-        raise UserError(f"{path}: line {numbers[0]}{more} has an empty {what}: fill or remove it")
+        where = f"{path}: line {numbers[0]}{more}"
+        raise UserError(f"{where} {f'has an empty {what}' if what else 'is empty'}: fill or remove it")
 
 
 def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...]]:

@@ -1,0 +1,247 @@
+"""Trackers beside a run: told everything in order, and whatever they do, the run is as it would be without them."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from launch.cli import run
+from launch.train import COMMAND, main
+from tests.training.small_run import without_clock
+from transformer.config import UserError
+from transformer.runs.directory import RunDirectory, write_json
+from transformer.studies.training import ModelTrainer
+from transformer.training.sinks import in_a_thread, tracking
+from transformer.training.sinks.in_a_thread import InAThread, any_hangs
+from transformer.training.sinks.tracked import Tracked
+from transformer.training.sinks.tracking import Library, Trackers, asked_for
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+from tests.training.small_run import CONFIG
+
+
+def get_config():
+    return ConfigDict({**CONFIG, "steps": 4, "maps_every": 4, "averages": {}, "head_statistics_every": 0})
+"""
+
+
+class Recorder:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self, run: Tracked, kept: list[Any]):
+        self._kept = kept
+        kept.append(("open", run.id, run.name, run.group, run.config, run.resumed))
+
+    def scalars(self, step: int, split: str, values: Any) -> None:
+        self._kept.append((step, split, values))
+
+    def samples(self, step: int, split: str, samples: Any) -> None:
+        self._kept.append((step, split, samples))
+
+    def page(self, path: Path) -> None:
+        self._kept.append(("page", path.read_text()))
+
+    def close(self, complete: bool) -> None:
+        self._kept.append(("close", complete))
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the only tracker that there is, "recorder", is told."""
+    told: list[Any] = []
+    table = {"recorder": Library("json", "recorder", lambda run: Recorder(run, told))}
+    monkeypatch.setattr(tracking, "TRACKERS", table)
+    return told
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    """A run directory as one that is claimed."""
+    path = tmp_path / "sweep" / "trials" / "one"
+    path.mkdir(parents=True)
+    write_json(RunDirectory(path).config_file, {"steps": 2})
+    write_json(RunDirectory(path).environment_file, [{}])
+    return path
+
+
+def tell(trackers: Trackers, steps: Sequence[int], total: int) -> None:
+    for step in steps:
+        trackers.scalars(step, "train", {"loss": 0.5 * step})
+        trackers.progress(step, total)
+    trackers.samples(steps[-1], "test", [{"output": "ok"}])
+    trackers.close()
+
+
+def test_everything_is_told_in_order_and_a_run_keeps_its_name(
+    kept: list[Any], workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "render", lambda path: f"page of {path.name}")
+    assert Trackers(("recorder",), workdir).wait(30) == []
+    assert kept == []  # nothing is opened before the first report
+    for steps in ((1,), (2,)):
+        trackers = Trackers(("recorder",), workdir, "sweep")
+        tell(trackers, steps, 2)
+        assert trackers.wait(30) == []
+    number = RunDirectory(workdir).facts()["tracked_as"]
+    opened = ("open", number, "one", "sweep", {"steps": 2})
+    page = ("page", "page of one")
+    assert kept == [
+        (*opened, False),
+        (1, "train", {"loss": 0.5}),
+        (1, "test", [{"output": "ok"}]),
+        page,
+        ("close", False),
+        (*opened, True),
+        (2, "train", {"loss": 1.0}),
+        (2, "test", [{"output": "ok"}]),
+        page,
+        ("close", True),
+    ]
+
+
+def test_a_run_without_maps_has_no_page(kept: list[Any], workdir: Path) -> None:
+    trackers = Trackers(("recorder",), workdir)
+    tell(trackers, (1,), 1)
+    assert trackers.wait(30) == []
+    assert [each[0] for each in kept] == ["open", 1, 1, "close"]
+
+
+def test_trials_are_told_as_one_sweep(kept: list[Any], workdir: Path) -> None:
+    with ModelTrainer(trackers=("recorder",))._tracking(workdir) as sinks:
+        sinks[0].scalars(1, "train", {"loss": 1.0})
+    assert kept[0][2:4] == ("one", "sweep")
+    assert kept[-1] == ("close", False)
+    with ModelTrainer()._tracking(workdir) as sinks:
+        assert sinks == ()
+
+
+def test_what_raises_is_counted_and_the_next_is_tried() -> None:
+    done: list[int] = []
+
+    def report(number: int) -> Any:
+        def act(opened: list[int]) -> None:
+            if number % 2:
+                raise SystemExit("no\nnetwork")
+            opened.append(number)
+
+        return act
+
+    thread = InAThread("x", lambda: done)
+    for number in range(5):
+        thread.tell(report(number))
+    thread.end(lambda opened: opened.append(-1))
+    assert InAThread.joined([thread], 30) == ["x did not take 2 of 6 reports (SystemExit: no network)"]
+    assert done == [0, 2, 4, -1]
+    thread = InAThread("x", lambda: 1 / 0)
+    thread.tell(report(0))
+    thread.end(report(0))
+    assert InAThread.joined([thread], 30) == ["x did not take 2 of 2 reports (ZeroDivisionError: division by zero)"]
+
+
+def test_what_hangs_holds_up_nothing_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_a_thread, "WAITING", 3)
+    go_on, done = threading.Event(), []
+    hanging = InAThread("x", go_on.wait)
+    quick = InAThread("y", lambda: None)
+    for number in range(10):
+        hanging.tell(lambda _, number=number: done.append(number))
+        hanging.tell(lambda _: None)
+    for each in (hanging, quick):
+        each.end(lambda _: done.append("end"))
+    assert InAThread.joined([quick, hanging], 0.2) == [
+        "x did not take 21 of 21 reports (no answer within 0 s)",
+    ]
+    assert done == ["end"]
+    assert any_hangs()
+    # One that gets on at last ends all the same.
+    go_on.set()
+    assert InAThread.joined([hanging], 30)[0].startswith("x did not take 18 of 21 reports (more reports than it took)")
+    assert done == ["end", 1, "end"]
+    assert not any_hangs()
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("wandbb", "--trackers=wandbb is unknown: did you mean 'wandb'?; there are wandb, mlflow, trackio"),
+        ("wandb,comet", "--trackers=comet is unknown: known: mlflow, trackio, wandb"),
+        ("absent", "--trackers=absent needs a library: pip install absent-client"),
+    ],
+)
+def test_an_unknown_tracker_and_an_absent_library_are_one_line(
+    flag: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {name: Library("json", name, Recorder) for name in tracking.TRACKERS}  # type: ignore[arg-type]
+    if flag == "absent":
+        table["absent"] = Library("no_such_module", "absent-client", Recorder)  # type: ignore[arg-type]
+    monkeypatch.setattr(tracking, "TRACKERS", table)
+    with pytest.raises(UserError) as told:
+        asked_for(flag)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+    assert asked_for(" mlflow,wandb,mlflow,") == ("mlflow", "wandb")
+    assert asked_for(None) == ()
+
+
+class Raises(ModuleType):
+    """A library of which every call raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ConnectionError("no route to host")
+
+
+class Hangs(ModuleType):
+    """A library whose first call never comes back."""
+
+    ended = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.ended.wait()
+        raise ConnectionError("too late")
+
+
+@contextlib.contextmanager
+def library(name: str, kind: type[ModuleType], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module of that name that is of this kind, as if it were installed."""
+    module = kind(name)
+    module.__spec__ = ModuleSpec(name, None)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, name, module)
+        yield
+
+
+def test_a_tracker_that_raises_or_hangs_changes_nothing_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "WAITED", 0.5)
+    (tmp_path / "config.py").write_text(CONFIG)
+
+    def trained(name: str, *words: str) -> tuple[Any, str]:
+        code = run(COMMAND, main, [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / name}", *words])
+        return (code, without_clock(tmp_path / name)), capsys.readouterr().err
+
+    alone, said = trained("alone")
+    assert alone[0] == 0
+    assert said == ""
+    # Two of training, one of validation and of test, the page, the end.
+    with library("wandb", Raises, monkeypatch):
+        beside, said = trained("raises", "--trackers=wandb")
+    assert beside == alone
+    assert said == "wandb did not take 6 of 6 reports (ConnectionError: no route to host)\n"
+    with library("trackio", Hangs, monkeypatch):
+        beside, said = trained("hangs", "--trackers=trackio")
+        assert beside == alone
+        assert said == "trackio did not take 6 of 6 reports (no answer within 0 s)\n"
+    Hangs.ended.set()
