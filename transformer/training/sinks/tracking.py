@@ -49,7 +49,7 @@ def asked_for(flag: str | None) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
     for name in names:
         if name not in TRACKERS:
-            raise UserError(f"--trackers={name} is unknown: {nearest(name, TRACKERS)}; there are {', '.join(TRACKERS)}")
+            raise UserError(f"--trackers={name} is unknown: {nearest(name, TRACKERS)}")
         if find_spec(TRACKERS[name].module) is None:
             raise UserError(f"--trackers={name} needs a library: pip install {TRACKERS[name].package}")
     return names
