@@ -165,7 +165,7 @@ def test_without_another_run_there_is_none_to_compare_with(report, visit):  # no
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("site", ["encoder/self", "decoder/self"])
+@pytest.mark.parametrize("site", ["encoder/self", "decoder/self", "decoder/cross"])
 def test_rollout_mixes_as_the_analysis_does_and_is_no_attribution(run, report, visit, site):  # noqa: F811
     store = MapStore.existing(run.directory / "maps")
     page = visit(report, f"#site={site}&example={EXAMPLE + 1}&layer=2&head=1&step=800")
@@ -187,14 +187,16 @@ def test_rollout_mixes_as_the_analysis_does_and_is_no_attribution(run, report, v
 
 
 @pytest.mark.browser
-def test_rollout_is_for_self_attention(report, visit):  # noqa: F811
-    page = visit(report, "#site=decoder/cross&view=rollout")
+def test_rollout_needs_self_attention(report, speech_run, visit):  # noqa: F811
+    page = visit(write_report(speech_run.directory), "#site=decoder/cross&view=rollout")
     assert page.locator("#rollout").is_disabled()
-    assert page.locator("#rollout-toggle").get_attribute("title") == "only where a sequence attends to itself"
+    why = "only where a sequence attends to itself, here or beside it in every layer"
+    assert page.locator("#rollout-toggle").get_attribute("title") == why
     assert "rollout" not in page.locator("#detail-title").inner_text()
-    # A difference and rollout are not shown at once.
     page.locator("#sites button").first.click()
     page.wait_for_function("document.querySelector('#detail-title').textContent.includes('rollout')")
+    # A difference and rollout are not shown at once.
+    page = visit(report, "#site=decoder/cross&view=rollout")
     page.keyboard.press("d")
     wait_for(page, "compare", "100")
     assert "view" not in address(page)

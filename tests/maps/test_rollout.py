@@ -7,7 +7,7 @@ import pytest
 
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import UserError
-from transformer.maps.rollout import is_self_attention, rollout, rollout_of
+from transformer.maps.rollout import is_self_attention, rollout, rollout_across, rollout_of, stacks_of
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import Tiers, keep
 from transformer.tasks.labels import Labels
@@ -122,10 +122,53 @@ def test_rollout_of_a_store_is_that_of_its_maps(tmp_path):
         np.testing.assert_allclose(found, by_hand(store.read(site.name, 10).astype(np.float64)), atol=1e-6)
 
 
-def test_rollout_of_cross_attention_or_of_pooled_maps_is_refused(tmp_path):
+def across_by_hand(cross: np.ndarray, decoder: np.ndarray, encoder: np.ndarray | None) -> np.ndarray:
+    """Every position as a mixture of all inputs, of target and source: mixed by one sub-layer after another."""
+    mixed = np.zeros((*cross.shape[:2], *cross.shape[3:]))
+    for example, length in enumerate(LENGTHS):
+        # The source after its encoder, then the target before its first layer: a row a position, a column an input.
+        source = np.concatenate([np.zeros((length, length)), np.eye(length)], axis=1)
+        for layer in range(0 if encoder is None else encoder.shape[1]):
+            rows = [np.mean(encoder[example, layer, :, q, :length], axis=0) for q in range(length)]
+            source = 0.5 * source + 0.5 * np.array([sum(row[k] * source[k] for k in range(length)) for row in rows])
+        target = np.concatenate([np.eye(length), np.zeros((length, length))], axis=1)
+        for layer in range(cross.shape[1]):
+            for weights, read in ((decoder, None), (cross, source)):
+                of = target.copy() if read is None else read
+                for q in range(length):
+                    row = np.mean(weights[example, layer, :, q, :length], axis=0)
+                    target[q] = 0.5 * target[q] + 0.5 * sum(row[k] * of[k] for k in range(length))
+            np.testing.assert_allclose(target.sum(axis=-1), 1)
+            mixed[example, layer, :length, :length] = target[:, length:]
+    return mixed
+
+
+@pytest.mark.parametrize("with_encoder", [True, False])
+def test_rollout_across_is_its_definition(with_encoder):
+    cross, decoder = make_weights(causal=False, size=9)[:, :, ::-1] ** 2, make_weights(causal=True, size=9)
+    cross = cross / np.maximum(cross.sum(axis=-1, keepdims=True), 1e-12)
+    encoder = make_weights(causal=False, size=9) if with_encoder else None
+    read = rollout(encoder, LENGTHS)[:, -1] if with_encoder else None
+    found = rollout_across(cross, decoder, read, LENGTHS, LENGTHS)
+    np.testing.assert_allclose(found, across_by_hand(cross, decoder, encoder), atol=1e-12)
+
+
+def test_cross_attention_is_rolled_out_with_the_self_attention_beside_it(tmp_path):
+    store = write_store(tmp_path / "maps", Tiers())
+    assert stacks_of(CROSS, store.sites, LABELS) == (DECODER, ENCODER)
+    whole = [make_weights(causal) for causal in (False, True, False)]
+    np.testing.assert_allclose(rollout_of(store, "decoder/cross", 10), across_by_hand(*whole), atol=0.02)
+    fewer = dataclasses.replace(DECODER, layers=LAYERS[:2])
+    assert stacks_of(CROSS, (ENCODER, fewer, CROSS), LABELS) is None
+    assert stacks_of(CROSS, (DECODER, CROSS), LABELS) == (DECODER, None)
+
+
+def test_rollout_without_self_attention_or_of_pooled_maps_is_refused(tmp_path):
     whole = write_store(tmp_path / "maps", Tiers())
+    sites, whole.sites = whole.sites, (ENCODER, CROSS)
     with pytest.raises(UserError, match=r"decoder/cross.*from target to source"):
         rollout_of(whole, "decoder/cross", 10)
+    whole.sites = sites
     whole.sites = tuple(dataclasses.replace(site, values=Values.REWEIGHTED) for site in whole.sites)
     with pytest.raises(UserError, match=r"site='encoder/self' has maps of values=reweighted: .* sum to one"):
         rollout_of(whole, "encoder/self", 10)

@@ -60,6 +60,14 @@ STUDIES = (
         ("tests/maps/test_timelines.py",),
     ),
     Fault(
+        "a-role-by-chance",
+        "transformer/maps/roles.py",
+        "(self.share_LxH - self.even) / (1 - self.even)",
+        "self.share_LxH",
+        "A head is given a role for what a head that reads all alike does too.",
+        ("tests/maps/test_roles.py",),
+    ),
+    Fault(
         "metrics-written-over",
         "transformer/storage/bucket.py",
         "local.write_bytes(path.read_bytes())",

@@ -1,6 +1,7 @@
 """Attention rollout: how the layers of self-attention together mix positions. A view of mixing, no attribution."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -11,21 +12,69 @@ from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 
 
-def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L Q K"]:
-    """The rollout of all layers of `site` at `step`, from its whole maps.
+class Stacks(NamedTuple):
+    """The self-attention on both sides of a cross-attention: the decoder's, and the encoder's if it has one."""
 
-    Errors: UserError where the site is no self-attention, or its whole maps are not stored at that step.
+    decoder: Site
+    encoder: Site | None
+
+
+def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L Q K"]:
+    """The rollout of all layers of `site` at `step`, from whole maps: `rollout_across` of a cross-attention.
+
+    Errors: UserError where a site is neither self-attention nor cross-attention with one beside it in every layer, or
+    whole maps are not stored at that step.
     """
     stored = store.site(site)
     if stored.values is not Values.PROBABILITY:
         raise UserError(f"site={site!r} has maps of values={stored.values.value}: rollout needs rows that sum to one")
-    if not is_self_attention(stored, store.labels):
+    queries, keys = ([len(tokens) for tokens in store.labels.tokens[axis.name]] for axis in (stored.query, stored.key))
+    if is_self_attention(stored, store.labels):
+        return rollout(store.read(site, step), queries)
+    stacks = stacks_of(stored, store.sites, store.labels)
+    if stacks is None:
         raise UserError(
             f"site={site!r} attends from {stored.query.name} to {stored.key.name}: rollout needs self-attention, whose "
-            "position i is the same on both sides"
+            "position i is the same on both sides, in it or beside it in every layer"
         )
-    lengths = [len(tokens) for tokens in store.labels.tokens[stored.query.name]]
-    return rollout(store.read(site, step), lengths)
+    read = None if stacks.encoder is None else rollout(store.read(stacks.encoder.name, step), keys)[:, -1]
+    return rollout_across(store.read(site, step), store.read(stacks.decoder.name, step), read, queries, keys)
+
+
+def stacks_of(cross: Site, sites: Sequence[Site], labels: Labels) -> Stacks | None:
+    """The self-attention of the queries of `cross`, layer by layer, and of its keys; None without the first."""
+    alone = [site for site in sites if site.values is Values.PROBABILITY and is_self_attention(site, labels)]
+    decoders = [site for site in alone if site.query.name == cross.query.name and site.layers == cross.layers]
+    encoders = [site for site in alone if site.query.name == cross.key.name]
+    return Stacks(decoders[0], encoders[0] if encoders else None) if decoders else None
+
+
+def rollout_across(
+    cross_BxLxHxQxK: Float[np.ndarray, "B L H Q K"],
+    decoder_BxLxGxQxQ: Float[np.ndarray, "B L G Q Q"],
+    encoder_BxKxK: Float[np.ndarray, "B K K"] | None,
+    queries: Sequence[int],
+    keys: Sequence[int],
+) -> Float[np.ndarray, "B L Q K"]:
+    """The share of each position of the source in each position of the target, after every layer of its decoder.
+
+    R_l = 0.5 A_l R_(l-1) + 0.5 C_l E, R_0 = 0: C_l is the mean of the heads of cross-attention, A_l the mixing of the
+    decoder's self-attention as in `rollout`, and E the rollout of the whole encoder, the identity without one. Each
+    sub-layer leaves half of a position to the residual stream. A row sums to at most one; the rest is the share of the
+    target's own positions. Beyond an example's length all is zero.
+    """
+    mixed = np.zeros(cross_BxLxHxQxK[:, :, 0].shape, cross_BxLxHxQxK.dtype)
+    for example, (asked, known) in enumerate(zip(queries, keys, strict=True)):
+        source = np.eye(known) if encoder_BxKxK is None else encoder_BxKxK[example, :known, :known]
+        before = np.zeros((asked, known))
+        for layer in range(mixed.shape[1]):
+            own = 0.5 * decoder_BxLxGxQxQ[example, layer, :, :asked, :asked].mean(axis=0) + 0.5 * np.eye(asked)
+            read = cross_BxLxHxQxK[example, layer, :, :asked, :known].mean(axis=0)
+            # Stored weights are quantised; a row that reads nothing of the source stays as it is.
+            both = (own / own.sum(axis=-1, keepdims=True)) @ before + read @ source
+            before = both / (1 + read.sum(axis=-1, keepdims=True))
+            mixed[example, layer, :asked, :known] = before
+    return mixed
 
 
 def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence[int]) -> Float[np.ndarray, "B L Q K"]:

@@ -85,32 +85,60 @@ function lessOther(plane, other) {
 /** A difference with its sign, a minus that is as wide as a plus. */
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 
+/** Whether position i is the same on both sides of a site. */
+function isSelf(site, example) {
+  const { queries, keys } = tokensOf(site, example);
+  return (site.query === site.key || site.causal) && queries.length === keys.length;
+}
+
+/** The sites that rollout mixes: the site itself, of a cross-attention its decoder's and its encoder's; or null. */
+function stacksOf({ site, example }) {
+  if (isSelf(data.sites[site], example)) return { own: site };
+  const cross = data.sites[site];
+  const alone = (each) => each.values === "probability" && isSelf(each, example);
+  const decoder = data.sites.findIndex(
+    (each) => alone(each) && each.query === cross.query && String(each.layers) === String(cross.layers),
+  );
+  const encoder = data.sites.findIndex((each) => alone(each) && each.query === cross.key);
+  return decoder < 0 ? null : { cross: site, decoder, encoder: encoder < 0 ? undefined : encoder };
+}
+
 /** Why the site, at this step, has no rollout; an empty text where it has one. */
 function whyNoRollout(state) {
   const site = data.sites[state.site];
-  const { queries, keys } = tokensOf(site, state.example);
-  const level = finestLevel(site, state.step);
+  const stacks = stacksOf(state);
   if (site.values !== "probability") return "only of rows that sum to one";
-  if (site.query !== site.key && !site.causal) return "only where a sequence attends to itself";
-  if (queries.length !== keys.length) return "only where a sequence attends to itself";
-  if (level.queryBlock * level.keyBlock > 1) return "this page has no whole maps of this site and step";
-  if (queries.length > ROLLOUT_LONGEST) return `only up to ${ROLLOUT_LONGEST} positions`;
-  return "";
+  if (!stacks) return "only where a sequence attends to itself, here or beside it in every layer";
+  const sites = Object.values(stacks).filter((at) => at !== undefined);
+  const whole = (level) => level && level.queryBlock * level.keyBlock === 1;
+  if (!sites.every((at) => whole(finestLevel(data.sites[at], state.step))))
+    return "this page has no whole maps of this site and step";
+  const longest = Math.max(...Object.values(tokensOf(site, state.example)).map((side) => side.length));
+  return longest > ROLLOUT_LONGEST ? `only up to ${ROLLOUT_LONGEST} positions` : "";
 }
 
 /** Attention rollout up to the chosen layer; the wall stays that of the weights, since rollout has no heads. */
 async function rolloutShown(state) {
-  const site = data.sites[state.site];
-  const maps = await mapsAt(state.step, state.site, state.example, finestLevel(site, state.step));
-  const plain = await weightsShown(state);
-  maps.rollout ??= rollout(site, maps);
+  const stacks = stacksOf(state);
+  const mapsOf = (at) =>
+    at !== undefined && mapsAt(state.step, at, state.example, finestLevel(data.sites[at], state.step));
+  const [plain, own, cross, decoder, encoder] = await Promise.all([
+    weightsShown(state),
+    ...[stacks.own, stacks.cross, stacks.decoder, stacks.encoder].map(mapsOf),
+  ]);
+  const maps = own || cross;
+  maps.rollout ??= own ? rollout(own) : rolloutAcross(cross, decoder, encoder);
+  const plane = maps.rollout[state.layer];
+  const said = "how attention mixes positions, not an attribution";
   return {
     ...plain,
-    said: `and all below it combined (rollout): how attention mixes positions, not an attribution`,
-    detail: maps.rollout[state.layer],
+    said: own
+      ? `and all below it combined (rollout): ${said}`
+      : `and all below it, on both sides, combined (rollout): ${said}`,
+    detail: plane,
     heads: "all heads",
     verbs: ["mixes in", "is mixed into"],
-    tell: (query, key) => `${maps.rollout[state.layer].at(query, key).toFixed(3)} of the mixture, over all heads`,
+    tell: (query, key) => `${plane.at(query, key).toFixed(3)} of the mixture, over all heads`,
   };
 }
 
@@ -119,23 +147,56 @@ async function rolloutShown(state) {
  * R_l = A_l R_(l-1), where A is half the mean of the heads' weights and half the residual's identity, rows summing
  * to one, and R_(-1) is the identity.
  */
-function rollout(site, maps) {
+function rollout(maps) {
   const planes = [];
-  site.layers.forEach((_, layer) => {
-    const mixing = mixed(site.heads.map((_, head) => maps.plane(layer, head)));
-    const { queries: size } = mixing;
-    const below = planes.at(-1);
-    const values = new Float32Array(size * size);
-    for (let row = 0; row < size && below; row++) {
-      for (let middle = 0; middle < size; middle++) {
-        const share = mixing.at(row, middle);
-        if (share === 0) continue;
-        for (let at = 0; at < size; at++) values[row * size + at] += share * below.values[middle * size + at];
-      }
-    }
-    planes.push(below ? new Plane(values, mixing) : mixing);
+  maps.site.layers.forEach((_, layer) => {
+    const mixing = mixed(headsOf(maps, layer));
+    planes.push(layer ? product(mixing, planes.at(-1)) : mixing);
   });
   return planes;
+}
+
+/**
+ * The share of each position of the source in the target's, a plane a layer: R_l = half A_l R_(l-1), half C_l E, with
+ * R_(-1) = 0, the mean C_l of the heads of cross-attention, A_l as above and E the encoder's rollout, if it has one.
+ */
+function rolloutAcross(cross, decoder, encoder) {
+  const source = encoder && rollout(encoder).at(-1);
+  const planes = [];
+  cross.site.layers.forEach((_, layer) => {
+    const read = meanOf(headsOf(cross, layer));
+    const added = source ? product(read, source) : read;
+    const before = layer ? product(mixed(headsOf(decoder, layer)), planes.at(-1)) : null;
+    const values = added.values.map((value, at) => {
+      const row = Math.floor(at / read.keys) * read.keys;
+      const sum = read.values.subarray(row, row + read.keys).reduce((a, b) => a + b, 0);
+      return (value + (before ? before.values[at] : 0)) / (1 + sum);
+    });
+    planes.push(new Plane(values, read));
+  });
+  return planes;
+}
+
+const headsOf = (maps, layer) => maps.site.heads.map((_, head) => maps.plane(layer, head));
+
+/** The matrix product of two planes. */
+function product(left, right) {
+  const [rows, columns] = [left.queries, right.keys];
+  const values = new Float32Array(rows * columns);
+  for (let row = 0; row < rows; row++) {
+    for (let between = 0; between < left.keys; between++) {
+      const share = left.at(row, between);
+      if (share === 0) continue;
+      for (let at = 0; at < columns; at++) values[row * columns + at] += share * right.values[between * columns + at];
+    }
+  }
+  return new Plane(values, { ...left, queries: rows, keys: columns });
+}
+
+/** The mean of the heads. */
+function meanOf(heads) {
+  const values = heads[0].values.map((_, at) => heads.reduce((sum, { values }) => sum + values[at], 0) / heads.length);
+  return new Plane(values, heads[0]);
 }
 
 /** Half the mean of the heads, half the identity, rows summing to one. */
