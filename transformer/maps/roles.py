@@ -97,6 +97,7 @@ class _Example(NamedTuple):
     asking: tuple[str, ...]
     asked: tuple[str, ...]
     rare_K: Bool[np.ndarray, " K"]
+    period: int | None
 
     @property
     def keys(self) -> Int[np.ndarray, "1 K"]:
@@ -116,8 +117,8 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
     one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d of at most `FARTHEST`; q itself; the first key;
-    - keys with the token of q at another place; keys behind an earlier such place (induction), on random tokens that
-      repeat where the labels have such examples;
+    - keys with the token of q at another place; keys behind an earlier such place (induction), or the key one period
+      back and one on, on random tokens that repeat, where the labels have such examples;
     - keys at another place whose token occurs once in all examples, where such are at most `RARE` of an example; keys
       whose token is a special one, punctuation or a space;
     - of alignment it is the links, and the share is 1 - alignment error (`transformer.maps.plan.alignment_error`);
@@ -156,6 +157,7 @@ def _reading(measured: Sequence[_Measured], layer: int, head: int) -> Reading:
 def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
     queries_of, keys_of = (labels.tokens[axis.name] for axis in (site.query, site.key))
     counts = Counter(_plain(token) for tokens in keys_of for token in tokens)
+    periods = labels.periods or (None,) * len(labels.titles)
     for example, (asking, asked) in enumerate(zip(queries_of, keys_of, strict=True)):
         inside = [number for number, position in enumerate(rows.positions) if position < len(asking)]
         query_R = np.array([rows.positions[number] for number in inside], int)
@@ -168,16 +170,14 @@ def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
         seen = seen & (weights.sum(axis=-1).max(axis=(0, 1), initial=0) > 0)[:, None]
         once = np.array([counts[_plain(token)] == 1 for token in asked], bool)
         rare = once if once.mean() <= RARE else np.zeros_like(once)
-        yield _Example(query_R, weights, seen, asking, asked, rare)
+        yield _Example(query_R, weights, seen, asking, asked, rare, periods[example])
 
 
 def _measured(examples: Sequence[_Example], site: Site, labels: Labels) -> Iterator[_Measured]:
     """Every role that the examples can show."""
     for role, distance, keys_of in _targets(site, labels):
-        chosen = examples
-        periods = labels.periods or ()
-        if role is Role.INDUCTION and any(periods):
-            chosen = [example for example, period in zip(examples, periods, strict=True) if period]
+        repeating = [example for example in examples if example.period and role is Role.INDUCTION]
+        chosen = repeating or examples
         yield from _of_keys(role, distance, chosen, keys_of)
     yield from _of_keys(Role.ONE_PLACE, 0, examples, None)
     yield from _broad(examples)
@@ -280,7 +280,9 @@ def _rare(example: _Example, one_sequence: bool) -> np.ndarray:
 
 
 def _followers(example: _Example) -> np.ndarray:
-    """Keys right behind an earlier place with the query's own token, up to the query itself."""
+    """Keys right behind an earlier place with the query's own token; of a text that repeats, one period back."""
+    if example.period:
+        return (example.keys == example.queries - example.period + 1) & (example.queries >= example.period)
     same = _same(example, True) & (example.keys < example.queries)
     return np.concatenate([np.zeros((len(same), 1), bool), same[:, :-1]], axis=1)
 
