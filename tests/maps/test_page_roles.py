@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.maps.test_page import browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.maps.store import MapStore
 from transformer.maps.summary import WORDS, summary
 
@@ -88,3 +88,15 @@ def test_a_head_is_chosen_where_it_is_named(report, visit):  # noqa: F811
     page.keyboard.press("l")
     wait_for(page, "head", "2")
     assert page.locator(".head-chip[aria-pressed=true]").inner_text() == "2.2"
+
+
+def test_the_arrow_keys_go_from_sentence_to_sentence(report, visit):  # noqa: F811
+    page = visit(report, "#site=decoder/cross&layer=0&head=0&step=800")
+    page.locator(".told-head").first.focus()
+    for key, place in (("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1)):
+        page.keyboard.press(key)
+        page.locator(f".told-head:nth-child({place + 1})[aria-pressed=true]:focus").wait_for()
+    assert address(page)["step"] == "800"
+    # Of the many doors of each kind Tab reaches the chosen one alone.
+    for kind in (".told-head", ".head-chip"):
+        assert page.locator(f"{kind}[tabindex='0']").count() == 1

@@ -67,6 +67,8 @@ function buildRoles(choose) {
   byId("roles-by-kind").replaceChildren(...kinds.map((kind) => kindRow(kind, choose)));
   const told = kinds.flatMap((kind) => ofKind(kind).map((entry) => toldHead(entry, choose)));
   byId("roles-by-head").replaceChildren(...told);
+  goByArrows(byId("roles-by-kind"));
+  goByArrows(byId("roles-by-head"));
   const rules = data.roles.kinds.map((kind) => [
     make("dt", {}, ofSite(kind.name, headRoles[0])),
     make("dd", {}, ruleOf(kind, headRoles[0])),
@@ -131,7 +133,7 @@ function headChip(entry, choose) {
   const far = entry.role && !entry.role.badge ? ` (${badgeOf(entry)})` : "";
   const button = make(
     "button",
-    { type: "button", class: "head-chip", title: words, "aria-label": words },
+    { type: "button", class: "head-chip", tabindex: -1, title: words, "aria-label": words },
     headName(site, entry.layer, entry.head) + far,
   );
   button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
@@ -147,7 +149,7 @@ function toldHead(entry, choose) {
   const name = make("b", {}, `Head ${headName(site, entry.layer, entry.head)}`);
   const button = make(
     "button",
-    { type: "button", class: "told-head" },
+    { type: "button", class: "told-head", tabindex: -1 },
     badge,
     make("span", {}, name, `${of} ${roleSentence(entry)}.`),
   );
@@ -156,17 +158,35 @@ function toldHead(entry, choose) {
   return button;
 }
 
+/** Of many doors one is reached by Tab, the chosen head's; the arrow keys go on from it to the next and choose it. */
+function goByArrows(box) {
+  box.addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    const doors = [...box.querySelectorAll("button")];
+    const next = doors[doors.indexOf(document.activeElement) + by];
+    if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    // The page's own arrow keys go over layers and steps.
+    event.stopPropagation();
+    next?.focus({ preventScroll: true });
+    next?.click();
+  });
+}
+
 let roleShown = null;
 
 /** Mark the chosen head, and bring its sentence into sight in its own box. */
 function markRole({ site, layer, head }) {
   const entry = roleOf(site, layer, head);
   if (entry === roleShown) return;
-  for (const [each, chosen] of [
-    [roleShown, false],
-    [entry, true],
-  ])
-    for (const element of each ? [each.chip, each.told] : []) element.setAttribute("aria-pressed", chosen);
+  const mark = (each, chosen) => {
+    for (const element of each ? [each.chip, each.told] : []) {
+      element.setAttribute("aria-pressed", chosen);
+      element.tabIndex = chosen ? 0 : -1;
+    }
+  };
+  mark(roleShown, false);
+  mark(entry, true);
   roleShown = entry;
   const box = byId("roles-by-head");
   const [top, height] = [entry.told.offsetTop, entry.told.offsetHeight];
