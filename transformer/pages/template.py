@@ -14,6 +14,9 @@ STYLES = ("theme.css", "charts.css")
 SCRIPTS = ("elements.js", "words.js", "colour.js", "marks.js", "scales.js", "figure.js", "lines.js", "export.js")
 
 
+_COMMENT = re.compile(r"^ *(?://.*|/\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+
+
 class Folder(NamedTuple):
     """Where a page's own files lie: a package and a folder in it."""
 
@@ -38,8 +41,16 @@ def style_of(own: str = "") -> str:
 
 
 def script_of(own: str) -> str:
-    """The chart kit, and behind it a page's own script."""
-    return f"{SHARED.joined(SCRIPTS)}\n{own}"
+    """The chart kit, and behind it a page's own script, without comments."""
+    return without_comments(f"{SHARED.joined(SCRIPTS)}\n{own}")
+
+
+def without_comments(script: str) -> str:
+    """A script without the comments that stand on lines of their own, which every page would carry.
+
+    No template literal of several lines may have such a line.
+    """
+    return _COMMENT.sub("", script)
 
 
 def digest(text: str) -> str:
