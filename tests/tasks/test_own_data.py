@@ -8,6 +8,7 @@ import pytest
 
 from launch.cli import run
 from launch.train import COMMAND, main
+from transformer.attention import Axis, Site
 from transformer.config import UserError
 from transformer.tasks.registry import build, synthetic, task_config
 
@@ -77,6 +78,19 @@ def test_without_their_classes_labelled_files_say_which_they_have(files: Path) -
         build(config, files / "run")
     with pytest.raises(UserError, match=r"config.task.classes=\(\) must be the labels of labelled/x.tsv"):
         synthetic(config)
+
+
+def test_few_or_long_pairs_are_mapped_as_they_are_labelled(files: Path) -> None:
+    long, short = "a fox " * 40, "fox 1"
+    (files / "dev.tsv").write_text("".join(f"{text}\t{text}\n" for text in (long, short, long, "fox 2")))
+    config = task_config({**TASKS["x.en"], "data_dir": str(files), "validation_files": "dev.tsv", "probed": 8})
+    task = build(config, files / "run")
+    labels = task.labels((Site("encoder/self", query=Axis("source"), key=Axis("source"), layers=("0",), heads=("0",)),))
+    assert [len(tokens) for tokens in labels.tokens["source"]] == [
+        int((row != 0).sum()) for row in task.probed["source"]
+    ]
+    assert len(task.probed["source"]) == 2
+    assert task.said[1].startswith("of these 2 validation pairs are longer than max(config.task.lengths)=32 tokens: ")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.sources)
 
+    def fitting(self, longest: int) -> list[int]:
+        """The numbers of the examples that have no more than `longest` tokens on either side."""
+        sides = enumerate(zip(self.sources, self.targets, strict=True))
+        return [number for number, (source, target) in sides if max(len(source), len(target)) <= longest]
+
     def part(self, indices: Sequence[int]) -> "EncodedPairs":
         """These examples alone, in this order."""
         kept = [i for i in indices if i < len(self)]

@@ -77,11 +77,17 @@ class Translation(PlainTask):
         self.objectives = (Objective("translation", self._loss),)
         validation, test = splits[config.validation], splits[config.test]
         self.evaluations = self._evaluations(validation, test)
-        shown = validation.part(various(validation.pairs, config.probed))
+        shown = self._probed(validation, longest)
         self._probed_pairs = shown.pairs
-        batch = TokenBatches(shown.encoded, lengths=(longest,), tokens=longest * config.probed, seed=None)[0]
+        batch = TokenBatches(shown.encoded, lengths=(longest,), tokens=longest * len(shown.pairs), seed=None)[0]
         # With their reference translations: teacher forcing.
         self.probed = {name: batch[name] for name in ("source", "target")}
+
+    def _probed(self, validation: Split, longest: int) -> Split:
+        """As many pairs as are to be mapped, or all: of those that fit, or maps and labels were of different pairs."""
+        fitting = validation.encoded.fitting(longest)
+        chosen = various([validation.pairs[number] for number in fitting], self.config.probed)
+        return validation.part([fitting[number] for number in chosen])
 
     def _evaluations(self, validation: Split, test: Split) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
@@ -126,10 +132,19 @@ class Translation(PlainTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many pairs each split has."""
+        """How many pairs each split has, and how many of them are too long for any batch."""
+        longest = max(self.config.lengths)
         sizes = {name: len(split.pairs) for name, split in self._splits.items()}
         how = self.config.held_out.said(BY_CONTENT) if self.config.dataset.startswith(f"{PAIRS}/") else ""
-        return (said_of(self.config.dataset, sizes, "pairs", how),)
+        long = {name: sizes[name] - len(split.encoded.fitting(longest)) for name, split in self._splits.items()}
+        lines = [said_of(self.config.dataset, sizes, "pairs", how)]
+        if any(long.values()):
+            counts = ", ".join(f"{count:,} {name}" for name, count in long.items() if count)
+            lines.append(
+                f"of these {counts} pairs are longer than max(config.task.lengths)={longest} tokens: they are not "
+                "trained on, have no loss, and count as empty translations"
+            )
+        return tuple(lines)
 
     def source(self, seed: int) -> Source:
         return TokenBatches(

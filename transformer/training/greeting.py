@@ -17,7 +17,8 @@ def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete:
     experiment = opened_run.experiment
     parameters = count_parameters(assembly.abstract.variables.params)
     opened_run.directory.record(parameters=parameters)
-    for line in assembly.task.said:
+    said = assembly.task.said
+    for line in said:
         _logger.info("%s", line)
     mesh = assembly.placement.mesh
     if latest is None:
@@ -30,7 +31,7 @@ def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete:
     print(
         f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {mesh.devices.flat[0].device_kind}"
         f"{several}, {what}; run directory {opened_run.directory.path}",
-        *assembly.task.said,
+        *said,
         *left_out(assembly.model, assembly.task.evaluations),
         sep="\n",
         flush=True,
