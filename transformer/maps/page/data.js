@@ -11,6 +11,7 @@
 //   detail             a Plane of the head that state names, at the finest level that the page carries
 //   heads              optional: what stands in the head's place in the title, where it is not one head alone
 //   verbs              optional: what a query does to its keys, and a key suffers from its queries, in words
+//   planes             where state.lines holds: [[head, its detail], ...] of the heads whose lines are drawn, else null
 //   tell(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference
 // A Plane { values: Float32Array, row by row; queries, keys: cells a side; queryBlock, keyBlock: positions a cell }
 // has .at(query, key) in CELLS; where a block is larger than one position, a cell is the largest weight of its block.
