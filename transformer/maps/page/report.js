@@ -233,7 +233,9 @@ function showDrawing() {
     [false, "map"],
     [true, "lines"],
   ];
-  fillSegments(byId("drawing"), choices, state.lines, (lines) => change({ lines }));
+  if (byId("drawing").dataset.lines !== String(state.lines))
+    fillSegments(byId("drawing"), choices, state.lines, (lines) => change({ lines }));
+  byId("drawing").dataset.lines = state.lines;
   drawStrandHeads(byId("strand-heads"), state, change);
   byId("exports").hidden = state.lines;
   byId("legend").hidden = state.lines;

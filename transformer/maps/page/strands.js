@@ -4,7 +4,7 @@
 // `state.tokens` which queries are summed up: lines of the others are left out, and the bars are the sum.
 
 const LEAST_LINE = 0.02; // a lighter line would not be seen
-const MOST_LINES = 1000; // at once: a browser without a graphics card strokes them in some 25 milliseconds
+const MOST_LINES = 700; // at once: a browser without a graphics card strokes them in some 20 milliseconds
 const BINS = 512;
 const SHADES = 12; // lines of a head are stroked in so many groups of like weight
 const STRAND = { highest: 24, depth: 660, label: 13, bars: 64, gap: 8 };
@@ -267,6 +267,10 @@ function drawStrandHeads(place, state, choose) {
   if (place.hidden) return;
   const site = data.sites[state.site];
   const drawn = strandHeads(state);
+  // A step changes none of them.
+  const name = [state.site, drawn, dark.matches].join(" ");
+  if (place.dataset.name === name) return;
+  place.dataset.name = name;
   const focused = [...place.children].indexOf(document.activeElement);
   const buttons = site.heads.map((name, head) => {
     const pressed = drawn.includes(head);
