@@ -16,6 +16,7 @@ from launch.train import COMMAND, main
 from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory, write_json
+from transformer.runs.endings import Stopped
 from transformer.studies.training import ModelTrainer
 from transformer.training.sinks import in_a_thread, tracking
 from transformer.training.sinks.in_a_thread import InAThread, any_hangs
@@ -121,6 +122,23 @@ def test_trials_are_told_as_one_sweep(kept: list[Any], workdir: Path) -> None:
     assert kept[-1] == ("close", False)
     with ModelTrainer()._tracking(workdir) as sinks:
         assert sinks == ()
+
+
+def test_a_run_that_is_stopped_waits_less(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hung, said = threading.Event(), []
+    monkeypatch.setattr(tracking, "TRACKERS", {"x": Library("json", "x", lambda run: hung.wait())})  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(tracking, "WAITED", 10_000.0)
+    monkeypatch.setattr(tracking, "HURRIED", 0.1)
+
+    def stopped() -> None:
+        with tracking.tracking(("x",), workdir, said.append) as (sink,):
+            sink.scalars(1, "train", {"loss": 1.0})
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        stopped()
+    assert said == ["x did not take 3 of 3 reports (no answer within 0 s)"]
+    hung.set()
 
 
 def test_what_raises_is_counted_and_the_next_is_tried() -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from transformer.config import UserError, nearest
 from transformer.maps.report import render
 from transformer.runs.directory import RunDirectory
+from transformer.runs.endings import Stopped
 from transformer.storage import locate
 from transformer.training.sinks.contract import NullSink, Number, Sample, Sink
 from transformer.training.sinks.in_a_thread import InAThread
@@ -22,6 +23,7 @@ from transformer.training.sinks.to_wandb import ToWandb
 from transformer.training.sinks.tracked import Tracked, Tracker
 
 WAITED = 30.0  # seconds that the trackers have for what is left when a run has ended
+HURRIED = 5.0  # ... and has been stopped: who stopped it kills it soon
 _ID = "tracked_as"  # the fact of a run by which its trackers know it again
 _PAGE = "report.html"
 
@@ -149,14 +151,18 @@ def tracking(
 ) -> Iterator[tuple[Sink, ...]]:
     """The sink of a run's trackers; none where it has none.
 
-    At the end of the context the trackers have `WAITED` seconds; what they did not take is said, a line a tracker.
+    At the end of the context the trackers have `WAITED` seconds, `HURRIED` where the run is stopped; what they did not
+    take is said, a line a tracker.
     """
     if not names:
         yield ()
         return
-    trackers = Trackers(names, workdir, group)
+    trackers, seconds = Trackers(names, workdir, group), WAITED
     try:
         yield (trackers,)
+    except (Stopped, KeyboardInterrupt):
+        seconds = HURRIED
+        raise
     finally:
-        for line in trackers.wait(WAITED):
+        for line in trackers.wait(seconds):
             say(line)
