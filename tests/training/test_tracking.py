@@ -1,6 +1,7 @@
 """Trackers beside a run: told everything in order, and whatever they do, the run is as it would be without them."""
 
 import contextlib
+import dataclasses
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from launch import train
 from launch.cli import run
-from launch.train import COMMAND, main
 from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory, write_json
@@ -23,6 +24,8 @@ from transformer.training.sinks.in_a_thread import InAThread, any_hangs
 from transformer.training.sinks.tracked import Tracked
 from transformer.training.sinks.tracking import Library, Trackers, asked_for
 
+# The folder of compiled programs stays that of the tests.
+COMMAND = dataclasses.replace(train.COMMAND, before_jax=None)
 CONFIG = """
 from ml_collections import ConfigDict
 
@@ -247,7 +250,7 @@ def test_a_tracker_that_raises_or_hangs_changes_nothing_of_a_run(
     (tmp_path / "config.py").write_text(CONFIG)
 
     def trained(name: str, *words: str) -> tuple[Any, str]:
-        code = run(COMMAND, main, [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / name}", *words])
+        code = run(COMMAND, train.main, [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / name}", *words])
         return (code, without_clock(tmp_path / name)), capsys.readouterr().err
 
     alone, said = trained("alone")
