@@ -192,8 +192,8 @@ def test_what_hangs_holds_up_nothing_but_itself(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("wandbb", "--trackers=wandbb is unknown: did you mean 'wandb'?; there are wandb, mlflow, trackio"),
-        ("wandb,comet", "--trackers=comet is unknown: known: mlflow, trackio, wandb"),
+        ("wandbb", "--trackers='wandbb' is unknown: did you mean 'wandb'? known: wandb, mlflow, trackio"),
+        ("wandb,comet", "--trackers='comet' is unknown: known: mlflow, trackio, wandb"),
         ("absent", "--trackers=absent needs a library: pip install absent-client"),
     ],
 )

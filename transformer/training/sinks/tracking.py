@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, choice
 from transformer.maps.report import render
 from transformer.runs.directory import RunDirectory
 from transformer.runs.endings import Stopped
@@ -50,10 +50,9 @@ def asked_for(flag: str | None) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
     for name in names:
-        if name not in TRACKERS:
-            raise UserError(f"--trackers={name} is unknown: {nearest(name, TRACKERS)}")
-        if find_spec(TRACKERS[name].module) is None:
-            raise UserError(f"--trackers={name} needs a library: pip install {TRACKERS[name].package}")
+        library = choice(name, TRACKERS, "--trackers")
+        if find_spec(library.module) is None:
+            raise UserError(f"--trackers={name} needs a library: pip install {library.package}")
     return names
 
 
