@@ -261,7 +261,9 @@ def test_in_a_ring_no_device_ever_has_all_keys() -> None:
     assert not re.search(r"\[(2,28,3,6|2,3,28,6|2,3,6,28)\]", text)
 
 
-@pytest.mark.parametrize(("how", "says"), [(RING, "collective-permute"), (GATHER, "reduce-scatter")])
+@pytest.mark.parametrize(
+    ("how", "says"), [pytest.param(RING, "collective-permute", marks=pytest.mark.slow), (GATHER, "reduce-scatter")]
+)
 def test_what_is_not_observed_gathers_nothing(how: SequenceParallel, says: str) -> None:
     case = Case((1, 1, 1, 4), RULES["sp"], BLOCKWISE, ("causal",), how=how)
     plain = collectives(compiled(case, None))

@@ -5,7 +5,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -160,7 +160,7 @@ def faults_of(cell: Cell, level: int | None = None) -> list[str]:
     return faults
 
 
-def faults_of_all(chosen: Sequence[Cell], level: int | None = None) -> list[str]:
+def faults_of_all(chosen: Collection[Cell], level: int | None = None) -> list[str]:
     """Those of each cell; one that raises is a fault too, and hides no other."""
     faults = []
     for cell in chosen:
@@ -205,8 +205,9 @@ def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> 
 @pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda choice: choice.value)
 def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
     chosen = cover([cell for cell in cells.supported() if cell.backend is backend], 1)
-    # Every choice on one backend, some on the others; `make slow` takes every cell there is.
-    assert faults_of_all(chosen[:: 1 if backend is Backend.EINSUM else 4]) == []
+    # Some of them, and one whose weights are dropped; `make slow` takes every cell there is.
+    dropped = [cell for cell in chosen if "dropout" in cell.combination.facts]
+    assert faults_of_all({*chosen[::5], *dropped[:1]}) == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ def settings(name: str, program: str, **changes: Any) -> dict[str, Any]:
     return {**BENCHMARKS[name].programs[program].settings, **TINY, **changes}
 
 
+@pytest.mark.slow
 def test_tokens_are_the_same_with_and_without_a_cache() -> None:
     found: list[Mapping[str, Any]] = [
         decode.measure(settings("decode", "headwise", rows=2)),

@@ -463,7 +463,7 @@ CASES = (
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
         meshes=("data",),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "memory",

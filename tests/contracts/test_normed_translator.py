@@ -81,6 +81,7 @@ def test_the_cache_can_be_reordered_and_its_examples_are_not_tiled(model: Model,
     assert {leaf.shape[0] for leaf in jax.tree.leaves(cache.examples)} == {4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drops", [False, True])
 def test_a_run_that_drops_the_next_state_is_caught(one: Alone, drops: bool) -> None:
     state, source = one.initial(one.experiment), one.setting.task.source(5)

@@ -33,8 +33,8 @@ def test_names_of_topologies(name: str) -> None:
     [
         ("", "is none: say v5e:4x4"),
         ("v5e", "is none: say v5e:4x4"),
-        ("v5e-16", "is none: say v5e:4x4$"),
-        ("v5litepod-32", "is none: say v5e:4x8$"),
+        ("v5e-16", "is none: say v5e:4x4"),
+        ("v5litepod-32", "is none: say v5e:4x8"),
         ("v6e-7", "is none: say v5e:4x4, "),
         ("v9:4x4", "is none: say v5e:4x4"),
         ("tpu:8", "is none: say v5e:4x4"),

@@ -8,9 +8,8 @@ from tests.faults import poison, running
 from tests.faults.groups import together
 
 
-@pytest.mark.parametrize(
-    ("unit", "work"), [("step 23", "train"), pytest.param("batch 1 of", "evaluate", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("unit", "work"), [("step 23", "train"), ("batch 1 of", "evaluate")])
 def test_a_run_that_is_told_to_stop_stops_saved_and_goes_on_bit_for_bit(tmp_path: Path, unit: str, work: str) -> None:
     plan = {"process": 0, "unit": unit, "act": "SIGTERM", "delay": 0.0}
     assert running.wrong_stop(together(tmp_path / "run", 1, plan), tmp_path / "run", work) == []

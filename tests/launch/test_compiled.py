@@ -82,6 +82,7 @@ def test_a_second_process_finds_what_the_first_compiled(root, tmp_path):
     assert "cache" not in said[1].stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

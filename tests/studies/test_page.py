@@ -293,6 +293,7 @@ def test_the_differences_stand_above_the_words_of_the_verdict(page):
     assert box["y"] + box["height"] <= words["y"]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_narrow_page_needs_no_scrolling_sideways(page):
     wide = page.locator("#bands-figure > svg").bounding_box()["width"]

@@ -80,6 +80,7 @@ def of_one() -> Any:
     return two_steps(mixture(), with_own(ShardingConfig(), 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("dp", "fsdp")), "fsdp+tp"])
 def test_divided_experts_make_the_step_of_one_device(rules: str, of_one: Any) -> None:
     state, found, step = two_steps(mixture(), with_own(MESHES[rules]))

@@ -103,6 +103,7 @@ def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Pa
         np.testing.assert_array_equal(one.statistics(site.name).values, other.statistics(site.name).values)
 
 
+@pytest.mark.slow
 def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
     leaves = []
     for at in (disk, run):
