@@ -153,8 +153,7 @@ def work_here(
     """Work in this process, which `become_worker` has made one, until all trials are finished, by any worker.
 
     `vouched` is what trials may name that is not this library's: modules, and data sets to download. `trackers` are
-    told of every trial. Where one trial
-    after another fails it says so in one line and ends with the exit code UNFIT.
+    told of every trial. Where one trial after another fails it says so in one line and ends with the exit code UNFIT.
 
     Errors: UserError, as `transformer.studies.worker.work`.
     """

@@ -119,3 +119,9 @@ def test_the_result_is_json_with_every_trial_best_first(half_done):
 def test_values_that_only_look_equal_are_different():
     rows = [row(1.0, **{NORM: value}) for value in (1, True, 1.0)]
     assert varied([each.trial for each in rows]) == [NORM]
+    # A switch is no number: of four trials with either the metric is the switch's own.
+    switched = [row(float(value), **{NORM: value}) for value in (1, True, 0, False)]
+    assert importance(switched, NORM) is None  # as many groups as trials
+    values = [1, True] * 4
+    eight = [row(number / 10 + 10 * (type(value) is bool), **{NORM: value}) for number, value in enumerate(values)]
+    assert importance(eight, NORM) == pytest.approx(by_hand([each.value for each in eight], [0, 1] * 4))

@@ -88,6 +88,11 @@ def worst(spec: Ablation, values: Iterable[float]) -> float:
     return max(values) if spec.better is Better.LOWER else min(values)
 
 
+def in_order(spec: Ablation, values: Mapping[str, float]) -> list[str]:
+    """The names of some values of the study's metrics, the best first."""
+    return sorted(values, key=lambda name: values[name], reverse=spec.better is Better.HIGHER)
+
+
 def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
     """The study of these cells: a finished run whose `chosen_by` is worse than `learned_within` is stuck.
 

@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from transformer.studies.ablation import Better
-from transformer.studies.choice import Study, beats, ended, learned
+from transformer.studies.choice import Study, beats, ended, in_order, learned
 from transformer.studies.statistics import (
     SIGNIFICANCE,
     MeanTest,
@@ -92,7 +91,7 @@ def between_the_best(study: Study) -> tuple[Comparison, str] | None:
     """
     values = {arm: study.by_seed(arm, None) for arm in study.spec.arms}
     means = {arm: math.fsum(own.values()) / len(own) for arm, own in values.items() if len(own) >= LEAST_FOR_A_VERDICT}
-    order = sorted(means, key=lambda arm: means[arm] if study.spec.better is Better.LOWER else -means[arm])
+    order = in_order(study.spec, means)
     if len(order) < 2 or study.spec.reference in order[:2]:
         return None
     pair = _pair(study, order[0], None, order[1])

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer.studies.cautions import untried
-from transformer.studies.choice import Study
+from transformer.studies.choice import Study, in_order
 from transformer.studies.comparisons import LEAST_FOR_A_VERDICT, Comparison, Power
 from transformer.studies.statistics import SIGNIFICANCE, Interval, fisher
 from transformer.studies.wording import (
@@ -86,7 +86,7 @@ def _winner(study: Study, verdicts: Mapping[str, str], arms: Sequence[Mapping[st
     means = {arm["name"]: arm["mean"] for arm in arms if arm["n"] >= LEAST_FOR_A_VERDICT}
     if len(means) < 2:
         return
-    first = min(means, key=lambda name: means[name] if spec.better.value == "lower" else -means[name])
+    first = in_order(spec, means)[0]
     winner = next(arm for arm in arms if arm["name"] == first)
     told = f"{first} has the best mean {spec.reported}, {_value(winner)}"
     others = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]

@@ -9,6 +9,7 @@ from scipy import stats
 
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import Metric, read_records
+from transformer.studies.arms import same
 from transformer.studies.collect import curve
 from transformer.studies.ledger import Ledger, State
 from transformer.studies.progress import Row, best_done, best_first, counts
@@ -140,15 +141,14 @@ def _groups(values: Sequence[Any]) -> list[int]:
     if numbers and len(different) > _MANY:
         ranks = stats.rankdata(values, method="ordinal")
         return [int((rank - 1) * _GROUPS // len(values)) for rank in ranks]
-    return [different.index(value) for value in values]
+    return [next(number for number, each in enumerate(different) if same(value, each)) for value in values]
 
 
 def _different(values: Any) -> list[Any]:
     """The different ones in rising order where they have one, else in the order in which they come."""
     kept: list[Any] = []
     for value in values:
-        # 1 and True are one to ==, but not to a config.
-        if not any(type(value) is type(other) and value == other for other in kept):
+        if not any(same(value, other) for other in kept):
             kept.append(value)
     try:
         return sorted(kept)

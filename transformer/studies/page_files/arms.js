@@ -16,7 +16,6 @@ const slots = new Map(
 );
 const hiddenArms = new Set();
 const severalTasks = data.tasks.length > 1;
-const lowerIsBetter = data.better === "lower";
 
 const shownArms = () => data.arms.filter((arm) => !hiddenArms.has(arm.name));
 const armNamed = (name) => data.arms.find((arm) => arm.name === name);

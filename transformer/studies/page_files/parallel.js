@@ -46,15 +46,10 @@ function paintParallel(width) {
   const [left, right, top, tall] = [Math.min(words, 0.3 * width) + 12, width - 16, 34, 260];
   const between = (right - left) / Math.max(1, axes.length - 1);
   const at = (index, share) => [left + between * index, top + tall * (1 - share)];
-  const [lines, stops] = [[], []];
-  // The best are drawn last, above the others.
-  for (const trial of [...data.trials].reverse()) {
+  const { lines, stops } = trialLines(data.trials, 12, (trial) => {
     const shares = axes.map((axis, index) => [index, axis.at(trial)]).filter(([, share]) => share !== null);
-    const places = shares.map(([index, share]) => at(index, share));
-    if (places.length < 2) continue;
-    lines.push(trialLine(trial, `M${places.map((place) => place.map((part) => part.toFixed(1)).join(" ")).join("L")}`));
-    stops.unshift(...places.map(([x, y]) => ({ x, y, reach: 12, words: () => trialWords(trial) })));
-  }
+    return shares.map(([index, share]) => at(index, share));
+  });
   return {
     height: top + tall + 16,
     parts: [...lines, ...axes.flatMap((axis, index) => axisParts(axis, index))],

@@ -2,6 +2,7 @@
 // module, in the order that page.py or sweep_page.py gives. `data.tuned` are the values of each tuned key.
 
 const MOST_DECIMALS = 6;
+const lowerIsBetter = data.better === "lower";
 
 // --- numbers ---
 
@@ -96,6 +97,19 @@ async function copied(text) {
     area.remove();
     return done;
   }
+}
+
+/** Draw the page, and its figures anew wherever there is another width or another colour scheme. */
+function openPage(show) {
+  try {
+    show();
+  } catch (error) {
+    tellProblem(`This browser cannot draw the page (${error.message}): its data are whole, open it in a current one.`);
+    throw error;
+  }
+  onNewWidth(redrawAll);
+  onNewScheme(redrawAll);
+  document.body.dataset.shown = "yes";
 }
 
 /** A panel of the page: its heading, a note under it, and its content. */

@@ -52,13 +52,4 @@ function showStudy() {
   redrawAll();
 }
 
-try {
-  showStudy();
-} catch (error) {
-  tellProblem(`This browser cannot draw the page (${error.message}): its data are whole, open it in a current one.`);
-  throw error;
-}
-
-onNewWidth(redrawAll);
-onNewScheme(redrawAll);
-document.body.dataset.shown = "yes";
+openPage(showStudy);

@@ -72,12 +72,9 @@ function paintCurves(width) {
   const x = linearScale([0, ...points.map(([step]) => step)], 5, { tight: true });
   const box = { left: roomFor(y.ticks), right: width - PLOT.right, top: PLOT.top, bottom: PLOT.top + 300 };
   const frame = frameOf(box, x, y, ["step", spaced(data.metric)]);
-  const [lines, stops] = [[], []];
-  for (const trial of [...drawn].reverse()) {
-    const places = trial.curve.map(([step, value]) => [frame.atX(step), frame.atY(value)]);
-    lines.push(trialLine(trial, `M${places.map((place) => place.map((part) => part.toFixed(1)).join(" ")).join("L")}`));
-    stops.unshift(...places.map(([px, py]) => ({ x: px, y: py, reach: 14, words: () => trialWords(trial) })));
-  }
+  const { lines, stops } = trialLines(drawn, 14, ({ curve }) =>
+    curve.map(([step, value]) => [frame.atX(step), frame.atY(value)]),
+  );
   return {
     height: box.bottom + PLOT.bottom,
     parts: [...frame.parts, ...lines],
@@ -97,13 +94,4 @@ function showSweep() {
   redrawAll();
 }
 
-try {
-  showSweep();
-} catch (error) {
-  tellProblem(`This browser cannot draw the page (${error.message}): its data are whole, open it in a current one.`);
-  throw error;
-}
-
-onNewWidth(redrawAll);
-onNewScheme(redrawAll);
-document.body.dataset.shown = "yes";
+openPage(showSweep);

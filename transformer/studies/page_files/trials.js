@@ -3,7 +3,6 @@
 
 Object.assign(page, { name: data.name, words: visible(data.name), legend: () => [] });
 
-const lowerIsBetter = data.better === "lower";
 const measured = data.trials.filter(({ value, state }) => isNumber(value) && state !== "diverged" && state !== "failed");
 const ofMetric = measured.map(({ value }) => value);
 const rankOf = new Map(
@@ -18,11 +17,24 @@ const strokeOf = ({ name }) => (rankOf.has(name) ? css((1 - 0.85 * rankOf.get(na
 
 const trialNamed = (name) => data.trials.find((trial) => trial.name === name);
 
-/** A line of a trial, thick where it is read or the best. */
-function trialLine(trial, d) {
+/** A line of a trial through some places, thick where it is read or the best. */
+function trialLine(trial, places) {
   const ranked = rankOf.has(trial.name) ? "ranked" : "unranked";
   const kind = `trial ${ranked} ${visible(trial.state)}${trial.name === data.best ? " best" : ""}`;
+  const d = `M${places.map((place) => place.map((part) => part.toFixed(1)).join(" ")).join("L")}`;
   return draw("path", { class: kind, d, "data-trial": trial.name, stroke: strokeOf(trial) });
+}
+
+/**
+ * The lines of trials and the stops at their places, read from `reach` pixels on: `placesOf(trial)` is [[x, y], ...].
+ * The best are drawn last, above the others, and read first.
+ */
+function trialLines(trials, reach, placesOf) {
+  const drawn = trials.map((trial) => [trial, placesOf(trial)]).filter(([, places]) => places.length > 1);
+  return {
+    lines: drawn.map(([trial, places]) => trialLine(trial, places)).reverse(),
+    stops: drawn.flatMap(([trial, places]) => places.map(([x, y]) => ({ x, y, reach, words: () => trialWords(trial) }))),
+  };
 }
 
 /** Mark a trial everywhere. */
