@@ -89,7 +89,7 @@ def what_next(workdir: Path) -> str:
     run = f"--workdir={shlex.quote(str(workdir))}"
     return (
         f"complete; the page of its heads: python -m launch.maps {run}\n"
-        f"          its figures once more: python -m launch.evaluate {run} --split=test"
+        f"          its figures once more: python -m launch.evaluate {run}"
     )
 
 
