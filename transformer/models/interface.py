@@ -58,6 +58,12 @@ FILLING = signature("tokens", output="hidden tokens")
 CLASSIFICATION = signature("tokens", "lengths", output="class")
 # Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.
 BITS = signature("vectors", "lengths", output="bits")
+# Pictures [B, height, width, channels], as a rule from -1 to 1; a logit for each of `vocabularies["classes"]`.
+PICTURE_CLASSIFICATION = signature("picture", output="class")
+# `target` is the caption with the begin token in front; `vocabularies["target"]` logits at every step.
+CAPTIONING = signature("picture", "target", output="target tokens")
+# `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.
+ANSWERING = signature("picture", "tokens", "lengths", output="class")
 # Of pointers END begins an answer, ends it and pads behind it, and point j has the number j + 1.
 END = 0
 POINTING = signature("points", "lengths", "target", output="pointers")

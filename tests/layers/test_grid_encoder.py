@@ -1,0 +1,64 @@
+"""The convolutions beneath attention over pictures, against loops of NumPy in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention import AxisKind
+from transformer.config import UserError
+from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
+from transformer.layers.module import Functional
+
+CONFIG = GridEncoderConfig(channels=(4, 6), strides=(2, 3), blocks=1)
+
+
+def convolved(x: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
+    rows, columns = (-(-size // stride) for size in x.shape[:2])
+    padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+    out = np.zeros((rows, columns, kernel.shape[-1]))
+    for row in range(rows):
+        for column in range(columns):
+            seen = padded[row * stride : row * stride + 3, column * stride : column * stride + 3]
+            out[row, column] = np.einsum("vwi,vwif->f", seen, kernel)
+    return out
+
+
+def normed(x: np.ndarray, params: dict) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
+
+
+def test_encoder_against_numpy() -> None:
+    functional = Functional(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
+    params = functional.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), params)
+    picture = rng.normal(size=(2, 12, 18, 3)).astype(np.float32)
+    got = functional.bind(params)(jnp.asarray(picture))
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    for number in range(2):
+        x = picture[number].astype(np.float64)
+        for stage, stride in ((wide["stage_0"], 2), (wide["stage_1"], 3)):
+            x = np.maximum(normed(convolved(x, stage["convolution"]["kernel"], stride), stage["norm"]), 0)
+            block, y = stage["block_0"], x
+            for name in ("first", "second"):
+                read = np.maximum(normed(y, block[f"{name}_norm"]), 0)
+                y = convolved(read, block[name]["kernel"], 1) + block[name]["bias"]
+            x = x + y
+        np.testing.assert_allclose(got[number], x, atol=2e-5)
+
+
+def test_axis_and_operations() -> None:
+    axis = CONFIG.axis("grid", 12, 18)
+    assert (axis.kind, axis.shape, axis.stride) == (AxisKind.GRID, (2, 3), 6.0)
+    first, second = 2 * 6 * 9 * 9 * 4 * (3 + 2 * 4), 2 * 2 * 3 * 9 * 6 * (4 + 2 * 6)
+    assert CONFIG.operations(3, 12, 18) == first + second
+    with pytest.raises(UserError, match="are not divided by 6"):
+        CONFIG.axis("grid", 12, 16)
+
+
+@pytest.mark.parametrize("wrong", [{"channels": ()}, {"strides": (2,)}, {"channels": (0, 1, 1)}, {"blocks": -1}])
+def test_unfit_stages_are_refused(wrong: dict) -> None:
+    with pytest.raises(UserError, match="of the convolutions must"):
+        GridEncoderConfig(**wrong)

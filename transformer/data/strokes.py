@@ -1,0 +1,183 @@
+"""Pictures without files: digits, letters and shapes as lines in the unit square, drawn at any size.
+
+A glyph is a few polylines, x to the right and y downwards; a shape is one closed line whose inside is filled.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+Line = tuple[tuple[float, float], ...]
+# A segment that is nowhere near any pixel fills up those of glyphs with fewer.
+_FAR = 1e3
+
+
+def _arc(x: float, y: float, radius_x: float, radius_y: float, start: float, stop: float, count: int = 10) -> Line:
+    """Points of an ellipse around (x, y), from angle to angle in turns: 0 is to the right, 0.25 below."""
+    angles = [2 * math.pi * (start + (stop - start) * number / count) for number in range(count + 1)]
+    return tuple((x + radius_x * math.cos(angle), y + radius_y * math.sin(angle)) for angle in angles)
+
+
+DIGITS: dict[str, tuple[Line, ...]] = {
+    "0": (_arc(0.5, 0.5, 0.26, 0.38, 0, 1, 16),),
+    "1": (((0.34, 0.28), (0.54, 0.12), (0.54, 0.88)),),
+    "2": ((*_arc(0.5, 0.34, 0.24, 0.22, -0.5, 0.1), (0.26, 0.88), (0.76, 0.88)),),
+    "3": (_arc(0.48, 0.31, 0.22, 0.19, -0.4, 0.25), _arc(0.48, 0.69, 0.25, 0.19, -0.25, 0.4)),
+    "4": (((0.62, 0.88), (0.62, 0.12), (0.22, 0.64), (0.8, 0.64)),),
+    "5": (((0.72, 0.12), (0.32, 0.12), (0.29, 0.46), *_arc(0.48, 0.65, 0.25, 0.23, -0.3, 0.4)),),
+    "6": (((0.64, 0.12), (0.34, 0.46), (0.27, 0.66)), _arc(0.5, 0.66, 0.23, 0.22, 0, 1, 14)),
+    "7": (((0.24, 0.12), (0.76, 0.12), (0.42, 0.88)),),
+    "8": (_arc(0.5, 0.31, 0.19, 0.19, 0, 1, 14), _arc(0.5, 0.69, 0.23, 0.19, 0, 1, 14)),
+    "9": (_arc(0.5, 0.34, 0.23, 0.22, 0, 1, 14), ((0.73, 0.34), (0.68, 0.58), (0.42, 0.88))),
+}
+LETTERS: dict[str, tuple[Line, ...]] = {
+    "A": (((0.2, 0.88), (0.5, 0.12), (0.8, 0.88)), ((0.31, 0.6), (0.69, 0.6))),
+    "B": (
+        ((0.27, 0.12), (0.27, 0.88)),
+        ((0.27, 0.12), *_arc(0.5, 0.3, 0.2, 0.18, -0.25, 0.25), (0.27, 0.48)),
+        ((0.27, 0.48), *_arc(0.52, 0.68, 0.22, 0.2, -0.25, 0.25), (0.27, 0.88)),
+    ),
+    "C": (_arc(0.55, 0.5, 0.3, 0.38, -0.13, -0.87, 14),),
+    "D": (((0.27, 0.12), (0.27, 0.88)), ((0.27, 0.12), *_arc(0.44, 0.5, 0.32, 0.38, -0.25, 0.25), (0.27, 0.88))),
+    "E": (((0.74, 0.12), (0.28, 0.12), (0.28, 0.88), (0.74, 0.88)), ((0.28, 0.49), (0.66, 0.49))),
+    "F": (((0.74, 0.12), (0.3, 0.12), (0.3, 0.88)), ((0.3, 0.49), (0.66, 0.49))),
+    "G": ((*_arc(0.53, 0.5, 0.3, 0.38, -0.13, -0.95, 14), (0.83, 0.55), (0.58, 0.55)),),
+    "H": (((0.25, 0.12), (0.25, 0.88)), ((0.75, 0.12), (0.75, 0.88)), ((0.25, 0.5), (0.75, 0.5))),
+    "I": (((0.36, 0.12), (0.64, 0.12)), ((0.5, 0.12), (0.5, 0.88)), ((0.36, 0.88), (0.64, 0.88))),
+    "J": (((0.44, 0.12), (0.76, 0.12)), ((0.64, 0.12), (0.64, 0.66), *_arc(0.44, 0.66, 0.2, 0.22, 0, 0.45))),
+    "K": (((0.27, 0.12), (0.27, 0.88)), ((0.74, 0.12), (0.27, 0.54)), ((0.42, 0.42), (0.76, 0.88))),
+    "L": (((0.3, 0.12), (0.3, 0.88), (0.74, 0.88)),),
+    "M": (((0.18, 0.88), (0.2, 0.12), (0.5, 0.6), (0.8, 0.12), (0.82, 0.88)),),
+    "N": (((0.24, 0.88), (0.24, 0.12), (0.76, 0.88), (0.76, 0.12)),),
+    "O": (_arc(0.5, 0.5, 0.34, 0.38, 0, 1, 16),),
+    "P": (((0.28, 0.88), (0.28, 0.12), *_arc(0.52, 0.32, 0.22, 0.2, -0.25, 0.25), (0.28, 0.52)),),
+    "Q": (_arc(0.5, 0.48, 0.33, 0.36, 0, 1, 16), ((0.56, 0.66), (0.8, 0.88))),
+    "R": (
+        ((0.28, 0.88), (0.28, 0.12), *_arc(0.52, 0.31, 0.21, 0.19, -0.25, 0.25), (0.28, 0.5)),
+        ((0.48, 0.5), (0.76, 0.88)),
+    ),
+    "S": ((*_arc(0.5, 0.31, 0.24, 0.19, -0.08, -0.75), *_arc(0.5, 0.69, 0.26, 0.19, -0.25, 0.42)),),
+    "T": (((0.2, 0.12), (0.8, 0.12)), ((0.5, 0.12), (0.5, 0.88))),
+    "U": (((0.24, 0.12), *_arc(0.5, 0.62, 0.26, 0.26, 0.5, 0), (0.76, 0.12)),),
+    "V": (((0.2, 0.12), (0.5, 0.88), (0.8, 0.12)),),
+    "W": (((0.14, 0.12), (0.32, 0.88), (0.5, 0.36), (0.68, 0.88), (0.86, 0.12)),),
+    "X": (((0.24, 0.12), (0.76, 0.88)), ((0.76, 0.12), (0.24, 0.88))),
+    "Y": (((0.22, 0.12), (0.5, 0.48), (0.78, 0.12)), ((0.5, 0.48), (0.5, 0.88))),
+    "Z": (((0.24, 0.12), (0.76, 0.12), (0.24, 0.88), (0.76, 0.88)),),
+}
+# Closed lines that begin and end at one point; what an odd number of crossings leads into is filled.
+SHAPES: dict[str, tuple[Line, ...]] = {
+    "circle": (_arc(0.5, 0.5, 0.38, 0.38, 0, 1, 20),),
+    "square": (((0.17, 0.17), (0.83, 0.17), (0.83, 0.83), (0.17, 0.83), (0.17, 0.17)),),
+    "triangle": (((0.5, 0.12), (0.9, 0.84), (0.1, 0.84), (0.5, 0.12)),),
+    "ring": (_arc(0.5, 0.5, 0.4, 0.4, 0, 1, 20), _arc(0.5, 0.5, 0.2, 0.2, 0, 1, 16)),
+    "cross": (
+        (
+            *((0.36, 0.1), (0.64, 0.1), (0.64, 0.36), (0.9, 0.36), (0.9, 0.64), (0.64, 0.64), (0.64, 0.9)),
+            *((0.36, 0.9), (0.36, 0.64), (0.1, 0.64), (0.1, 0.36), (0.36, 0.36), (0.36, 0.1)),
+        ),
+    ),
+    "star": (
+        tuple(
+            (0.5 + radius * math.sin(math.pi * turn / 5), 0.53 - radius * math.cos(math.pi * turn / 5))
+            for turn, radius in enumerate((*(0.46, 0.18) * 5, 0.46))
+        ),
+    ),
+    "moon": ((*_arc(0.45, 0.5, 0.4, 0.4, 0.15, 0.85, 14), *_arc(0.72, 0.5, 0.326, 0.326, 0.73, 0.27, 12)),),
+    "bar": (((0.1, 0.36), (0.9, 0.36), (0.9, 0.64), (0.1, 0.64), (0.1, 0.36)),),
+}
+GLYPHS = DIGITS | LETTERS | SHAPES
+
+
+@dataclasses.dataclass(frozen=True)
+class Variation:
+    """How much drawings of one glyph differ: each value is the bound of a uniform draw around none.
+
+    `turn` in turns, `slant` in widths a height, `scale` and `shift` in parts of the glyph's own square, `jitter` of
+    every corner of its lines likewise. `thickness` is from least to greatest, of lines alone.
+    """
+
+    turn: float = 0.03
+    slant: float = 0.15
+    scale: float = 0.12
+    shift: float = 0.05
+    jitter: float = 0.015
+    thickness: tuple[float, float] = (0.08, 0.14)
+
+
+VARIED = Variation()
+NO_VARIATION = Variation(0.0, 0.0, 0.0, 0.0, 0.0, (0.1, 0.1))
+
+
+@functools.cache
+def _corners(name: str) -> tuple[Float[np.ndarray, "S 2 2"], bool]:
+    """The segments of a glyph, each from corner to corner, and whether its inside is filled."""
+    lines = [np.array(line) for line in GLYPHS[name]]
+    return np.concatenate([np.stack([line[:-1], line[1:]], 1) for line in lines]), name in SHAPES
+
+
+def draw_glyphs(
+    names: Sequence[str], size: int, random: np.random.Generator, variation: Variation = VARIED
+) -> Float[np.ndarray, "N size size"]:
+    """How much of every pixel each glyph covers, from 0 to 1; no two drawings of a glyph are alike.
+
+    A pixel's share falls from one to zero within a pixel's width of the glyph's edge.
+
+    Errors: KeyError for a name that no glyph has.
+    """
+    found = [_corners(name) for name in names]
+    most = max((len(segments) for segments, _ in found), default=0)
+    segments_NxSx2x2 = np.full((len(names), most, 2, 2), _FAR, np.float32)
+    for row, (segments, _) in enumerate(found):
+        segments_NxSx2x2[row, : len(segments)] = _varied(segments, random, variation)
+    filled_N = np.array([filled for _, filled in found], bool)
+    thickness_N = random.uniform(*variation.thickness, len(names)).astype(np.float32)
+    return cover(segments_NxSx2x2, filled_N, thickness_N, size)
+
+
+def _varied(
+    segments: Float[np.ndarray, "S 2 2"], random: np.random.Generator, variation: Variation
+) -> Float[np.ndarray, "S 2 2"]:
+    """The segments turned, slanted, scaled, shifted, and with corners that are moved: the same where lines meet."""
+    corners, places = np.unique(np.round(segments.reshape(-1, 2), 6), axis=0, return_inverse=True)
+    moved = corners + random.uniform(-variation.jitter, variation.jitter, corners.shape)
+    angle = 2 * np.pi * random.uniform(-variation.turn, variation.turn)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    slant = np.array([[1.0, -random.uniform(-variation.slant, variation.slant)], [0.0, 1.0]])
+    scale = 1 + random.uniform(-variation.scale, variation.scale, 2)
+    shift = random.uniform(-variation.shift, variation.shift, 2)
+    varied = (moved - 0.5) @ (turn @ slant).T * scale + 0.5 + shift
+    return varied[places.reshape(-1)].reshape(segments.shape)
+
+
+def cover(
+    segments_NxSx2x2: Float[np.ndarray, "N S 2 2"],
+    filled_N: Bool[np.ndarray, " N"],
+    thickness_N: Float[np.ndarray, " N"],
+    size: int,
+) -> Float[np.ndarray, "N size size"]:
+    """How much of every pixel is covered by lines of this thickness, or by the inside of closed ones.
+
+    By the distance of the pixel's middle to the nearest segment: share = clip(1/2 + (reach - distance) size, 0, 1),
+    where reach is half of the thickness, or 0 for an inside, whose distances count as negative.
+    """
+    middles = (np.arange(size, dtype=np.float32) + 0.5) / size
+    x_P, y_P = np.tile(middles, size), np.repeat(middles, size)
+    start, end = segments_NxSx2x2[:, :, 0, :, None], segments_NxSx2x2[:, :, 1, :, None]
+    along_x, along_y = end[:, :, 0] - start[:, :, 0], end[:, :, 1] - start[:, :, 1]
+    from_x, from_y = x_P - start[:, :, 0], y_P - start[:, :, 1]
+    square = np.maximum(along_x**2 + along_y**2, 1e-12)
+    part = np.clip((from_x * along_x + from_y * along_y) / square, 0, 1)
+    distance_NxP = np.sqrt(np.min((from_x - part * along_x) ** 2 + (from_y - part * along_y) ** 2, axis=1))
+    # A line from the pixel to the right crosses the outline an odd number of times where the pixel is inside.
+    spans = (start[:, :, 1] > y_P) != (end[:, :, 1] > y_P)
+    rise = np.where(np.abs(along_y) < 1e-9, 1e-9, along_y)
+    inside_NxP = (spans & (from_x < along_x * from_y / rise)).sum(axis=1) % 2 == 1
+    signed_NxP = np.where(inside_NxP & filled_N[:, None], -distance_NxP, distance_NxP)
+    reach_N = np.where(filled_N, 0.0, thickness_N / 2)
+    share_NxP = np.clip(0.5 + (reach_N[:, None] - signed_NxP) * size, 0, 1)
+    return share_NxP.reshape(-1, size, size).astype(np.float32)
