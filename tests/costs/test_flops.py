@@ -20,7 +20,7 @@ from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.interface import Input, Interface
 from transformer.models.published import PUBLISHED as SIZES
-from transformer.models.registry import build, model_config, operations
+from transformer.models.registry import build, model_config, operations, sizes
 
 VOCABULARY = 23
 VOCABULARIES = {"tokens": VOCABULARY, "joint": VOCABULARY}
@@ -148,8 +148,15 @@ def test_a_token_of_gpt2_costs_six_a_weight_and_twelve_a_layer_width_and_positio
     """6 N + 12 L H Q T, Chowdhery et al. 2022, appendix B; positions are looked up and cost no product."""
     for name, layers, width in (("gpt2", 12, 768), ("gpt2-xl", 48, 1600)):
         matrices = 12 * layers * width**2 + 50_257 * width
-        found = training_flops_a_token(model_config({"size": name}), 1024, 50_257)
+        found = training_flops_a_token(model_config({"size": name}), SIZES[name])
         assert found == 6 * matrices + 12 * layers * width * 1024
+
+
+def test_a_patch_of_vit_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
+    """196 patches and a class token meet every block; patches alone are embedded, the class token alone is scored."""
+    found = training_flops_a_token(model_config({"size": "vit-b16"}), sizes()["vit-b16"])
+    blocks = 197 * (6 * 12 * 12 * 768**2 + 12 * 12 * 768 * 197)
+    assert found == pytest.approx((blocks + 6 * 768 * (196 * 3 * 16**2 + 1000)) / 197)
 
 
 @pytest.mark.parametrize(("name", "extra"), [("gpt3-175b", 1), ("gpt3-13b", 1), ("gopher-280b", 4 / 3)])
@@ -158,7 +165,7 @@ def test_published_training_costs_are_met(name: str, extra: float) -> None:
     size = SIZES[name]
     assert size.training_flops is not None
     assert size.training_tokens is not None
-    a_token = training_flops_a_token(model_config({"size": name}), size.context, size.vocabulary)
+    a_token = training_flops_a_token(model_config({"size": name}), size)
     assert extra * a_token * size.training_tokens == pytest.approx(size.training_flops, rel=0.08)
 
 

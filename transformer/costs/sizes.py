@@ -9,7 +9,6 @@ from transformer.costs.flops import training_flops_a_token
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.contract import count_parameters
-from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config, sizes
 
 # Leaves that vectors are multiplied with or taken from; all others are norms and biases.
@@ -33,9 +32,10 @@ def count(name: str) -> Counted:
     size = sizes()[name]
     if size.stated is not None:
         return Counted(size.stated, None, None)
-    shapes = abstract_parameters(model_config({"size": name, **size.counted}), size.vocabulary)
+    config = model_config({"size": name, **size.counted})
+    shapes = build(config, size.interface, Precision()).functional.shapes()
     matrices = sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(shapes) if path[-1].key in _MATRICES)
-    flops = training_flops_a_token(model_config({"size": name}), size.context, size.vocabulary)
+    flops = training_flops_a_token(model_config({"size": name}), size)
     return Counted(count_parameters(shapes), matrices, flops)
 
 
@@ -48,9 +48,3 @@ def active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
         size * experts.chosen // experts.count if "/experts/networks/" in f"/{path}" else size
         for path, size in sizes.items()
     )
-
-
-def abstract_parameters(config: Any, vocabulary: int) -> dict[str, Any]:
-    """The shapes of the parameters of a model of this config over one vocabulary."""
-    interface = Interface({}, {"tokens": vocabulary, "joint": vocabulary}, pad=0, begin=1, end=2)
-    return build(config, interface, Precision()).functional.shapes()

@@ -166,18 +166,32 @@ def cover(
     where reach is half of the thickness, or 0 for an inside, whose distances count as negative.
     """
     middles = (np.arange(size, dtype=np.float32) + 0.5) / size
-    x_P, y_P = np.tile(middles, size), np.repeat(middles, size)
-    start, end = segments_NxSx2x2[:, :, 0, :, None], segments_NxSx2x2[:, :, 1, :, None]
-    along_x, along_y = end[:, :, 0] - start[:, :, 0], end[:, :, 1] - start[:, :, 1]
-    from_x, from_y = x_P - start[:, :, 0], y_P - start[:, :, 1]
-    square = np.maximum(along_x**2 + along_y**2, 1e-12)
-    part = np.clip((from_x * along_x + from_y * along_y) / square, 0, 1)
-    distance_NxP = np.sqrt(np.min((from_x - part * along_x) ** 2 + (from_y - part * along_y) ** 2, axis=1))
-    # A line from the pixel to the right crosses the outline an odd number of times where the pixel is inside.
-    spans = (start[:, :, 1] > y_P) != (end[:, :, 1] > y_P)
-    rise = np.where(np.abs(along_y) < 1e-9, 1e-9, along_y)
-    inside_NxP = (spans & (from_x < along_x * from_y / rise)).sum(axis=1) % 2 == 1
-    signed_NxP = np.where(inside_NxP & filled_N[:, None], -distance_NxP, distance_NxP)
+    pixels_2xP = np.stack([np.tile(middles, size), np.repeat(middles, size)])
+    start, along = segments_NxSx2x2[:, :, 0], segments_NxSx2x2[:, :, 1] - segments_NxSx2x2[:, :, 0]
+    length = np.maximum((along**2).sum(-1, keepdims=True), 1e-12)
+    # Of a pixel p and a segment from s along a: (p - s) a, by which the nearest point is s + t a with t from 0 to 1.
+    ahead_NxSxP = along @ pixels_2xP - (start * along).sum(-1, keepdims=True)
+    part_NxSxP = np.clip(ahead_NxSxP / length, 0, 1)
+    # |p - s - t a|^2 = |p|^2 - 2 p s + |s|^2 - t (2 (p - s) a - t |a|^2), of which |p|^2 is the same for all segments.
+    square_NxSxP = (start**2).sum(-1, keepdims=True) - 2 * start @ pixels_2xP
+    square_NxSxP -= part_NxSxP * (2 * ahead_NxSxP - part_NxSxP * length)
+    distance_NxP = np.sqrt(np.maximum(square_NxSxP.min(axis=1) + (pixels_2xP**2).sum(0), 0))
     reach_N = np.where(filled_N, 0.0, thickness_N / 2)
-    share_NxP = np.clip(0.5 + (reach_N[:, None] - signed_NxP) * size, 0, 1)
+    if filled_N.any():
+        inside_NxP = _inside(segments_NxSx2x2[filled_N], pixels_2xP)
+        distance_NxP[filled_N] = np.where(inside_NxP, -distance_NxP[filled_N], distance_NxP[filled_N])
+    share_NxP = np.clip(0.5 + (reach_N[:, None] - distance_NxP) * size, 0, 1)
     return share_NxP.reshape(-1, size, size).astype(np.float32)
+
+
+def _inside(
+    segments_NxSx2x2: Float[np.ndarray, "N S 2 2"], pixels_2xP: Float[np.ndarray, "2 P"]
+) -> Bool[np.ndarray, "N P"]:
+    """Whether a line from the pixel to the right crosses the outline an odd number of times."""
+    start, end = segments_NxSx2x2[:, :, 0, :, None], segments_NxSx2x2[:, :, 1, :, None]
+    x_P, y_P = pixels_2xP
+    spans = (start[:, :, 1] > y_P) != (end[:, :, 1] > y_P)
+    along = end - start
+    rise = np.where(np.abs(along[:, :, 1]) < 1e-9, 1e-9, along[:, :, 1])
+    crossed = x_P - start[:, :, 0] < along[:, :, 0] * (y_P - start[:, :, 1]) / rise
+    return (spans & crossed).sum(axis=1) % 2 == 1

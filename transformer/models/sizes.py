@@ -4,6 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from transformer.models.interface import Input, Interface, Modality
+
 
 @dataclasses.dataclass(frozen=True)
 class Size:
@@ -13,7 +18,9 @@ class Size:
     `vocabulary` and `context` (positions) are those that its parameters and operations are counted with, and
     `counted` are further keys for the count alone, where the published number leaves a head out. `published` is the
     number of parameters that its source prints; `training_flops` and `training_tokens` likewise, None where it prints
-    none. `notes` say what differs from the source. `stated` is the count by formula of a family that is not built here.
+    none. `side` is that of the square colour pictures that it reads, in pixels; `vocabulary` then counts their
+    classes, and `context` the patches and tokens of one. `notes` say what differs from the source. `stated` is the
+    count by formula of a family that is not built here.
     """
 
     family: str
@@ -27,3 +34,21 @@ class Size:
     notes: tuple[str, ...] = ()
     counted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stated: int | None = None
+    side: int | None = None
+
+    @property
+    def interface(self) -> Interface:
+        """What a task of this vocabulary, or of pictures of this size, asks of the model."""
+        pictures = {} if self.side is None else {"picture": Input(self._picture(1), jnp.float32, Modality.PICTURE)}
+        sizes = dict.fromkeys(("tokens", "joint", "classes"), self.vocabulary)
+        return Interface(pictures, sizes, pad=0, begin=1, end=2)
+
+    def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """So many examples of the whole context, or pictures, as shapes."""
+        if self.side is not None:
+            return {"picture": jax.ShapeDtypeStruct(self._picture(rows), jnp.float32)}
+        return dict.fromkeys(("tokens", "source", "target"), jax.ShapeDtypeStruct((rows, self.context), jnp.int32))
+
+    def _picture(self, rows: int) -> tuple[int, ...]:
+        assert self.side is not None
+        return rows, self.side, self.side, 3

@@ -1,4 +1,4 @@
-"""What every family over tokens is built from: stacks of blocks between two ends, and running one over a sequence."""
+"""What every Transformer is built from: stacks of blocks, and of those over tokens the two ends."""
 
 import functools
 
@@ -16,31 +16,17 @@ from transformer.layers.initialisation import DeepNorm
 from transformer.layers.module import Builder, Module
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.contract import Aux, Inputs
 
 FinalNorm = LayerNorm | RmsNorm | None
 OptionalKey = Key[Array, ""] | None
 
 
-class TokenModel(TokenEnds):
-    """A family over tokens: it says what its outputs before the vocabulary are, by `hidden`."""
+class BlockStacks(Module):
+    """A family that runs stacks of blocks of `self.config`: how they are made, and run over a sequence."""
 
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
-
-    def forward(
-        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
-    ) -> tuple[Float[Array, "B T _"], Aux]:
-        """The logits of every position."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
-        return self.logits(hidden_BxTxE), aux
-
-    def hidden(
-        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
-    ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the tokens from."""
-        raise NotImplementedError
+    config: TransformerConfig
 
     def make_blocks(self, count: int, *, cross: bool, deep: DeepNorm, builder: Builder) -> Module:
         """`count` blocks of the config's arrangement as one stacked module."""
@@ -88,6 +74,27 @@ class TokenModel(TokenEnds):
             key=key,
         )
         return (x_BxTxE if norm is None else norm(x_BxTxE)), by_layer(outputs)
+
+
+class TokenModel(BlockStacks, TokenEnds):
+    """A family over tokens: it says what its outputs before the vocabulary are, by `hidden`."""
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried between steps."""
+        return {}
+
+    def forward(
+        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
+    ) -> tuple[Float[Array, "B T _"], Aux]:
+        """The logits of every position."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        return self.logits(hidden_BxTxE), aux
+
+    def hidden(
+        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores the tokens from."""
+        raise NotImplementedError
 
 
 def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:

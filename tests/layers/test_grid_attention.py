@@ -1,0 +1,46 @@
+"""SAGAN's block of self-attention against its equations in NumPy, and as it begins."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.attention import Capture
+from transformer.layers.grid_attention import GridAttention
+from transformer.layers.module import Functional
+
+CHANNELS, ROWS, COLUMNS = 8, 3, 2
+
+
+def block() -> tuple[Functional, dict, np.ndarray]:
+    functional = Functional(lambda builder: GridAttention(CHANNELS, reduction=4, builder=builder))
+    x = np.random.default_rng(0).normal(size=(2, ROWS, COLUMNS, CHANNELS)).astype(np.float32)
+    return functional, functional.init(jax.random.key(0)), x
+
+
+def test_it_begins_as_the_identity_with_a_gradient_of_gamma() -> None:
+    functional, params, x = block()
+    y, _ = functional.bind(params)(jnp.asarray(x))
+    np.testing.assert_array_equal(y, x)
+    gradient = jax.grad(lambda params: jnp.sum(functional.bind(params)(jnp.asarray(x))[0] ** 2))(params)
+    assert np.abs(gradient["gamma"]).max() > 1e-3
+    assert np.abs(gradient["query"]["kernel"]).max() == 0
+
+
+def test_it_is_the_papers_equations() -> None:
+    functional, params, x = block()
+    params = params | {"gamma": jnp.full((1,), 0.7)}
+    rng = np.random.default_rng(1)
+    normed = {name: 2 * params[name]["kernel"] + rng.normal(size=1).astype(np.float32) for name in ("query", "output")}
+    for kernels in ({}, normed):
+        y, captured = functional.bind(params)(jnp.asarray(x), kernels=kernels, capture=Capture(sites=("any",)))
+        w = {name: np.asarray(params[name]["kernel"], np.float64) for name in ("query", "key", "value", "output")}
+        w |= {name: np.asarray(kernel, np.float64) for name, kernel in kernels.items()}
+        for number, picture in enumerate(x.astype(np.float64)):
+            places = picture.reshape(-1, CHANNELS)
+            g, f, h = (places @ w[name].reshape(CHANNELS, 2) for name in ("query", "key", "value"))
+            s = f @ g.T  # s_ij = f(x_i)' g(x_j)
+            beta = np.exp(s) / np.exp(s).sum(0)
+            o = np.einsum("ij,id->jd", beta, h) @ w["output"].reshape(2, CHANNELS)
+            np.testing.assert_allclose(y[number].reshape(-1, CHANNELS), 0.7 * o + places, atol=1e-5)
+            assert captured is not None
+            np.testing.assert_allclose(captured.weights[number, 0], beta.T, atol=1e-6)

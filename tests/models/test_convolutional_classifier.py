@@ -1,0 +1,57 @@
+"""The residual network over pictures: its readout, its maps, its operations, what it refuses."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.module import Precision
+from transformer.models import registry
+from transformer.models.contract import Model
+from transformer.models.convolutional_classifier import ConvolutionalClassifierConfig, site_name
+from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+
+CONFIG = ConvolutionalClassifierConfig(GridEncoderConfig((4, 6), (2, 2), blocks=1), attention=(0,), reduction=2)
+PICTURE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)
+
+
+def model_of(config: ConvolutionalClassifierConfig) -> Model:
+    inputs = {"picture": Input(PICTURE.shape, jnp.float32, Modality.PICTURE)}
+    interface = Interface(inputs, {"classes": 5}, output=PICTURE_CLASSIFICATION.output)
+    return registry.build(config, interface, Precision())
+
+
+def test_without_gamma_the_attention_changes_nothing_and_shows_its_map() -> None:
+    plain, attending = model_of(ConvolutionalClassifierConfig(CONFIG.encoder)), model_of(CONFIG)
+    assert plain.sites == ()
+    variables = attending.init(jax.random.key(0))
+    params = {name: leaf for name, leaf in variables.params.items() if name != "attention_0"}
+    capture = Capture(sites=(site_name(0),))
+    logits, aux = attending.apply(variables, {"picture": PICTURE}, train=False, capture=capture)
+    expected, _ = plain.apply(variables._replace(params=params), {"picture": PICTURE}, train=False)
+    np.testing.assert_array_equal(logits, expected)
+    weights = aux.maps[site_name(0)].weights
+    assert weights is not None
+    assert weights.shape == (1, 2, 1, 24, 24)
+    (site,) = attending.sites
+    assert (site.key.shape, site.key.stride) == ((4, 6), 2.0)
+
+
+def test_operations_count_every_product() -> None:
+    batch = {"picture": jax.ShapeDtypeStruct((3, 8, 12, 3), jnp.float32)}
+    first, second = 2 * 24 * 9 * 4 * (3 + 2 * 4), 2 * 6 * 9 * 6 * (4 + 2 * 6)
+    attention = 2 * 24 * (3 * 4 * 2 + 2 * 4) + 4 * 24 * 24 * 2
+    counted = registry.operations(CONFIG, batch, {"classes": 5})
+    assert counted is not None
+    assert counted.forward == 3 * (first + second + attention + 2 * 6 * 5)
+
+
+@pytest.mark.parametrize("wrong", [{"attention": (2,)}, {"attention": (0, 0)}, {"reduction": 0}, {"dropout": 1.0}])
+def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        ConvolutionalClassifierConfig(CONFIG.encoder, **wrong)

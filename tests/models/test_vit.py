@@ -1,0 +1,208 @@
+"""The vision Transformer against its equations in NumPy, its positions, its published sizes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention import AxisKind, Capture
+from transformer.config import UserError
+from transformer.layers.grid_positions import GridPositions, GridTable
+from transformer.layers.module import Functional, Precision
+from transformer.models import registry
+from transformer.models.contract import Model, count_parameters
+from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.registry import operations
+from transformer.models.sizes import Size
+from transformer.models.vit import SIZES, STACK, Readout, VitConfig
+
+CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
+
+
+def vit(**changes: Any) -> tuple[VitConfig, Model]:
+    values = {"patch": PATCH, "layers": 2, "width": WIDTH, "heads": HEADS, "feed_forward": 12, "dropout": 0.0} | changes
+    shape = (2, ROWS * PATCH, COLUMNS * PATCH, CHANNELS)
+    inputs = {"picture": Input(shape, jnp.float32, Modality.PICTURE)}
+    config = VitConfig(**values)
+    interface = Interface(inputs, {"classes": CLASSES}, output=PICTURE_CLASSIFICATION.output)
+    return config, registry.build(config, interface, Precision())
+
+
+def scattered(params: Any) -> Any:
+    """Parameters none of which is zero or one, so that each matters."""
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: leaf + 0.2 * rng.normal(size=leaf.shape).astype(np.float32), params)
+
+
+def picture(rows: int = 2) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(rows, ROWS * PATCH, COLUMNS * PATCH, CHANNELS)).astype(np.float32)
+
+
+def norm(x: np.ndarray, params: dict) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    from scipy.special import erf
+
+    return x * (1 + erf(x / np.sqrt(2))) / 2
+
+
+def blocks(x: np.ndarray, layers: dict) -> np.ndarray:
+    """Pre-norm blocks, one after another (equations 2 and 3)."""
+    for number in range(2):
+        layer = jax.tree.map(lambda leaf, number=number: leaf[number], layers)
+        read = norm(x, layer["attention_residual"]["norm"])
+        attention = layer["attention"]
+        q, k, v = (
+            np.einsum("ne,ehd->nhd", read, attention[name]["kernel"]) + attention[name]["bias"]
+            for name in ("query", "key", "value")
+        )
+        logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(WIDTH // HEADS)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        heads = np.einsum("hqk,khd->qhd", weights, v)
+        x = x + np.einsum("qhd,hde->qe", heads, attention["output"]["kernel"]) + attention["output"]["bias"]
+        read = norm(x, layer["feed_forward_residual"]["norm"])
+        network = layer["feed_forward"]
+        hidden = gelu(read @ network["expand"]["kernel"] + network["expand"]["bias"])
+        x = x + hidden @ network["contract"]["kernel"] + network["contract"]["bias"]
+    return x
+
+
+@pytest.mark.parametrize("readout", Readout)
+def test_logits_are_those_of_the_equations(readout: Readout) -> None:
+    config, model = vit(readout=readout)
+    variables = model.init(jax.random.key(0))
+    variables = variables._replace(params=scattered(variables.params))
+    got, _ = model.apply(variables, {"picture": picture()}, train=False)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables.params)
+    for one, logits in zip(picture().astype(np.float64), got, strict=True):
+        cuts = [
+            one[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH]
+            for row in range(ROWS)
+            for column in range(COLUMNS)
+        ]
+        embed = params["embed"]
+        x = np.stack([np.einsum("yxc,yxce->e", cut, embed["kernel"]) + embed["bias"] for cut in cuts])
+        if readout.tokens:
+            x = np.concatenate([params["tokens"], x])
+        x = norm(blocks(x + params["positions"]["table"], params["layers"]), params["norm"])
+
+        def scored(state: np.ndarray, head: dict) -> np.ndarray:
+            return state @ head["kernel"] + head["bias"]
+
+        match readout:
+            case Readout.CLASS_TOKEN:
+                expected = scored(x[0], params["head"])
+            case Readout.MEAN:
+                expected = scored(x.mean(0), params["head"])
+            case Readout.DISTILLED:
+                expected = (scored(x[0], params["head"]) + scored(x[1], params["distilled"])) / 2
+        np.testing.assert_allclose(logits, expected, atol=2e-5)
+    assert config.readout is readout
+
+
+def test_sites_have_the_grid_and_the_token_in_front() -> None:
+    _, model = vit()
+    (site,) = model.sites
+    assert (site.key.kind, site.key.shape, site.key.stride, site.key.leading) == (AxisKind.GRID, (2, 3), 4.0, 1)
+    variables = model.init(jax.random.key(0))
+    capture = Capture(sites=(f"{STACK}/self",))
+    _, aux = model.apply(variables, {"picture": picture()}, train=False, capture=capture)
+    maps = aux.maps[f"{STACK}/self"].weights
+    assert maps.shape == (2, 2, HEADS, 7, 7)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", GridPositions)
+def test_only_without_positions_is_a_picture_a_set_of_patches(kind: GridPositions) -> None:
+    _, model = vit(positions=kind)
+    variables = model.init(jax.random.key(0))
+    variables = variables._replace(params=scattered(variables.params))
+    given = picture()
+    turned = np.concatenate([given[:, PATCH:], given[:, :PATCH]], axis=1)
+    first, second = (model.apply(variables, {"picture": each}, train=False)[0] for each in (given, turned))
+    same = np.abs(first - second).max() < 1e-5
+    assert same == (kind is GridPositions.NONE)
+
+
+def test_sinusoidal_positions_of_rows_and_columns() -> None:
+    """[sin x w, cos x w, sin y w, cos y w] with w = 1 / 10000^(k / (width / 4 - 1)) (Beyer et al. 2022, their code)."""
+    width, shape = 16, (3, 4)
+    kind = GridPositions.SINUSOIDAL_2D
+    functional = Functional(lambda builder: GridTable(kind, shape, width, leading=1, builder=builder))
+    got = functional.bind(functional.init(jax.random.key(0)))(jnp.zeros((1, 13, width)))[0]
+    expected = np.zeros((13, width))
+    for row in range(3):
+        for column in range(4):
+            omega = 10000.0 ** -(np.arange(4) / 3)
+            parts = [np.sin(column * omega), np.cos(column * omega), np.sin(row * omega), np.cos(row * omega)]
+            expected[1 + row * 4 + column] = np.concatenate(parts)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+def test_learned_rows_and_columns_are_shared() -> None:
+    functional = Functional(lambda builder: GridTable(GridPositions.LEARNED_2D, (2, 3), 4, leading=1, builder=builder))
+    params = functional.init(jax.random.key(0))
+    got = functional.bind(params)(jnp.zeros((1, 7, 4)))[0]
+    rows, columns = params["rows"], params["columns"]
+    expected = [np.zeros(4)] + [np.concatenate([rows[row], columns[column]]) for row in range(2) for column in range(3)]
+    np.testing.assert_allclose(got, np.stack(expected))
+
+
+def formula(size: Size) -> int:
+    """(3 P^2) d + d + tokens d + (N + tokens) d + L (12 d^2 + 13 d) + 2 d + heads (d C + C)."""
+    width, patch, layers = (size.values[name] for name in ("width", "patch", "layers"))
+    tokens = Readout(size.values["readout"]).tokens
+    heads = max(tokens, 1) * (width * 1000 + 1000)
+    blocks = layers * (12 * width**2 + 13 * width)
+    return 3 * patch**2 * width + width + tokens * width + size.context * width + blocks + 2 * width + heads
+
+
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    [
+        ("vit-b16", 86_567_656),
+        ("vit-b32", 88_224_232),
+        ("vit-l16", 304_326_632),
+        ("vit-l32", 306_535_400),
+        ("vit-h14", 632_045_800),
+        ("deit-ti16", 5_717_416),
+        ("deit-s16", 22_050_664),
+        ("deit-b16-distilled", 87_338_192),
+    ],
+)
+def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: int) -> None:
+    size = SIZES[name]
+    model = registry.build(registry.model_config({"size": name}), size.interface, Precision())
+    assert count_parameters(model.functional.shapes()) == exact == formula(size)
+    assert size.published is not None
+    assert exact == pytest.approx(size.published, rel=0.15 if "ti" in name else 0.03)
+
+
+def test_operations_count_every_product() -> None:
+    config, _ = vit()
+    batch = {"picture": jax.ShapeDtypeStruct((4, 8, 12, 3), jnp.float32)}
+    counted = operations(config, batch, {"classes": CLASSES})
+    assert counted is not None
+    embedding, head = 2 * 6 * 4 * 4 * 3 * 8, 2 * 8 * CLASSES
+    layer = 2 * 7 * (4 * 8**2 + 2 * 8 * 12) + 4 * 7 * 7 * 8
+    assert counted.forward == 4 * (embedding + head + 2 * layer)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"patch": 5}, "8 x 12 pixels are not divided by config.model.patch=5"),
+        ({"patch": 0}, "config.model.patch=0"),
+        ({"width": 6, "heads": 2, "positions": GridPositions.SINUSOIDAL_2D}, "no multiple of 4"),
+        ({"heads": 3}, "not divisible"),
+    ],
+)
+def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        vit(**wrong)

@@ -1,0 +1,131 @@
+"""Pictures as people have them: a folder or a tar archive for each split, in it one folder for each class."""
+
+import concurrent.futures
+import io
+import pathlib
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from transformer.config import UserError, nearest
+from transformer.data.datasets.own_files import check_inside, located
+from transformer.data.pictures import Pictures
+
+_ARCHIVES = (".tar.gz", ".tgz", ".tar")
+_ENDINGS = (".jpg", ".jpeg", ".png")
+# No set of this library's has pictures of more bytes than this; decoding what is larger could fill the memory.
+_MOST_BYTES = 64 * 2**20
+_THREADS = 4
+
+
+class _File(NamedTuple):
+    """A picture's class, its name within its split, and its bytes."""
+
+    label: str
+    name: str
+    content: bytes
+
+
+def splits_in(folder: str, data_dir: str | None) -> Mapping[str, pathlib.Path]:
+    """The splits of a folder, each a folder SPLIT or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
+
+    Errors: UserError for a folder that does not exist or holds none.
+    """
+    path = located(folder, data_dir)
+    if not path.is_dir():
+        raise UserError(
+            f"{path} is no folder: give one that holds train/CLASS/*.jpg or .png, or train.tar.gz with these"
+        )
+    splits = {}
+    for entry in sorted(path.iterdir()):
+        ending = next((ending for ending in _ARCHIVES if entry.name.endswith(ending)), "")
+        if entry.is_dir() or ending:
+            check_inside(entry, path)
+            splits[entry.name.removesuffix(ending)] = entry
+    if not splits:
+        raise UserError(f"{path} holds no split: put folders such as train/CLASS/*.jpg or train.tar.gz into it")
+    return splits
+
+
+def read_split(
+    source: pathlib.Path, side: int | None, classes: tuple[str, ...] | None
+) -> tuple[Pictures, tuple[str, ...]]:
+    """The pictures of a split in colour, sorted by class and name, and its classes.
+
+    Errors: UserError for a class that is not among `classes` where these are given, fewer than two classes, pictures
+    of several sizes without `side`, and files that are no pictures.
+    """
+    files = sorted(_archived(source) if source.is_file() else _in_folder(source))
+    found = tuple(sorted({file.label for file in files}))
+    if classes is None and len(found) < 2:
+        raise UserError(f"{source} has pictures of {len(found)} classes: it needs a folder for each of at least two")
+    classes = found if classes is None else classes
+    if strangers := [label for label in found if label not in classes]:
+        raise UserError(
+            f"{source} has the class {strangers[0]!r}, which train has not: {nearest(strangers[0], classes)}"
+        )
+    if not files:
+        raise UserError(f"{source} holds no pictures: put CLASS/*.jpg or .png into it")
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", side), files))
+    sizes = {one.shape for one in pixels}
+    if len(sizes) > 1:
+        first, second = sorted(sizes)[:2]
+        raise UserError(
+            f"{source} has pictures of {first[1]} x {first[0]} and of {second[1]} x {second[0]} pixels: give "
+            "config.task.side, to which all are resized"
+        )
+    numbers = {label: number for number, label in enumerate(classes)}
+    return Pictures(np.stack(pixels), np.array([numbers[file.label] for file in files], np.int32)), classes
+
+
+def decode(content: bytes, name: str, side: int | None = None) -> UInt8[np.ndarray, "height width 3"]:
+    """The pixels of a JPEG or PNG file in colour, resized to `side` x `side` where that is given.
+
+    Errors: UserError for other files, and where Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise UserError(
+            "pictures in files are read by Pillow, which is not installed: pip install 'headwise[pictures]'"
+        ) from None
+    if len(content) > _MOST_BYTES:
+        raise UserError(f"{name} has {len(content):,} bytes, more than {_MOST_BYTES:,}: make it smaller")
+    try:
+        # No other format of Pillow's is ever tried: a stranger's file chooses none of its decoders.
+        with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
+            coloured = opened.convert("RGB")
+            if side is not None:
+                coloured = coloured.resize((side, side), Image.Resampling.BILINEAR)
+            return np.asarray(coloured, np.uint8)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{name} is no JPEG or PNG picture that can be read: {error}") from error
+
+
+def _in_folder(folder: pathlib.Path) -> Iterator[_File]:
+    for of_class in sorted(folder.iterdir()):
+        if of_class.is_dir():
+            for path in sorted(of_class.iterdir()):
+                if path.suffix.lower() in _ENDINGS:
+                    check_inside(path, folder)
+                    yield _File(of_class.name, f"{of_class.name}/{path.name}", path.read_bytes())
+
+
+def _archived(path: pathlib.Path) -> Iterator[_File]:
+    """What an archive holds at .../CLASS/NAME; members are read where they lie, and nothing is written."""
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                parts = pathlib.PurePosixPath(member.name).parts
+                if member.isfile() and len(parts) > 1 and parts[-1].lower().endswith(_ENDINGS):
+                    if member.size > _MOST_BYTES:
+                        raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    yield _File(parts[-2], "/".join(parts[-2:]), content.read())
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise UserError(f"{path} cannot be read as an archive: {error}") from error

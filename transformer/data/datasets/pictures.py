@@ -1,0 +1,149 @@
+"""One way to open any set of labelled pictures."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Bool
+
+from transformer.config import UserError, from_config, nearest
+from transformer.data.datasets.options import whole_numbers
+from transformer.data.datasets.picture_files import read_split, splits_in
+from transformer.data.datasets.repeated import SPLITS
+from transformer.data.pictures import Pictures
+from transformer.data.strokes import DIGITS, GLYPHS, draw_glyphs
+
+FOLDER = "folder"
+_HELD = 20  # Of so many training pictures one validates where files hold no such split.
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureSet:
+    """A set of pictures of one size: the names of its classes by number, its splits, and how they were cut."""
+
+    name: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, Pictures]
+    cut: str = ""
+
+    def split(self, name: str) -> Pictures:
+        """The pictures of a split.
+
+        Errors: UserError for a split that the set does not have.
+        """
+        if name not in self.splits:
+            raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
+        return self.splits[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnGlyphs:
+    """Grey pictures of `size` pixels a side, each of one glyph; `train`, `validation` and `test` are how many.
+
+    Drawn from `seed` and the split, with classes that take turns.
+    """
+
+    size: int = 28
+    train: int = 6000
+    validation: int = 500
+    test: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 8:
+            raise UserError(f"size={self.size} of drawn pictures must be at least 8 pixels")
+        for split in SPLITS:
+            if getattr(self, split) < 1:
+                raise UserError(f"{split}={getattr(self, split)} of drawn pictures must be at least 1")
+
+    def draw(self, split: str, classes: tuple[str, ...]) -> Pictures:
+        """The pictures of a split."""
+        random = np.random.default_rng((self.seed, SPLITS.index(split)))
+        labels = np.arange(getattr(self, split)) % len(classes)
+        parts = [
+            draw_glyphs([classes[label] for label in labels[start : start + 256]], self.size, random)
+            for start in range(0, len(labels), 256)
+        ]
+        noisy = 0.9 * np.concatenate(parts) + random.normal(0.05, 0.04, (len(labels), self.size, self.size))
+        return Pictures((255 * np.clip(noisy, 0, 1)).astype(np.uint8)[..., None], labels.astype(np.int32))
+
+
+_DRAWN = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
+
+
+def open_pictures(name: str, *, data_dir: str | None = None, side: int | None = None) -> PictureSet:
+    """Open a set of labelled pictures.
+
+    `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", pictures drawn here;
+    "folder/NAME", JPEG and PNG files in `data_dir`/NAME by split and class (transformer.data.datasets.picture_files),
+    which are resized to `side` x `side` pixels where that is given.
+
+    Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
+    """
+    kind, _, rest = name.partition("/")
+    if kind == FOLDER and rest:
+        return _of_files(name, rest, data_dir, side)
+    drawn, classes = _drawn(name, side)
+    return PictureSet(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
+
+
+def made_up(name: str, count: int, *, side: int | None = None) -> PictureSet:
+    """So many training pictures that are all grey, of the size that the set's have: nothing is read or drawn.
+
+    Of files, whose classes only they say, there are two classes, and 32 pixels a side where `side` is none.
+
+    Errors: as `open_pictures`, of the name.
+    """
+    kind, _, rest = name.partition("/")
+    shape: tuple[int, ...] = (side or 32, side or 32, 3)
+    classes: tuple[str, ...] = ("one", "other")
+    if kind != FOLDER or not rest:
+        drawn, classes = _drawn(name, side)
+        shape = (drawn.size, drawn.size, 1)
+    labels = np.arange(count, dtype=np.int32) % len(classes)
+    return PictureSet(name, classes, {"train": Pictures(np.full((count, *shape), 127, np.uint8), labels)})
+
+
+def _drawn(name: str, side: int | None) -> tuple[DrawnGlyphs, tuple[str, ...]]:
+    """What a drawn set's pictures are, and its classes."""
+    kind, _, options = name.partition("/")
+    if kind not in _DRAWN:
+        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (*_DRAWN, f'{FOLDER}/NAME'))}")
+    if side is not None:
+        raise UserError(f"config.task.side={side} is for files: say the size of drawn pictures by {kind}/size={side}")
+    return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _DRAWN[kind]
+
+
+def _of_files(name: str, folder: str, data_dir: str | None, side: int | None) -> PictureSet:
+    sources = splits_in(folder, data_dir)
+    if "train" not in sources:
+        raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
+    train, classes = read_split(sources["train"], side, None)
+    splits = {split: read_split(source, side, classes)[0] for split, source in sources.items() if split != "train"}
+    cut = ""
+    if "validation" not in splits:
+        # Every twentieth of a class: files stand class by class, and by name within.
+        held = _every(train, _HELD)
+        splits["validation"] = Pictures(train.pixels[held], train.labels[held])
+        train = Pictures(train.pixels[~held], train.labels[~held])
+        cut = f"every {_HELD}th training picture of a class validates"
+    for split, pictures in splits.items():
+        if pictures.pixels.shape[1:] != train.pixels.shape[1:]:
+            sizes = " x ".join(map(str, pictures.pixels.shape[1:])), " x ".join(map(str, train.pixels.shape[1:]))
+            raise UserError(
+                f"{name} has pictures of {sizes[0]} in {split}, of {sizes[1]} in train: give config.task.side"
+            )
+    return PictureSet(name, classes, {"train": train, **splits}, cut)
+
+
+def _size(pictures: Pictures) -> str:
+    _, height, width, _ = pictures.pixels.shape
+    return f"{width} x {height}"
+
+
+def _every(pictures: Pictures, step: int) -> Bool[np.ndarray, " N"]:
+    """Which pictures are the last of every `step` of their class."""
+    held = np.zeros(len(pictures.labels), bool)
+    for label in np.unique(pictures.labels):
+        held[np.flatnonzero(pictures.labels == label)[step - 1 :: step]] = True
+    return held

@@ -1,0 +1,149 @@
+"""Labelled pictures in memory, and batches of them that are changed a little each time they are seen."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from transformer.config import UserError
+from transformer.data.batches import Batch, Bucket, BucketPlan
+
+_MIDDLE = 127.5
+
+
+class Pictures(NamedTuple):
+    """Pictures of one size and the numbers of their classes."""
+
+    pixels: UInt8[np.ndarray, "N height width channels"]
+    labels: Int[np.ndarray, " N"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """What is done to training pictures, each a value of its own; the defaults do nothing.
+
+    `crop`: zeros of so many pixels around a picture, of which a part of the old size is cut at random. `flip`: the
+    share of pictures that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that is
+    made grey (DeVries and Taylor 2017); where it reaches beyond the edge less is. `mixup`: alpha of the shares
+    Beta(alpha, alpha) in which a picture and its classes are mixed with another of the batch (Zhang et al. 2018).
+
+    Errors: UserError for values out of range.
+    """
+
+    crop: int = 0
+    flip: float = 0.0
+    cutout: int = 0
+    mixup: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("crop", "cutout", "mixup"):
+            if getattr(self, name) < 0:
+                raise UserError(f"config.task.augmentation.{name}={getattr(self, name)} must be at least 0 (0: none)")
+        if not 0 <= self.flip <= 1:
+            raise UserError(f"config.task.augmentation.flip={self.flip} is a share: it must be 0 to 1")
+
+
+NO_AUGMENTATION = Augmentation()
+
+
+class Mixed(NamedTuple):
+    """Pictures from -1 to 1, and of which other row of the batch each holds how much beside its own."""
+
+    pictures: Float[np.ndarray, "B height width channels"]
+    partners: Int[np.ndarray, " B"]
+    shares: Float[np.ndarray, " B"]
+
+
+def scaled(pixels: UInt8[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
+    """Pixels of 0 to 255 as numbers of -1 to 1."""
+    return pixels.astype(np.float32) / np.float32(_MIDDLE) - 1
+
+
+def augment(pixels_BxYxXxC: UInt8[np.ndarray, "B Y X C"], how: Augmentation, random: np.random.Generator) -> Mixed:
+    """Pictures cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own picture."""
+    count, height, width, _ = pixels_BxYxXxC.shape
+    if how.crop:
+        around = ((0, 0), (how.crop, how.crop), (how.crop, how.crop), (0, 0))
+        padded = np.pad(pixels_BxYxXxC, around, constant_values=round(_MIDDLE))
+        corner_2xB = random.integers(0, 2 * how.crop + 1, (2, count))
+        rows_BxY = corner_2xB[0][:, None] + np.arange(height)
+        columns_BxX = corner_2xB[1][:, None] + np.arange(width)
+        pixels_BxYxXxC = padded[np.arange(count)[:, None, None], rows_BxY[:, :, None], columns_BxX[:, None, :]]
+    if how.flip:
+        flipped_B = np.less(random.random(count), how.flip)
+        mirrored = pixels_BxYxXxC[:, :, ::-1]
+        pixels_BxYxXxC = np.where(flipped_B[:, None, None, None], mirrored, pixels_BxYxXxC)
+    pictures = scaled(pixels_BxYxXxC)
+    if how.cutout:
+        middle_Bx2 = random.integers(0, (height, width), (count, 2))
+        inside_y = np.abs(2 * (np.arange(height) - middle_Bx2[:, :1]) + 1) <= how.cutout
+        inside_x = np.abs(2 * (np.arange(width) - middle_Bx2[:, 1:]) + 1) <= how.cutout
+        pictures[inside_y[:, :, None] & inside_x[:, None, :]] = 0
+    partners_B, shares_B = np.arange(count), np.ones(count, np.float32)
+    if how.mixup:
+        partners_B = random.permutation(count)
+        shares_B = np.asarray(random.beta(how.mixup, how.mixup, count), np.float32)
+        shares = shares_B[:, None, None, None]
+        pictures = shares * pictures + (1 - shares) * pictures[partners_B]
+    return Mixed(pictures, partners_B, shares_B)
+
+
+class PictureBatches:
+    """Endless batches of `rows` pictures, epoch after epoch; what is done to them is a function of (seed, step).
+
+    An epoch holds every picture once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
+    they are. A last batch that pictures do not fill has rows whose `index` is -1.
+
+    Each batch has `picture` [B, height, width, channels] from -1 to 1, `labels` [B], `index` [B], the number of the
+    picture, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
+    """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        *,
+        rows: int,
+        seed: int | None,
+        augmentation: Augmentation = NO_AUGMENTATION,
+    ):
+        self._pictures, self._seed, self._augmentation = pictures, seed, augmentation
+        bucket = Bucket(1, rows, np.arange(len(pictures.labels)))
+        self._plan = BucketPlan([bucket], seed)
+        self.batches_per_epoch = self._plan.batches_per_epoch
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step."""
+        bucket, chosen = self._plan[step]
+        index = np.full(bucket.rows, -1, np.int32)
+        index[: len(chosen)] = chosen
+        # The rows that fill up a batch repeat its first picture, and count for nothing.
+        shown = np.where(index < 0, chosen[0], index)
+        labels = self._pictures.labels[shown].astype(np.int32)
+        how = NO_AUGMENTATION if self._seed is None else self._augmentation
+        # The order of an epoch is drawn from (seed, epoch): a third number keeps the two apart.
+        mixed = augment(self._pictures.pixels[shown], how, np.random.default_rng((self._seed or 0, step, 1)))
+        return {
+            "picture": mixed.pictures,
+            "labels": labels,
+            "others": labels[mixed.partners],
+            "share": mixed.shares,
+            "index": index,
+        }
+
+
+def shuffled(pixels: UInt8[np.ndarray, "N Y X C"], patch: int) -> UInt8[np.ndarray, "N Y X C"]:
+    """Pictures whose squares of `patch` pixels are exchanged, in all pictures alike.
+
+    Errors: UserError for squares that do not divide the pictures.
+    """
+    count, height, width, channels = pixels.shape
+    if height % patch or width % patch:
+        raise UserError(
+            f"config.task.shuffled={patch} does not divide the pictures of {height} x {width} pixels into squares"
+        )
+    rows, columns = height // patch, width // patch
+    cut = pixels.reshape(count, rows, patch, columns, patch, channels).swapaxes(2, 3)
+    order = np.random.default_rng(0).permutation(rows * columns)
+    moved = cut.reshape(count, rows * columns, patch, patch, channels)[:, order]
+    return moved.reshape(count, rows, columns, patch, patch, channels).swapaxes(2, 3).reshape(pixels.shape)

@@ -1,0 +1,95 @@
+"""Where a patch stands in its picture, as a vector that is added to the patch's."""
+
+import enum
+from typing import assert_never
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer.attention.waves import waves_of
+from transformer.config import UserError
+from transformer.layers.initialisation import Role
+from transformer.layers.module import Builder, Module
+
+
+class GridPositions(enum.Enum):
+    """How the patches of a picture are told where they stand.
+
+    none: not at all, so that a picture is a set of patches.
+    learned: one vector for each place, class tokens included (Dosovitskiy et al. 2021, section 3.1).
+    learned_2d: one vector of half the width for each row, one for each column, side by side; class tokens have none
+      (appendix D.4).
+    sinusoidal_2d: the sines and cosines of the column, then of the row, in a quarter of the width each; class tokens
+      have none (Beyer et al. 2022, Better plain ViT baselines).
+    """
+
+    NONE = "none"
+    LEARNED = "learned"
+    LEARNED_2D = "learned_2d"
+    SINUSOIDAL_2D = "sinusoidal_2d"
+
+    def check(self, width: int) -> None:
+        """Refuse a width that does not divide into the parts of the vector.
+
+        Errors: UserError.
+        """
+        parts = {GridPositions.LEARNED_2D: 2, GridPositions.SINUSOIDAL_2D: 4}.get(self, 1)
+        if width % parts:
+            raise UserError(
+                f"config.model.width={width} is no multiple of {parts}, which config.model.positions={self.value} needs"
+            )
+
+
+class GridTable(Module):
+    """The vectors of all places of a grid of `shape`, row by row, behind `leading` class tokens.
+
+    Errors: UserError for a width that does not fit.
+    """
+
+    def __init__(self, kind: GridPositions, shape: tuple[int, int], width: int, *, leading: int = 0, builder: Builder):
+        kind.check(width)
+        self.kind, self.shape, self.width, self.leading = kind, shape, width, leading
+        rows, columns = shape
+
+        def table(count: int, size: int):
+            return builder.parameter(builder.rule(Role.POSITIONS, count, size), (count, size), ("positions", "embed"))
+
+        self.table = table(leading + rows * columns, width) if kind is GridPositions.LEARNED else None
+        halves = kind is GridPositions.LEARNED_2D
+        self.rows = table(rows, width // 2) if halves else None
+        self.columns = table(columns, width // 2) if halves else None
+
+    def __call__(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
+        """The class tokens and patches with the vectors of their places."""
+        match self.kind:
+            case GridPositions.NONE:
+                return x_BxNxE
+            case GridPositions.LEARNED:
+                assert self.table is not None
+                added = self.table[...]
+            case GridPositions.LEARNED_2D:
+                assert self.rows is not None
+                assert self.columns is not None
+                added = self._each(self.rows[...], self.columns[...])
+            case GridPositions.SINUSOIDAL_2D:
+                rows, columns = self.shape
+                added = self._each(self._waves(columns), self._waves(rows), columns_first=True)
+            case _:
+                assert_never(self.kind)
+        return x_BxNxE + added.astype(x_BxNxE.dtype)
+
+    def _waves(self, count: int) -> Float[Array, "N F"]:
+        """Sin and cos of n / 10000^(k / (width / 4 - 1)), k from 0 to width / 4 - 1."""
+        quarter = self.width // 4
+        # The slowest wave has a length of 10,000, so that the base is taken to the power of k / (quarter - 1).
+        base = 10000.0 ** (quarter / max(quarter - 1, 1))
+        return jnp.concatenate(waves_of(jnp.arange(count), 2 * quarter, base, jnp.dtype(jnp.float32)), axis=-1)
+
+    def _each(self, first: Array, second: Array, *, columns_first: bool = False) -> Array:
+        """[leading + rows x columns, width]: what a row says beside what a column says, or the other way around."""
+        rows, columns = self.shape
+        if columns_first:
+            halves = jnp.tile(first, (rows, 1)), jnp.repeat(second, columns, axis=0)
+        else:
+            halves = jnp.repeat(first, columns, axis=0), jnp.tile(second, (rows, 1))
+        return jnp.pad(jnp.concatenate(halves, axis=-1), ((self.leading, 0), (0, 0)))

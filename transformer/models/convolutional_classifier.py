@@ -1,0 +1,131 @@
+"""A small residual network over pictures, with self-attention within its grids where asked for."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention import Capture, Captured, Site, capture_at, captured_at
+from transformer.attention.drop import dropout
+from transformer.config import UserError
+from transformer.layers.grid_attention import GridAttention, attention_operations
+from transformer.layers.grid_encoder import GridEncoderConfig, Stage
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.norm import LayerNorm
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvolutionalClassifierConfig:
+    """Stages of convolutions, the mean of the last grid, and a linear map to the classes.
+
+    `attention` names the stages, from 0, behind which a block of self-attention stands, whose queries, keys and values
+    have 1 / `reduction` of the features (Zhang et al. 2019). `dropout` is that of the mean.
+
+    Errors: UserError for stages that there are not, and values out of range.
+    """
+
+    encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    attention: tuple[int, ...] = ()
+    reduction: int = 8
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        count = len(self.encoder.channels)
+        if len(set(self.attention)) < len(self.attention) or any(not 0 <= at < count for at in self.attention):
+            raise UserError(
+                f"config.model.attention={self.attention} must name different ones of the {count} stages, from 0"
+            )
+        if self.reduction < 1:
+            raise UserError(f"config.model.reduction={self.reduction} must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"config.model.dropout={self.dropout} must be at least 0 and below 1")
+
+
+class ConvolutionalClassifier(Module):
+    """Stage after stage, the norm and mean of the last grid, logits W m + b.
+
+    inputs: `picture` [B, height, width, channels]. Outputs: logits [B, C].
+    """
+
+    def __init__(self, config: ConvolutionalClassifierConfig, interface: Interface, builder: Builder):
+        self.config, self.dtype, encoder = config, builder.dtype, config.encoder
+        inputs = interface.inputs["picture"].shape[-1]
+        for number, (outputs, stride) in enumerate(zip(encoder.channels, encoder.strides, strict=True)):
+            setattr(self, f"stage_{number}", Stage(inputs, outputs, stride, encoder.blocks, builder=builder))
+            if number in config.attention:
+                block = GridAttention(outputs, reduction=config.reduction, builder=builder)
+                setattr(self, f"attention_{number}", block)
+            inputs = outputs
+        self.norm = LayerNorm(encoder.width, builder=builder)
+        classes = (("features", interface.vocabularies["classes"]),)
+        self.head = Linear((("embed", encoder.width),), classes, bias=True, builder=builder)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried between steps."""
+        return {}
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B C"], Aux]:
+        """The logits of the classes."""
+        x = jnp.asarray(inputs["picture"], self.dtype)
+        maps: dict[str, Captured] = {}
+        for number in range(len(self.config.encoder.channels)):
+            x = getattr(self, f"stage_{number}")(x)
+            if number in self.config.attention:
+                name = site_name(number)
+                x, captured = getattr(self, f"attention_{number}")(x, capture=capture_at(name, capture))
+                maps |= captured_at(name, captured, capture)
+        mean_BxF = jnp.mean(jax.nn.relu(self.norm(x)), axis=(1, 2))
+        logits_BxC = self.head(dropout(mean_BxF, self.config.dropout, key if train else None))
+        return logits_BxC, Aux(maps, {}, state)
+
+
+def site_name(stage: int) -> str:
+    """The site of the attention behind a stage."""
+    return f"stage_{stage}/self"
+
+
+def build(config: ConvolutionalClassifierConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for pictures of the task's size; without attention it has no maps.
+
+    Errors: UserError for pictures that the strides before an attention do not divide.
+    """
+    _, height, width, _ = interface.inputs["picture"].shape
+    sites = []
+    for number in sorted(config.attention):
+        encoder, until = config.encoder, number + 1
+        part = dataclasses.replace(encoder, channels=encoder.channels[:until], strides=encoder.strides[:until])
+        grid = part.axis(f"grid_{number}", height, width)
+        sites.append(Site(site_name(number), grid, grid, layers=("0",), heads=("0",)))
+    functional = Functional(lambda builder: ConvolutionalClassifier(config, interface, builder), precision)
+    return Model(functional, tuple(sites))
+
+
+def operations(
+    config: ConvolutionalClassifierConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
+) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition."""
+    rows, height, width, channels = batch["picture"].shape
+    count = config.encoder.operations(channels, height, width) + 2 * config.encoder.width * vocabularies["classes"]
+    stages = config.encoder.stages(height, width)
+    for number in config.attention:
+        rows_of, columns = stages[number]
+        count += attention_operations(config.encoder.channels[number], rows_of * columns, config.reduction)
+    return Operations(float(rows * count))
+
+
+FAMILY = Family(ConvolutionalClassifierConfig, build, frozenset({PICTURE_CLASSIFICATION}), operations)

@@ -1,0 +1,257 @@
+"""The vision Transformer: a picture is a sentence of patches (Dosovitskiy et al. 2021; DeiT, Touvron et al. 2021)."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention import AttentionSpec, Axis, AxisKind, Backend, Capture, Mask, Score
+from transformer.attention.drop import dropout
+from transformer.axes import Placement
+from transformer.config import UserError
+from transformer.layers.feed_forward import Activation
+from transformer.layers.grid_positions import GridPositions, GridTable
+from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.norm import Norm
+from transformer.layers.operations import stack_operations
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Biases, Positions, Remat, TransformerConfig, check_ring
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
+from transformer.models.sizes import Size
+from transformer.models.stacks import asked_of, maps_of, sites_of
+from transformer.models.token_model import BlockStacks, split_key
+
+STACK = "encoder"
+
+
+class Readout(enum.Enum):
+    """What the classes are scored from.
+
+    class_token: the state of a learned token in front of the patches (Dosovitskiy et al. 2021, equation 4).
+    mean: the mean of the states of the patches (appendix D.3); there is no token in front.
+    distilled: a class token and a distillation token, each scored by itself; their mean (Touvron et al. 2021, section
+      4, joint classifiers).
+    """
+
+    CLASS_TOKEN = "class_token"
+    MEAN = "mean"
+    DISTILLED = "distilled"
+
+    @property
+    def tokens(self) -> int:
+        """The tokens in front of the patches."""
+        return {Readout.CLASS_TOKEN: 1, Readout.MEAN: 0, Readout.DISTILLED: 2}[self]
+
+
+@dataclasses.dataclass(frozen=True)
+class VitConfig:
+    """The defaults are ViT-B/16 (Dosovitskiy et al. 2021, table 1).
+
+    Of `patch` x `patch` pixels one vector is made. `stochastic_depth` is the last layer's rate of leaving out a
+    sub-layer. The other fields are those of every Transformer (transformer.layers.transformer_config). `size` names a
+    published model whose values fill the keys that are not given.
+
+    Errors: UserError for values out of range.
+    """
+
+    patch: int = 16
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    positions: GridPositions = GridPositions.LEARNED
+    readout: Readout = Readout.CLASS_TOKEN
+    activation: Activation = Activation.GELU
+    norm: Norm = Norm.LAYER
+    norm_epsilon: float = 1e-6
+    norm_placement: NormPlacement = NormPlacement.PRE
+    biases: Biases = Biases.ALL
+    initialisation: Initialisation = Initialisation.XAVIER
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    score: Score = AttentionSpec.score
+    backend: Backend = Backend.AUTO
+    remat: Remat = Remat.NONE
+    unroll: int = 1
+    size: str | None = None
+
+    def __post_init__(self) -> None:
+        self.blocks.check()
+        for name in ("patch", "layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+        self.positions.check(self.width)
+
+    @property
+    def blocks(self) -> TransformerConfig:
+        """The blocks, which know nothing of pictures."""
+        shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"positions", "size"}
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in shared}
+        return TransformerConfig(positions=Positions.NONE, **given)
+
+    def grid(self, height: int, width: int) -> Axis:
+        """The patches of pictures of so many pixels, behind the tokens in front, as the axis of a map.
+
+        Errors: UserError for pictures that the patches do not divide.
+        """
+        if height % self.patch or width % self.patch:
+            raise UserError(
+                f"the task's pictures of {height} x {width} pixels are not divided by config.model.patch={self.patch}"
+            )
+        shape = (height // self.patch, width // self.patch)
+        return Axis("patches", AxisKind.GRID, shape, stride=float(self.patch), leading=self.readout.tokens)
+
+
+class Vit(BlockStacks):
+    """z_0 = [class; x_1 E; ... x_N E] + E_pos; blocks; y = norm(z_L) of the class token (equations 1 to 4).
+
+    inputs: `picture` [B, height, width, channels]. Outputs: logits [B, C].
+    """
+
+    def __init__(self, config: VitConfig, interface: Interface, builder: Builder):
+        _, height, width, channels = interface.inputs["picture"].shape
+        grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
+        assert grid.shape is not None
+        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, blocks.depth, deep.beta))
+        self.config, self.readout, self.shape, self.patch = blocks, config.readout, grid.shape, config.patch
+        self.count, self.dtype, tokens = config.layers, builder.dtype, config.readout.tokens
+        model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
+        pixels = (("features", config.patch), ("features", config.patch), ("features", channels))
+        self.embed = Linear(pixels, model, bias=True, builder=builder)
+        zeros = jax.nn.initializers.zeros
+        self.tokens = builder.parameter(zeros, (tokens, config.width), ("positions", "embed")) if tokens else None
+        self.positions = GridTable(config.positions, grid.shape, config.width, leading=tokens, builder=builder)
+        self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
+        self.norm = self.make_final_norm(builder)
+        self.head = Linear(model, classes, bias=True, builder=builder)
+        distilled = config.readout is Readout.DISTILLED
+        self.distilled = Linear(model, classes, bias=True, builder=builder) if distilled else None
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing is carried between steps."""
+        return {}
+
+    def patches(self, picture_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B N E"]:
+        """A vector of each patch, row by row."""
+        (rows, columns), patch = self.shape, self.patch
+        cut = picture_BxYxXxC.reshape(len(picture_BxYxXxC), rows, patch, columns, patch, -1)
+        cut = jnp.swapaxes(cut, 2, 3).reshape(len(cut), rows * columns, patch, patch, -1)
+        return self.embed(cut)
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B C"], Aux]:
+        """The logits of the classes."""
+        embedding_key, layers_key = split_key(key if train else None)
+        x_BxNxE = self.patches(jnp.asarray(inputs["picture"], self.dtype))
+        if self.tokens is not None:
+            tokens = jnp.asarray(self.tokens[...], self.dtype)
+            tokens_BxTxE = jnp.broadcast_to(tokens, (len(x_BxNxE), *tokens.shape))
+            x_BxNxE = jnp.concatenate([tokens_BxTxE, x_BxNxE], axis=1)
+        x_BxNxE = dropout(self.positions(x_BxNxE), self.config.dropout, embedding_key)
+        asked = asked_of(STACK, capture)
+        x_BxNxE, aux = self.run_self_attention(
+            self.layers, self.count, x_BxNxE, Mask(), relative=None, norm=self.norm, key=layers_key, asked=asked
+        )
+        return self.logits(x_BxNxE), Aux(maps_of(STACK, aux), {}, state)
+
+    def logits(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B C"]:
+        """The score of every class from the states behind the last block."""
+        match self.readout:
+            case Readout.CLASS_TOKEN:
+                return self.head(x_BxNxE[:, 0])
+            case Readout.MEAN:
+                return self.head(jnp.mean(x_BxNxE, axis=1))
+            case Readout.DISTILLED:
+                assert self.distilled is not None
+                return (self.head(x_BxNxE[:, 0]) + self.distilled(x_BxNxE[:, 1])) / 2
+            case _:
+                assert_never(self.readout)
+
+
+def build(config: VitConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for pictures of the task's size.
+
+    Errors: UserError for pictures that the patches do not divide.
+    """
+    _, height, width, _ = interface.inputs["picture"].shape
+    grid = config.grid(height, width)
+    sites = sites_of(STACK, config.blocks, config.layers, grid, grid)
+    return Model(Functional(lambda builder: Vit(config, interface, builder), precision), sites)
+
+
+def operations(config: VitConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The matrix products of a batch: every patch's embedding, the blocks, the scores of the classes."""
+    rows, height, width, channels = batch["picture"].shape
+    patches, heads = height * width // config.patch**2, max(config.readout.tokens, 1)
+    embedding = 2 * patches * config.patch**2 * channels * config.width
+    head = 2 * heads * config.width * vocabularies["classes"]
+    length = patches + config.readout.tokens
+    forward, recomputed = stack_operations(config.blocks, config.layers, rows, length)
+    return Operations(float(forward + rows * (embedding + head)), float(recomputed))
+
+
+def check_placement(config: VitConfig, placement: Placement) -> None:
+    """Refuse attention that cannot go around a ring, where the placement asks for one.
+
+    Errors: UserError naming the keys that can change it.
+    """
+    check_ring(config.blocks, placement)
+
+
+def _size(patch: int, layers: int, width: int, heads: int, citation: str, published: float, **others: Any) -> Size:
+    """Pictures of 224 pixels a side and the thousand classes of ImageNet."""
+    values = {
+        "patch": patch,
+        "layers": layers,
+        "width": width,
+        "heads": heads,
+        "feed_forward": 4 * width,
+        "positions": "learned",
+        "readout": "class_token",
+        "activation": "gelu",
+        "norm": "layer",
+        "norm_placement": "pre",
+        "biases": "all",
+        "score": "scaled_dot",
+    }
+    values |= others
+    tokens = (224 // patch) ** 2 + Readout(values["readout"]).tokens
+    return Size("vit", values, 1000, tokens, citation, published, side=224)
+
+
+_VIT, _DEIT = "Dosovitskiy et al. 2021, table 1", "Touvron et al. 2021, table 1"
+SIZES = {
+    "vit-b16": _size(16, 12, 768, 12, _VIT, 86e6),
+    "vit-b32": _size(32, 12, 768, 12, _VIT, 86e6),
+    "vit-l16": _size(16, 24, 1024, 16, _VIT, 307e6),
+    "vit-l32": _size(32, 24, 1024, 16, _VIT, 307e6),
+    "vit-h14": _size(14, 32, 1280, 16, _VIT, 632e6),
+    "deit-ti16": _size(16, 12, 192, 3, _DEIT, 5e6),
+    "deit-s16": _size(16, 12, 384, 6, _DEIT, 22e6),
+    "deit-b16-distilled": _size(16, 12, 768, 12, "Touvron et al. 2021, table 5", 87e6, readout="distilled"),
+}
+
+FAMILY = Family(
+    VitConfig,
+    build,
+    frozenset({PICTURE_CLASSIFICATION}),
+    operations,
+    sizes=SIZES,
+    check_placement=check_placement,
+)

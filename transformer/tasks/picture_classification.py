@@ -1,0 +1,228 @@
+"""Picture classification: what a picture shows, as one of a few classes."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, UInt8
+
+from transformer.attention.sites import AxisKind, Site
+from transformer.config import Looked, Positive, UserError
+from transformer.data.batches import OneEpoch, Source
+from transformer.data.datasets.picture_files import decode
+from transformer.data.datasets.pictures import PictureSet, made_up, open_pictures
+from transformer.data.fingerprint import fingerprint
+from transformer.data.pictures import Augmentation, PictureBatches, Pictures, scaled, shuffled
+from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Request,
+    View,
+)
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import token_loss
+from transformer.tasks.plain import PlainTask, check_rows, look_over, means, refuse_decoding, said_of
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureClassificationConfig:
+    """Labelled pictures, and what is done to those that train.
+
+    `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or "folder/NAME", files
+    in `data_dir`, resized to `side` pixels where that is given (transformer.data.datasets.pictures). `shuffled`:
+    squares of so many pixels are exchanged, in all pictures alike, so that what was near is far (0: none). `test` may
+    be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
+
+    Errors: UserError for values out of range.
+    """
+
+    dataset: str = "digits"
+    data_dir: str | None = None
+    side: int | None = None
+    shuffled: int = 0
+    rows: Positive = 64
+    augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
+    label_smoothing: float = 0.0
+    validation: str = "validation"
+    test: str = "test"
+    probed: Looked = 4
+    evaluated_parameters: str = "raw"
+    trains: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        if not self.validation:
+            raise UserError("config.task.validation is empty: name the split that is looked at while training")
+        for name in ("rows", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if self.side is not None and self.side < 1:
+            raise UserError(f"config.task.side={self.side} must be at least 1 pixel, or None")
+        if self.shuffled < 0:
+            raise UserError(f"config.task.shuffled={self.shuffled} must be at least 0 (0: none)")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return (self.validation, *((self.test,) if self.test else ()))
+
+
+class PictureClassification(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: PictureClassificationConfig, opened: PictureSet, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.classes, self.cut = config, opened.classes, opened.cut
+        self.splits = {name: self._arranged(opened.split(name)) for name in ("train", *config.evaluated)}
+        shape = self.splits["train"].pixels.shape[1:]
+        self.interface = Interface(
+            {"picture": Input((config.rows, *shape), jnp.float32, Modality.PICTURE)},
+            {"classes": len(self.classes)},
+            output=PICTURE_CLASSIFICATION.output,
+        )
+        self.objectives = (Objective("classification", self._loss, config.trains),)
+        self.evaluations = tuple(self._evaluation(split) for split in config.evaluated)
+        held_out = self.splits[config.validation]
+        count = min(config.probed, len(held_out.labels))
+        shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
+        self._shown = Pictures(held_out.pixels[shown], held_out.labels[shown])
+        self.probed = {"picture": scaled(self._shown.pixels)}
+
+    def _arranged(self, pictures: Pictures) -> Pictures:
+        patch = self.config.shuffled
+        return pictures._replace(pixels=shuffled(pictures.pixels, patch)) if patch else pictures
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's pixels and classes."""
+        return {name: fingerprint(split) for name, split in self.splits.items()}
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many pictures each split has."""
+        sizes = {name: len(split.labels) for name, split in self.splits.items()}
+        return (said_of(self.config.dataset, sizes, "pictures", self.cut),)
+
+    def _batches(self, split: str, seed: int | None) -> PictureBatches:
+        config = self.config
+        return PictureBatches(self.splits[split], rows=config.rows, seed=seed, augmentation=config.augmentation)
+
+    def source(self, seed: int) -> Source:
+        """The training pictures, epoch after epoch, each time changed a little."""
+        return self._batches("train", seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of pictures, by which every sum is divided; rows that only fill a batch do not count."""
+        return {"examples": jnp.sum(jnp.asarray(batch["index"]) >= 0).astype(jnp.float32)}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean over the pictures of -sum_c t_c log p(c), t the shares of their classes, in nats.
+
+        `accuracy` is the share of pictures whose most probable class is that of their greater part.
+        """
+        logits_BxC, aux = self._logits(view, batch, key)
+        labels_B, others_B = jnp.asarray(batch["labels"]), jnp.asarray(batch["others"])
+        share_B, real_B = jnp.asarray(batch["share"]), jnp.asarray(batch["index"]) >= 0
+        log_BxC = jax.nn.log_softmax(logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32)))
+        nats_B = share_B * _nats(log_BxC, labels_B) + (1 - share_B) * _nats(log_BxC, others_B)
+        smoothing = self.config.label_smoothing
+        smoothed_B = (1 - smoothing) * nats_B - smoothing * jnp.mean(log_BxC, axis=-1)
+        right_B = jnp.argmax(log_BxC, axis=-1) == jnp.where(share_B >= 0.5, labels_B, others_B)
+        metrics = {
+            name: jnp.sum(jnp.where(real_B, values, 0)) / totals["examples"]
+            for name, values in (("loss", smoothed_B), ("cross_entropy", nats_B), ("accuracy", right_B))
+        }
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
+        inputs = {"picture": jnp.asarray(batch["picture"])}
+        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+
+    def _evaluation(self, split: str) -> Evaluation:
+        return Evaluation(
+            name="classification",
+            split=split,
+            batches=OneEpoch(self._batches(split, None)),
+            step=self._sums,
+            finish=functools.partial(means, by="examples"),
+            at_end=split != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        logits_BxC, _ = self._logits(view, batch, None)
+        real_Bx1 = (jnp.asarray(batch["index"]) >= 0)[:, None]
+        labels_Bx1 = jnp.asarray(batch["labels"])[:, None]
+        sums = token_loss(logits_BxC[:, None], labels_Bx1, real_Bx1, label_smoothing=0.0)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.totals(batch)}, None
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The probed pictures, each with its class."""
+        titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
+        return shown_on(sites, self._shown.pixels, titles)
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The most probable class of the picture in each file, and how probable it is.
+
+        Errors: UserError for a language, for a way of decoding, and for files that hold no picture.
+        """
+        refuse_decoding(request, "classifies")
+        pixels = np.stack([self._read(Path(text).expanduser()) for text in request.texts])
+        inputs = {"picture": jnp.asarray(scaled(pixels))}
+        logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
+        probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
+        lines = [f"{self.classes[int(one.argmax())]} {one.max():.3f}" for one in probabilities_BxC]
+        titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
+        return Answers(lines, shown_on(view.model.sites, pixels, titles), look_over(view, inputs))
+
+    def _read(self, path: Path) -> UInt8[np.ndarray, "height width channels"]:
+        """A file's picture as those of the task are: their size, grey where they are, their squares exchanged."""
+        height, width, channels = self.interface.inputs["picture"].shape[1:]
+        if not path.is_file():
+            raise UserError(f"--text={path} is no file: name a JPEG or PNG picture, which this run will classify")
+        if height != width:
+            raise UserError(f"this run's pictures are {width} x {height} pixels: only square ones are read from files")
+        pixels = decode(path.read_bytes(), str(path), height)
+        if channels == 1:
+            # The weights of ITU-R BT.601, by which Pillow makes grey pictures.
+            pixels = np.round(pixels @ np.array([0.299, 0.587, 0.114]))[..., None].astype(np.uint8)
+        return self._arranged(Pictures(pixels[None], np.zeros(1, np.int32))).pixels[0]
+
+
+def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
+    return -jnp.take_along_axis(log_BxC, labels_B[:, None], axis=-1)[:, 0]
+
+
+def shown_on(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> Labels:
+    """Pictures beneath all maps over grids, in colour."""
+    grids = {axis.name for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.GRID}
+    coloured = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
+    return Labels({}, tuple(titles), pictures=dict.fromkeys(sorted(grids), coloured))
+
+
+def build(config: PictureClassificationConfig, directory: Path, rows_multiple: int = 1) -> PictureClassification:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    opened = open_pictures(config.dataset, data_dir=config.data_dir, side=config.side)
+    return PictureClassification(config, opened, rows_multiple)
+
+
+def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> PictureClassification:
+    """The task over grey pictures of the set's size; those of files that no `side` is given for have 32 pixels."""
+    opened = made_up(config.dataset, config.rows, side=config.side)
+    splits = dict.fromkeys(("train", *config.evaluated), opened.split("train"))
+    return PictureClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
+
+
+TASK = Kind(PictureClassificationConfig, build, synthetic)
