@@ -1,6 +1,6 @@
 """Drawn digits by a small vision Transformer.
 
-    python -m launch.train --config=experiments/pictures/digits.py --workdir=runs/digits
+python -m launch.train --config=experiments/pictures/digits.py --workdir=runs/digits
 """
 
 from ml_collections import ConfigDict

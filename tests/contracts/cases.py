@@ -141,6 +141,16 @@ CLASSIFICATION = {
     },
 }
 
+PICTURES = {
+    "name": "contract",
+    "task": {
+        "name": "picture_classification",
+        "dataset": "digits/size=8,train=64,validation=16,test=16",
+        "rows": 16,
+        "probed": 3,
+    },
+}
+
 OF_THE_CLASSIFIER = "embedding/*", "encoder/*", "query", "attention/*", "output/*"
 
 # As many layers and features as the classifier's ELMo has.
@@ -482,6 +492,43 @@ CASES = (
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         meshes=("fsdp",),
         slow=("vectorised",),
+    ),
+    Case(
+        "picture_classification x vit",
+        PICTURES
+        | {
+            "model": {
+                "family": "vit",
+                "patch": 4,
+                "layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 16,
+                "positions": "learned_2d",
+                "readout": "distilled",
+                "dropout": 0.0,
+            }
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("fsdp",),
+        slow=("mapped", "vectorised"),
+    ),
+    Case(
+        "picture_classification x convolutional_classifier",
+        PICTURES
+        | {
+            "model": {
+                "family": "convolutional_classifier",
+                "encoder": {"channels": (8, 8), "strides": (2, 2)},
+                "attention": (0,),
+            }
+        },
+        steps=40,
+        learning_rate=0.003,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "planar x pointer",

@@ -10,7 +10,16 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.pictures import made_up, open_pictures
-from transformer.data.pictures import Augmentation, PictureBatches, Pictures, augment, scaled, shuffled
+from transformer.data.pictures import (
+    Augmentation,
+    Normalisation,
+    PictureBatches,
+    PictureFacts,
+    Pictures,
+    augment,
+    scaled,
+    shuffled,
+)
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint8)
 
@@ -21,8 +30,27 @@ def changed(seed: int = 0, **how: float) -> np.ndarray:
 
 def test_nothing_is_done_by_default() -> None:
     mixed = augment(PIXELS, Augmentation(), np.random.default_rng(0))
-    np.testing.assert_array_equal(mixed.pictures, PIXELS / np.float32(127.5) - np.float32(1))
+    np.testing.assert_allclose(mixed.pictures, PIXELS / 127.5 - 1, atol=1e-6)
+    np.testing.assert_array_equal(mixed.pictures, scaled(PIXELS))
     assert mixed.shares.tolist() == [1] * 6
+
+
+def test_normalisation_is_by_channel() -> None:
+    how = Normalisation(mean=(0.4, 0.5, 0.6), deviation=(0.2,))
+    np.testing.assert_allclose(how(PIXELS), (PIXELS / 255 - [0.4, 0.5, 0.6]) / 0.2, atol=1e-5)
+    with pytest.raises(UserError, match="has 2 numbers, the pictures have 3 channels"):
+        Normalisation(mean=(0.4, 0.5))(PIXELS)
+    with pytest.raises(UserError, match="deviations above 0"):
+        Normalisation(deviation=(0.0,))
+
+
+def test_a_run_keeps_what_its_pictures_are(tmp_path: Path) -> None:
+    facts = PictureFacts((8, 10, 3), ("cat", "dog"))
+    facts.save(tmp_path)
+    assert PictureFacts.load(tmp_path) == facts
+    (tmp_path / "pictures.json").write_text('{"shape": [8, 10], "classes": ["cat"]}')
+    with pytest.raises(UserError, match="does not say the shape"):
+        PictureFacts.load(tmp_path)
 
 
 def test_a_crop_is_a_window_of_the_picture_among_grey() -> None:

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from tests.golden.arrangements import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
-from transformer.interop.huggingface import build_model, read_folder
+from transformer.interop.huggingface import read_folder
 from transformer.interop.parameters import from_tensors, plan, shapes_of
 from transformer.layers.module import Precision
 from transformer.models.contract import Model, PyTree
@@ -55,7 +55,8 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         entries, section_of, prepared = ARRANGEMENTS[name]
         rows = next(len(recorded.weights[entry.tensor]) for entry in entries if entry.leaves == ("embedding/table",))
         section = section_of(config) | {"embedding_rows": rows}
-        shapes = shapes_of(build_model(model_config(section), rows, Precision()).functional.shapes())
+        bare = Interface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
+        shapes = shapes_of(build(model_config(section), bare, Precision()).functional.shapes())
         slots, weights = plan(family(entries), shapes), prepared(recorded.weights)
         assert {slot.tensor: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}
         params = from_tensors(slots, weights.items())

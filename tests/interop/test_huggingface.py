@@ -13,11 +13,11 @@ from safetensors.numpy import load_file, save_file
 from tests.golden.recorded import EXCHANGED, Recording, recording
 from transformer.config import UserError
 from transformer.interop.family import FREE
-from transformer.interop.huggingface import FAMILIES, Foreign, build_model, read_folder, write_folder
+from transformer.interop.huggingface import FAMILIES, Foreign, read_folder, write_folder
 from transformer.interop.parameters import plan, shapes_of
 from transformer.layers.module import Precision
 from transformer.models.registry import FAMILIES as MODELS
-from transformer.models.registry import model_config
+from transformer.models.registry import build, model_config
 
 
 def bits(tensors: dict[str, np.ndarray]) -> dict[str, bytes]:
@@ -218,8 +218,9 @@ def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
 def test_an_export_names_what_cannot_be_expressed(
     tmp_path: Path, name: str, changes: dict[str, Any], said: str
 ) -> None:
-    model = model_config(read(recording(name), tmp_path / "in").model | changes)
-    shapes = build_model(model, 53, Precision()).functional.shapes()
+    foreign = read(recording(name), tmp_path / "in")
+    model = model_config(foreign.model | changes)
+    shapes = build(model, foreign.interface, Precision()).functional.shapes()
     with pytest.raises(UserError, match=rf"Hugging Face has no such model; the nearest is .*{said}"):
         write_folder(tmp_path / "out", model, shapes)
     assert not (tmp_path / "out").exists()
@@ -244,11 +245,11 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
 
 
 def test_gpt2_small_has_the_published_tensors() -> None:
-    section = FAMILIES["gpt2"].read_config(
+    section, interface = FAMILIES["gpt2"].read_config(
         {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
         frozenset(),
     )
-    shapes = shapes_of(build_model(model_config(section), 50257, Precision()).functional.shapes())
+    shapes = shapes_of(build(model_config(section), interface, Precision()).functional.shapes())
     slots = plan(FAMILIES["gpt2"], shapes)
     assert len(slots) == 148
     assert sum(int(np.prod(slot.shape)) for slot in slots) == 124_439_808

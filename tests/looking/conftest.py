@@ -13,10 +13,10 @@ from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
 from transformer.data.tokenizer_pieces import byte_characters
-from transformer.interop.huggingface import FAMILIES, build_model
+from transformer.interop.huggingface import FAMILIES
 from transformer.interop.parameters import plan, shapes_of, to_tensors
 from transformer.layers.module import Precision
-from transformer.models.registry import model_config
+from transformer.models.registry import build, model_config
 
 END = "<|endoftext|>"
 SMALL = {
@@ -52,8 +52,8 @@ PIECES = ("<pad>", "</s>", "<unk>", "▁the", "▁fox", "▁der", "▁Fuchs", "s
 def write_weights(folder: Path, config: Mapping[str, Any]) -> None:
     """config.json and model.safetensors of a family, large enough random weights that no head is uniform."""
     family = FAMILIES[config["model_type"]]
-    section = family.read_config(dict(config), frozenset())
-    shapes = build_model(model_config(section), section["embedding_rows"], Precision()).functional.shapes()
+    section, interface = family.read_config(dict(config), frozenset())
+    shapes = build(model_config(section), interface, Precision()).functional.shapes()
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32) / 2, shapes)
     folder.mkdir()

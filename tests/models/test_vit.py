@@ -88,8 +88,10 @@ def test_logits_are_those_of_the_equations(readout: Readout) -> None:
         ]
         embed = params["embed"]
         x = np.stack([np.einsum("yxc,yxce->e", cut, embed["kernel"]) + embed["bias"] for cut in cuts])
-        if readout.tokens:
-            x = np.concatenate([params["tokens"], x])
+        if readout is Readout.DISTILLED:
+            x = np.concatenate([params["distillation_token"], x])
+        if readout is not Readout.MEAN:
+            x = np.concatenate([params["class_token"], x])
         x = norm(blocks(x + params["positions"]["table"], params["layers"]), params["norm"])
 
         def scored(state: np.ndarray, head: dict) -> np.ndarray:

@@ -1,6 +1,8 @@
 """Labelled pictures in memory, and batches of them that are changed a little each time they are seen."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -8,8 +10,11 @@ from jaxtyping import Float, Int, UInt8
 
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
+from transformer.json_files import read_object
 
-_MIDDLE = 127.5
+_MIDDLE, _WHITE = 127.5, 255
+FILE = "pictures.json"
+"""Where a run directory says what its pictures are."""
 
 
 class Pictures(NamedTuple):
@@ -47,20 +52,89 @@ class Augmentation:
 NO_AUGMENTATION = Augmentation()
 
 
+@dataclasses.dataclass(frozen=True)
+class Normalisation:
+    """Pixels from 0 to 1 less their `mean`, divided by their `deviation`: each one number, or one for every channel.
+
+    The defaults make numbers from -1 to 1.
+
+    Errors: UserError for a deviation that is not above 0.
+    """
+
+    mean: tuple[float, ...] = (0.5,)
+    deviation: tuple[float, ...] = (0.5,)
+
+    def __post_init__(self) -> None:
+        if not self.mean or not self.deviation or min(self.deviation) <= 0:
+            raise UserError(
+                f"config.task.normalisation has mean={self.mean} and deviation={self.deviation}: give one number of "
+                "each, or one for every channel, deviations above 0"
+            )
+
+    def __call__(self, pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
+        """The pixels as a model reads them.
+
+        Errors: UserError for as many numbers as the pixels have no channels.
+        """
+        for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(numbers) not in (1, pixels.shape[-1]):
+                raise UserError(
+                    f"config.task.normalisation.{name}={numbers} has {len(numbers)} numbers, the pictures have "
+                    f"{pixels.shape[-1]} channels: give one, or as many"
+                )
+        middle = np.asarray(self.mean, np.float32) * _WHITE
+        return (pixels - middle) / (np.asarray(self.deviation, np.float32) * _WHITE)
+
+
+NORMALISATION = Normalisation()
+
+
+def scaled(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
+    """Pixels of 0 to 255 as numbers of -1 to 1."""
+    return NORMALISATION(pixels)
+
+
+class PictureFacts(NamedTuple):
+    """What a run directory says of its pictures: their shape [height, width, channels] and the names of the classes."""
+
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+
+    def save(self, directory: Path) -> None:
+        """Write it."""
+        content = json.dumps({"shape": self.shape, "classes": self.classes}, indent=2)
+        (directory / FILE).write_text(content + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, directory: Path) -> "PictureFacts":
+        """Read it.
+
+        Errors: UserError for a file that is missing or says something else.
+        """
+        said = read_object(directory / FILE)
+        shape, classes = said.get("shape"), said.get("classes")
+        sizes = [size for size in shape if type(size) is int and size > 0] if isinstance(shape, list) else []
+        names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
+        if len(sizes) != 3 or sizes != shape or not names or names != classes:
+            raise UserError(f"{directory / FILE} does not say the shape of three sizes and the classes of the pictures")
+        height, width, channels = sizes
+        return cls((height, width, channels), tuple(names))
+
+
 class Mixed(NamedTuple):
-    """Pictures from -1 to 1, and of which other row of the batch each holds how much beside its own."""
+    """Normalised pictures, and of which other row of the batch each holds how much beside its own."""
 
     pictures: Float[np.ndarray, "B height width channels"]
     partners: Int[np.ndarray, " B"]
     shares: Float[np.ndarray, " B"]
 
 
-def scaled(pixels: UInt8[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
-    """Pixels of 0 to 255 as numbers of -1 to 1."""
-    return pixels.astype(np.float32) / np.float32(_MIDDLE) - 1
-
-
-def augment(pixels_BxYxXxC: UInt8[np.ndarray, "B Y X C"], how: Augmentation, random: np.random.Generator) -> Mixed:
+def augment(
+    pixels_BxYxXxC: UInt8[np.ndarray, "B Y X C"],
+    how: Augmentation,
+    random: np.random.Generator,
+    normalise: Normalisation = NORMALISATION,
+) -> Mixed:
     """Pictures cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own picture."""
     count, height, width, _ = pixels_BxYxXxC.shape
     if how.crop:
@@ -74,7 +148,7 @@ def augment(pixels_BxYxXxC: UInt8[np.ndarray, "B Y X C"], how: Augmentation, ran
         flipped_B = np.less(random.random(count), how.flip)
         mirrored = pixels_BxYxXxC[:, :, ::-1]
         pixels_BxYxXxC = np.where(flipped_B[:, None, None, None], mirrored, pixels_BxYxXxC)
-    pictures = scaled(pixels_BxYxXxC)
+    pictures = normalise(pixels_BxYxXxC)
     if how.cutout:
         middle_Bx2 = random.integers(0, (height, width), (count, 2))
         inside_y = np.abs(2 * (np.arange(height) - middle_Bx2[:, :1]) + 1) <= how.cutout
@@ -95,7 +169,7 @@ class PictureBatches:
     An epoch holds every picture once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
     they are. A last batch that pictures do not fill has rows whose `index` is -1.
 
-    Each batch has `picture` [B, height, width, channels] from -1 to 1, `labels` [B], `index` [B], the number of the
+    Each batch has `picture` [B, height, width, channels], normalised, `labels` [B], `index` [B], the number of the
     picture, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
     """
 
@@ -106,8 +180,9 @@ class PictureBatches:
         rows: int,
         seed: int | None,
         augmentation: Augmentation = NO_AUGMENTATION,
+        normalise: Normalisation = NORMALISATION,
     ):
-        self._pictures, self._seed, self._augmentation = pictures, seed, augmentation
+        self._pictures, self._seed, self._augmentation, self._normalise = pictures, seed, augmentation, normalise
         bucket = Bucket(1, rows, np.arange(len(pictures.labels)))
         self._plan = BucketPlan([bucket], seed)
         self.batches_per_epoch = self._plan.batches_per_epoch
@@ -122,7 +197,8 @@ class PictureBatches:
         labels = self._pictures.labels[shown].astype(np.int32)
         how = NO_AUGMENTATION if self._seed is None else self._augmentation
         # The order of an epoch is drawn from (seed, epoch): a third number keeps the two apart.
-        mixed = augment(self._pictures.pixels[shown], how, np.random.default_rng((self._seed or 0, step, 1)))
+        random = np.random.default_rng((self._seed or 0, step, 1))
+        mixed = augment(self._pictures.pixels[shown], how, random, self._normalise)
         return {
             "picture": mixed.pictures,
             "labels": labels,

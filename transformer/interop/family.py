@@ -5,8 +5,9 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from transformer.config import UserError, to_config
-from transformer.interop.layouts import Layout
+from transformer.interop.layouts import Layout, Shape
 from transformer.layers.transformer_config import PositionJoin, TransformerConfig
+from transformer.models.interface import Interface
 from transformer.models.registry import name_of
 
 Config = dict[str, Any]
@@ -105,6 +106,15 @@ def _same(config: Config, names: Names) -> Config:
     return config
 
 
+def _tokens(section: Config) -> Interface:
+    rows = section["embedding_rows"]
+    return Interface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
+
+
+def _rows(model: Any, shapes: Mapping[str, Shape]) -> Config:
+    return {"embedding_rows": shapes["embedding/table"][0]}
+
+
 def _published(config: Config) -> Config:
     return config
 
@@ -118,7 +128,9 @@ class Family:
     a training run reads. `simplify` makes a config whose keys are one to one with fields of ours, given the names of
     the file's tensors; `publish` is its inverse. `spellings` are other names of keys, `renamed` other parts of tensor
     names. A file may leave `prefix` out of the names. `aliases` are second copies of a tensor; `harmless` are patterns
-    of tensors that hold no parameter, `left_out` of parameters that no model of ours has.
+    of tensors that hold no parameter, `left_out` of parameters that no model of ours has. `interface` is what a task
+    asks of the model that a section describes; keys of ours that are the interface's alone are `beside` the section.
+    `told` are the keys that the shapes of the parameters tell.
     """
 
     model_type: str
@@ -137,9 +149,12 @@ class Family:
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simplify: Callable[[Config, Names], Config] = _same
     publish: Callable[[Config], Config] = _published
+    interface: Callable[[Config], Interface] = _tokens
+    beside: Names = frozenset()
+    told: Callable[[Any, Mapping[str, Shape]], Config] = _rows
 
-    def read_config(self, config: Mapping[str, Any], names: Names) -> Config:
-        """Our model section, from config.json and the names of the tensors beside it.
+    def read_config(self, config: Mapping[str, Any], names: Names) -> tuple[Config, Interface]:
+        """Our model section and what a task asks of it, from config.json and the names of the tensors beside it.
 
         Errors: UserError naming a key of config.json that is missing, or whose value our model cannot express.
         """
@@ -151,29 +166,25 @@ class Family:
             only.check(plain)
         plain = self.simplify(plain, names)
         section = {"family": self.model, **self.fixed, **self.begun}
-        return section | {key.ours: key.read(plain) for key in self.keys}
+        section |= {key.ours: key.read(plain) for key in self.keys}
+        return {key: value for key, value in section.items() if key not in self.beside}, self.interface(section)
 
-    def write_config(self, model: TransformerConfig, rows: int) -> Config:
-        """Their config.json of our model with `rows` rows in its embedding.
+    def write_config(self, model: Any, shapes: Mapping[str, Shape]) -> Config:
+        """Their config.json of our model with parameters of these shapes.
 
         Errors: UserError listing what this arrangement cannot express.
         """
         if name_of(model) != self.model:
             raise UserError(f"config.model.family={name_of(model)} is not {self.model}")
-        ours = comparable(model) | {"embedding_rows": rows}
+        ours = comparable(model) | self.told(model, shapes)
         listed = {key.ours for key in self.keys}
         faults = [
             f"config.model.{name}={ours[name]} is not {value}"
             for name, value in self.fixed.items()
             if ours[name] != value
         ]
-        for name, usual in (("kv_heads", model.heads), ("head_dim", model.width // model.heads)):
-            if name not in listed and ours[name] != usual:
-                faults.append(f"config.model.{name}={ours[name]} is not {usual}")
-        if model.experts.count:
-            faults.append(f"config.model.experts.count={model.experts.count} is not 0")
-        if model.position_join is not PositionJoin.ADDED:
-            faults.append(f"config.model.position_join={model.position_join.value} is not added")
+        if isinstance(model, TransformerConfig):
+            faults += _unusual(model, listed)
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.theirs: only.value for only in self.only if only.written}
         for key in self.keys:
@@ -197,8 +208,25 @@ class Inexpressible(UserError):
         self.faults = faults
 
 
-def comparable(model: TransformerConfig) -> Config:
+def _unusual(model: TransformerConfig, listed: Names | set[str]) -> list[str]:
+    """What of the blocks over tokens no arrangement has, but where it lists the key."""
+    usual = {"kv_heads": model.heads, "head_dim": model.width // model.heads}
+    faults = [
+        f"config.model.{name}={value} is not {usual[name]}"
+        for name, value in (("kv_heads", model.groups), ("head_dim", model.depth))
+        if name not in listed and value != usual[name]
+    ]
+    if model.experts.count:
+        faults.append(f"config.model.experts.count={model.experts.count} is not 0")
+    if model.position_join is not PositionJoin.ADDED:
+        faults.append(f"config.model.position_join={model.position_join.value} is not added")
+    return faults
+
+
+def comparable(model: Any) -> Config:
     """The fields of a config with equal values for equal models."""
+    if not isinstance(model, TransformerConfig):
+        return to_config(model)
     windows = model.windows if any(model.windows) else ()
     uniform = windows[:1] if len(set(windows)) == 1 else windows
     return to_config(model) | {

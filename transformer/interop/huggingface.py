@@ -3,37 +3,44 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import UserError, choice
-from transformer.interop import bert, gpt, llama, marian, t5, tensor_files
+from transformer.interop import bert, gpt, llama, marian, t5, tensor_files, vit
 from transformer.interop.family import Config, Family, Inexpressible
 from transformer.interop.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.interop.tensor_files import FLOATS, Tensor
 from transformer.json_files import read_object
 from transformer.layers.module import Precision
-from transformer.layers.transformer_config import TransformerConfig
 from transformer.models import registry
-from transformer.models.contract import Model, PyTree
+from transformer.models.contract import PyTree
 from transformer.models.interface import Interface
+from transformer.training.state import by_path
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
-FAMILIES = {family.model_type: family for family in (*_LANGUAGE, bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5)}
+_OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT)
+FAMILIES = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
 """By their `model_type`; of two that can express a model of ours, the first is used."""
 
-CONFIG = "config.json"
+CONFIG, PICTURES = "config.json", "preprocessor_config.json"
 
 
 class Foreign(NamedTuple):
-    """A model that was read: its config.json, our model section, the parameters, and notes for the user."""
+    """A model that was read.
+
+    Its config.json, our model section and what a task asks of it, the parameters, notes for the user, and of a model of
+    pictures its preprocessor_config.json.
+    """
 
     config: Config
     model: Config
+    interface: Interface
     params: PyTree
     notes: list[str]
+    pictures: Config
 
 
 def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
@@ -46,27 +53,34 @@ def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
     config = read_config(folder)
     family = choice(str(config.get("model_type")), FAMILIES, f"{folder / CONFIG}: model_type")
     try:
-        section = _section(family, config, frozenset(headers))
-        slots = plan(family, shapes_of(_model(section).functional.shapes()))
+        section, interface = _section(family, config, frozenset(headers))
+        model = registry.build(registry.model_config(section), interface, Precision())
+        slots = plan(family, shapes_of(model.functional.shapes()))
         names = sort_names(family, headers, slots)
         _check(slots, names, headers)
         _check_aliases(family, names, headers)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    return Foreign(config, section, _read(slots, names, headers, dtype), _notes(names, headers, dtype))
+    params = _read(slots, names, headers, dtype)
+    pictures = read_object(folder / PICTURES) if (folder / PICTURES).is_file() else {}
+    return Foreign(config, section, interface, params, _notes(names, headers, dtype), pictures)
 
 
 def write_folder(
-    folder: Path, model: TransformerConfig, params: PyTree, tokens: Mapping[str, int | None] | None = None
+    folder: Path,
+    model: Any,
+    params: PyTree,
+    tokens: Mapping[str, int | None] | None = None,
+    keys: Mapping[str, Any] | None = None,
 ) -> Family:
     """Write config.json and model.safetensors of a model of ours into a new folder, and return their family.
 
-    `tokens` are further keys of config.json, such as pad_token_id.
+    `tokens` are the numbers of tokens by key of config.json, such as pad_token_id, and `keys` further ones.
 
     Errors: UserError naming what Hugging Face's nearest arrangement cannot express, or a folder that is not empty.
     """
     family, config, slots = express(model, params)
-    config |= {"dtype": str(np.asarray(params["embedding"]["table"]).dtype)}
+    config |= {"dtype": str(np.asarray(next(iter(by_path(params).values()))).dtype), **(keys or {})}
     for name, number in (tokens or {}).items():
         if config.get(name, number) != number:
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
@@ -78,18 +92,18 @@ def write_folder(
     return family
 
 
-def express(model: TransformerConfig, params: PyTree) -> tuple[Family, Config, list[Slot]]:
+def express(model: Any, params: PyTree) -> tuple[Family, Config, list[Slot]]:
     """The arrangement of Hugging Face's that a model of ours is, its config.json, and its tensors.
 
     Errors: UserError naming what the nearest arrangement cannot express.
     """
-    shapes, rows = shapes_of(params), params["embedding"]["table"].shape[0]
+    shapes = shapes_of(params)
     refusals: list[Inexpressible] = []
     for family in FAMILIES.values():
         if family.model != registry.name_of(model):
             continue
         try:
-            return family, family.write_config(model, rows), plan(family, shapes)
+            return family, family.write_config(model, shapes), plan(family, shapes)
         except Inexpressible as error:
             refusals.append(error)
     nearest = min(refusals, key=lambda error: len(error.faults))
@@ -120,21 +134,11 @@ def claim_folder(folder: Path, flag: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def build_model(config: TransformerConfig, vocabulary: int, precision: Precision) -> Model:
-    """A model of ours without a task, to describe its parameters."""
-    interface = Interface({}, {"tokens": vocabulary, "joint": vocabulary}, pad=0, begin=0, end=0)
-    return registry.build(config, interface, precision)
-
-
-def _section(family: Family, config: Config, names: frozenset[str]) -> Config:
+def _section(family: Family, config: Config, names: frozenset[str]) -> tuple[Config, Interface]:
     try:
         return family.read_config(config, names)
     except (TypeError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"{CONFIG} has a value of the wrong kind for a {family.model_type} model: {error}") from error
-
-
-def _model(section: Config) -> Model:
-    return build_model(registry.model_config(section), section["embedding_rows"], Precision())
 
 
 def _check(slots: list[Slot], names: FileNames, headers: Mapping[str, Tensor]) -> None:

@@ -11,11 +11,17 @@ Shape = tuple[int, ...]
 
 
 class Form(enum.Enum):
-    """A tensor's axes: one (vector), or a matrix's inputs and outputs in either order."""
+    """A tensor's axes: one (vector), or a matrix's inputs and outputs in either order.
+
+    one_in_out has an axis of one in front. convolution is [outputs, channels, rows, columns], where ours is
+    [rows, columns, channels, outputs].
+    """
 
     VECTOR = "vector"
     IN_OUT = "in_out"
     OUT_IN = "out_in"
+    ONE_IN_OUT = "one_in_out"
+    CONVOLUTION = "convolution"
 
 
 class Fusion(enum.Enum):
@@ -44,10 +50,17 @@ class Layout:
                 return (rows, columns)
             case Form.OUT_IN:
                 return (columns, rows)
+            case Form.ONE_IN_OUT:
+                return (1, rows, columns)
+            case Form.CONVOLUTION:
+                height, width, channels, outputs = shapes[0]
+                return (outputs, channels, height, width)
 
     def read(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
         """The leaves in a tensor."""
         rows = math.prod(shapes[0][: self.inputs])
+        if self.form is Form.CONVOLUTION:
+            return [tensor.transpose(2, 3, 1, 0)]
         matrix = (tensor.T if self.form is Form.OUT_IN else tensor).reshape(rows, -1)
         match self.fusion:
             case Fusion.BLOCKS:
@@ -62,6 +75,8 @@ class Layout:
     def write(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
         """The tensor of leaves: the inverse of `read`."""
         rows = math.prod(leaves[0].shape[: self.inputs])
+        if self.form is Form.CONVOLUTION:
+            return np.ascontiguousarray(leaves[0].transpose(3, 2, 0, 1))
         match self.fusion:
             case Fusion.BLOCKS:
                 matrix = np.concatenate([leaf.reshape(rows, -1) for leaf in leaves], axis=1)
@@ -76,6 +91,9 @@ VECTOR = Layout(Form.VECTOR, 0)
 VECTOR_BY_HEADS = Layout(Form.VECTOR, 0, Fusion.HEADS)
 ROW = Layout(Form.IN_OUT, 0)
 """[1, n] of a vector."""
+ONE_TABLE = Layout(Form.ONE_IN_OUT, 1)
+"""[1, in, out] of a table."""
+CONVOLUTION = Layout(Form.CONVOLUTION, 3)
 TABLE = Layout(Form.IN_OUT, 1)
 """A matrix as we keep it, [in, out]: tables, and GPT-2's projections."""
 LINEAR = Layout(Form.OUT_IN, 1)

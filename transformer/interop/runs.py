@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizer import Tokenizer, saved_in
+from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.pictures import Normalisation, PictureFacts
+from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface
-from transformer.interop.huggingface import Foreign, build_model, read_config, read_folder, write_folder
+from transformer.interop.huggingface import PICTURES, Foreign, read_folder, write_folder
+from transformer.models import registry
 from transformer.models.contract import PyTree, count_parameters
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory, write_json
+from transformer.tasks import registry as tasks
 from transformer.training.assembly import assemble
 from transformer.training.experiment import Experiment, changeable, resolve
 from transformer.training.mesh import one_device
@@ -27,8 +31,12 @@ TASKS = {
     "decoder": "language_modelling",
     "encoder": "masked_language_modelling",
     "encoder_decoder": "translation",
+    "vit": "picture_classification",
 }
 """What a model of a family is trained on further."""
+
+PICTURE_HEADS = ("head", "distilled")
+"""What of a model of pictures scores its classes."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "source.spm", "target.spm", "vocab.json")
 _SPECIAL = {
@@ -81,27 +89,45 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
-    read_config(source)  # says of what is no such folder more than the tokenizer's absence does
-    tokenizer = from_huggingface(source)
     foreign = read_folder(source)
-    experiment = resolve(config_of(foreign, tokenizer, fitting, name=workdir.resolve().name))
+    kept = kept_of(source, foreign)
+    if isinstance(kept, PictureFacts) and fitting.dataset is None:
+        raise UserError("a model of pictures needs pictures: give --dataset=folder/NAME and --data_dir=DIR")
+    experiment = resolve(config_of(foreign, kept, fitting, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory:
         try:
             # First: without its checkpoint, whatever became of that, it is refused instead of trained from the start.
             directory.record(converted={"model_type": foreign.config["model_type"], "notes": foreign.notes})
-            tokenizer.save(directory.path)
-            parameters = _save_start(experiment, directory, foreign.params, fitting.seed)
+            if not isinstance(kept, PictureFacts):
+                kept.save(directory.path)
+            parameters, begun = _save_start(experiment, directory, foreign.params, fitting.seed, kept)
         except BaseException:
             if not directory.checkpoints.exists():
                 directory.abandon()
             raise
-    return Converted(TASKS[foreign.model["family"]], parameters, tuple(foreign.notes))
+    return Converted(TASKS[foreign.model["family"]], parameters, (*foreign.notes, *begun))
 
 
-def _save_start(experiment: Experiment, directory: RunDirectory, params: PyTree, seed: int) -> int:
-    """Save the state before the first step, with these parameters; return their number."""
+def kept_of(source: Path, foreign: Foreign) -> AnyTokenizer | PictureFacts:
+    """What a published model reads texts by: its tokenizer, or of pictures their size and the names of its classes."""
+    if "picture" not in foreign.interface.inputs:
+        return from_huggingface(source)
+    _, height, width, channels = foreign.interface.inputs["picture"].shape
+    named, count = foreign.config.get("id2label") or {}, foreign.interface.vocabularies["classes"]
+    names = (str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
+    return PictureFacts((height, width, channels), tuple(names))
+
+
+def _save_start(
+    experiment: Experiment, directory: RunDirectory, params: PyTree, seed: int, kept: Any
+) -> tuple[int, tuple[str, ...]]:
+    """Save the state before the first step, with these parameters; return their number, and what begins anew."""
     assembly = assemble(experiment, directory.path, one_device())
     state = assembly.initialise(jax.random.key(seed))
+    begun: tuple[str, ...] = ()
+    if isinstance(kept, PictureFacts) and (own := PictureFacts.load(directory.path)).classes != kept.classes:
+        params = params | {name: state.variables.params[name] for name in PICTURE_HEADS if name in params}
+        begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
     placed = jax.tree.map(
         lambda leaf, given: jax.device_put(given, leaf.sharding), assembly.abstract.variables.params, params
     )
@@ -110,24 +136,24 @@ def _save_start(experiment: Experiment, directory: RunDirectory, params: PyTree,
         checkpoints.save(0, state, provenance(experiment, assembly, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)
-    return count
+    return count, begun
 
 
-def config_of(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting, *, name: str) -> dict[str, Any]:
+def config_of(foreign: Foreign, kept: AnyTokenizer | PictureFacts, fitting: Fitting, *, name: str) -> dict[str, Any]:
     """The config of a run that trains a model further.
 
     Errors: UserError for a tokenizer with more tokens than the model.
     """
-    model, rows = foreign.model, foreign.model["embedding_rows"]
-    if tokenizer.vocabulary > rows:
-        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
-    context = min(fitting.context, model["max_length"])
+    if isinstance(kept, PictureFacts):
+        task = _picture_task(foreign, kept, fitting)
+    else:
+        task = _text_task(foreign, kept, fitting)
     return {
         "name": name,
         "seed": fitting.seed,
         "steps": fitting.steps,
-        "task": _task(TASKS[model["family"]], context, fitting),
-        "model": model,
+        "task": task,
+        "model": foreign.model,
         # A schedule without an end allows more steps later.
         "optimizer": {
             "algorithm": "adamw",
@@ -142,9 +168,28 @@ def config_of(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting, *, na
     }
 
 
-def _task(name: str, context: int, fitting: Fitting) -> dict[str, Any]:
+def _given(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
     given = {"dataset": fitting.dataset, "data_dir": fitting.data_dir, "test": fitting.test}
-    task = {"name": name, **{key: value for key, value in given.items() if value is not None}}
+    return {"name": TASKS[foreign.model["family"]]} | {key: value for key, value in given.items() if value is not None}
+
+
+def _picture_task(foreign: Foreign, facts: PictureFacts, fitting: Fitting) -> dict[str, Any]:
+    """The task over pictures, whose pixels are normalised as preprocessor_config.json says it."""
+    normalisation = {
+        ours: tuple(foreign.pictures[theirs])
+        for theirs, ours in (("image_mean", "mean"), ("image_std", "deviation"))
+        if theirs in foreign.pictures
+    }
+    task = {"dataset": "folder/pictures", **_given(foreign, fitting), "side": facts.shape[0], "rows": fitting.rows}
+    return task | ({"normalisation": normalisation} if normalisation else {})
+
+
+def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> dict[str, Any]:
+    model, task = foreign.model, _given(foreign, fitting)
+    rows, name = model["embedding_rows"], task["name"]
+    if tokenizer.vocabulary > rows:
+        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
+    context = min(fitting.context, model["max_length"])
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
         return {**task, "lengths": (*lengths, context), "tokens_per_batch": fitting.rows * context}
@@ -159,17 +204,41 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     """
     run = open_run(workdir)
     directory, experiment = run
-    if not saved_in(directory.path):
-        raise UserError(f"{workdir} holds no tokenizer, and so does not say how many tokens its model has")
-    tokenizer = load_tokenizer(directory.path)
-    model = build_model(experiment.model, experiment.model.rows(tokenizer.vocabulary), experiment.precision)
-    shapes = model.functional.shapes()
+    reader = tasks.TASKS[tasks.name_of(experiment.task)].reader
+    if reader is None:
+        raise UserError(f"{workdir} is of the task {tasks.name_of(experiment.task)}: Hugging Face has no such model")
+    kept = reader.kept(directory.path)
+    interface = dataclasses.replace(reader.interface(experiment.task, kept), output=None)
+    shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     step, params = run.restored(
         step, lambda checkpoints, at: checkpoints.restore_part(at, shapes, ("variables", "params"))
     )
-    family = write_folder(target, experiment.model, params, _token_keys(experiment, tokenizer))
-    _write_tokenizer(directory.path, target, tokenizer, experiment.model.max_length)
+    if isinstance(kept, PictureFacts):
+        named = {str(number): name for number, name in enumerate(kept.classes)}
+        labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
+        family = write_folder(target, experiment.model, params, keys=labels)
+        write_json(target / PICTURES, _preprocessor(family.model_type, kept, experiment.task.normalisation))
+    else:
+        family = write_folder(target, experiment.model, params, _token_keys(experiment, kept))
+        _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
     return Converted(family.model_type, count_parameters(params), (f"step {step}",))
+
+
+def _preprocessor(model_type: str, facts: PictureFacts, normalisation: Normalisation) -> dict[str, Any]:
+    """The content of preprocessor_config.json: how a file becomes what the model reads."""
+    height, width, channels = facts.shape
+    return {
+        "image_processor_type": {"vit": "ViTImageProcessor", "deit": "DeiTImageProcessor"}[model_type],
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "do_center_crop": False,
+        "resample": 2,  # bilinear
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(np.broadcast_to(normalisation.mean, channels)),
+        "image_std": list(np.broadcast_to(normalisation.deviation, channels)),
+    }
 
 
 def _token_keys(experiment: Experiment, tokenizer: AnyTokenizer) -> dict[str, int | None]:

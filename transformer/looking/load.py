@@ -5,14 +5,13 @@ import dataclasses
 import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.interop.huggingface import read_config, read_folder
-from transformer.interop.runs import Fitting, config_of
+from transformer.interop.runs import Fitting, config_of, kept_of
 from transformer.looking.loaded import Loaded
 from transformer.models import registry as models
 from transformer.models.contract import Model, Variables
@@ -25,7 +24,7 @@ from transformer.training.reading import open_run
 
 
 def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> Loaded:
-    """The model of a run directory, or of a folder with config.json, model.safetensors and a tokenizer.
+    """The model of a run directory, or of a folder with config.json, model.safetensors and, of texts, a tokenizer.
 
     `step` is a run's checkpoint, by default the newest sound one. `trust` are the dotted paths of your own modules
     that a run's config may name as code. Nothing is downloaded, and nothing of the folder is run.
@@ -44,20 +43,20 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
 
 
 def _of_published(folder: Path) -> Loaded:
-    tokenizer, foreign = from_huggingface(folder), read_folder(folder)
-    experiment = resolve(config_of(foreign, tokenizer, Fitting(), name=folder.resolve().name))
-    model = _model(experiment, tokenizer)
+    foreign = read_folder(folder)
+    kept = kept_of(folder, foreign)
+    experiment = resolve(config_of(foreign, kept, Fitting(), name=folder.resolve().name))
+    model = _model(experiment, kept)
     params = jax.tree.map(jax.numpy.asarray, foreign.params)
     state = model.functional.bind(params).initial_state(jax.random.key(0))
-    return Loaded(experiment, model, Variables(params, state), tokenizer, foreign.config, 0, tuple(foreign.notes))
+    return Loaded(experiment, model, Variables(params, state), kept, foreign.config, 0, tuple(foreign.notes))
 
 
 def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
     run = open_run(folder, trust)
     experiment, path = run.experiment, run.directory.path
-    _reader(experiment)  # before anything large is read
-    tokenizer = load_tokenizer(path)
-    model = _model(experiment, tokenizer)
+    kept = _reader(experiment).kept(path)
+    model = _model(experiment, kept)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def read(checkpoints: Checkpoints, at: int) -> Variables:
@@ -65,7 +64,7 @@ def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
 
     with _quiet():
         step, variables = run.restored(step, read)
-    return Loaded(experiment, model, variables, tokenizer, experiment.to_config(), step)
+    return Loaded(experiment, model, variables, kept, experiment.to_config(), step)
 
 
 @contextlib.contextmanager
@@ -88,7 +87,7 @@ def _reader(experiment: Experiment) -> Reader:
     return reader
 
 
-def _model(experiment: Experiment, tokenizer: AnyTokenizer) -> Model:
-    interface = _reader(experiment).interface(experiment.task, tokenizer)
+def _model(experiment: Experiment, kept: Any) -> Model:
+    interface = _reader(experiment).interface(experiment.task, kept)
     # Nothing is predicted: a model without the head of the task, such as a bare encoder, will do.
     return models.build(experiment.model, dataclasses.replace(interface, output=None), experiment.precision)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import UserError, hash_of
-from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.looking.looked import Looked, in_notebook
 from transformer.looking.named_maps import Maps, maps_of
 from transformer.maps.alone import store_alone
@@ -30,16 +29,17 @@ TITLE = 200  # characters
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Loaded:
-    """A model with its tokenizer, as `transformer.load` returns it: `look` at a sentence, or `run_with_maps`.
+    """A model as `transformer.load` returns it: `look` at a sentence, or `run_with_maps`.
 
-    `config` is what the page shows of it, a run's config or a published model's; `step` the checkpoint's; `notes` say
-    what of a published model was passed over or read in another type.
+    `kept` is what it reads sentences by, its tokenizer; a model of pictures, which reads the files that the sentences
+    name, has their size and classes. `config` is what the page shows of it, a run's config or a published model's;
+    `step` the checkpoint's; `notes` say what of a published model was passed over or read in another type.
     """
 
     experiment: Experiment
     model: Model
     variables: Variables
-    tokenizer: AnyTokenizer
+    kept: Any
     config: Mapping[str, Any]
     step: int = 0
     notes: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Loaded:
         reader = tasks.TASKS[tasks.name_of(self.experiment.task)].reader
         assert reader is not None  # as load has seen
         texts, targets = _several(text), None if target is None else _several(target)
-        reading = reader.read(self.experiment.task, self._view(), self.tokenizer, Sentences(texts, targets, language))
+        reading = reader.read(self.experiment.task, self._view(), self.kept, Sentences(texts, targets, language))
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
         said = (" ".join(each.split()) for each in sides)
         return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in said)

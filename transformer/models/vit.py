@@ -124,16 +124,20 @@ class Vit(BlockStacks):
         builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, blocks.depth, deep.beta))
         self.config, self.readout, self.shape, self.patch = blocks, config.readout, grid.shape, config.patch
         self.count, self.dtype, tokens = config.layers, builder.dtype, config.readout.tokens
+        distilled = config.readout is Readout.DISTILLED
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
         pixels = (("features", config.patch), ("features", config.patch), ("features", channels))
         self.embed = Linear(pixels, model, bias=True, builder=builder)
-        zeros = jax.nn.initializers.zeros
-        self.tokens = builder.parameter(zeros, (tokens, config.width), ("positions", "embed")) if tokens else None
+
+        def token() -> Any:
+            return builder.parameter(jax.nn.initializers.zeros, (1, config.width), ("positions", "embed"))
+
+        self.class_token = token() if tokens else None
+        self.distillation_token = token() if distilled else None
         self.positions = GridTable(config.positions, grid.shape, config.width, leading=tokens, builder=builder)
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.norm = self.make_final_norm(builder)
         self.head = Linear(model, classes, bias=True, builder=builder)
-        distilled = config.readout is Readout.DISTILLED
         self.distilled = Linear(model, classes, bias=True, builder=builder) if distilled else None
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
@@ -159,10 +163,10 @@ class Vit(BlockStacks):
         """The logits of the classes."""
         embedding_key, layers_key = split_key(key if train else None)
         x_BxNxE = self.patches(jnp.asarray(inputs["picture"], self.dtype))
-        if self.tokens is not None:
-            tokens = jnp.asarray(self.tokens[...], self.dtype)
-            tokens_BxTxE = jnp.broadcast_to(tokens, (len(x_BxNxE), *tokens.shape))
-            x_BxNxE = jnp.concatenate([tokens_BxTxE, x_BxNxE], axis=1)
+        for token in (self.distillation_token, self.class_token):
+            if token is not None:
+                first = jnp.asarray(token[...], self.dtype)
+                x_BxNxE = jnp.concatenate([jnp.broadcast_to(first, (len(x_BxNxE), *first.shape)), x_BxNxE], axis=1)
         x_BxNxE = dropout(self.positions(x_BxNxE), self.config.dropout, embedding_key)
         asked = asked_of(STACK, capture)
         x_BxNxE, aux = self.run_self_attention(

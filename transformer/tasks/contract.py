@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
-from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.batches import Source
 from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables
 from transformer.models.interface import Interface
@@ -144,14 +144,16 @@ class Reading(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """How a task over texts reads new ones by a tokenizer alone: none of its data are opened.
+    """How a task reads new texts by what its run directory keeps alone, a tokenizer: none of its data are opened.
 
-    `interface(config, tokenizer)` is the task's; `read(config, view, tokenizer, sentences)` raises UserError for
-    texts that are empty or do not fit the model. A model of two sides that is given no targets answers itself.
+    `kept(directory)` reads what a run keeps: of pictures, whose files the texts name, their size and classes.
+    `interface(config, kept)` is the task's; `read(config, view, kept, sentences)` raises UserError for texts that are
+    empty or do not fit the model. A model of two sides that is given no targets answers itself.
     """
 
-    interface: Callable[[Any, AnyTokenizer], Interface]
-    read: Callable[[Any, View, AnyTokenizer, Sentences], Reading]
+    interface: Callable[[Any, Any], Interface]
+    read: Callable[[Any, View, Any, Sentences], Reading]
+    kept: Callable[[Path], Any] = load_tokenizer
 
 
 class Task(Protocol):

@@ -17,7 +17,15 @@ from transformer.data.batches import OneEpoch, Source
 from transformer.data.datasets.picture_files import decode
 from transformer.data.datasets.pictures import PictureSet, made_up, open_pictures
 from transformer.data.fingerprint import fingerprint
-from transformer.data.pictures import Augmentation, PictureBatches, Pictures, scaled, shuffled
+from transformer.data.pictures import (
+    FILE,
+    Augmentation,
+    Normalisation,
+    PictureBatches,
+    PictureFacts,
+    Pictures,
+    shuffled,
+)
 from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import (
     Answers,
@@ -26,12 +34,15 @@ from transformer.tasks.contract import (
     Kind,
     LossAux,
     Objective,
+    Reader,
+    Reading,
     Request,
+    Sentences,
     View,
 )
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over, means, refuse_decoding, said_of
+from transformer.tasks.plain import PlainTask, check_rows, check_sentences, look_over, means, refuse_decoding, said_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +63,7 @@ class PictureClassificationConfig:
     shuffled: int = 0
     rows: Positive = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
+    normalisation: Normalisation = dataclasses.field(default_factory=Normalisation)
     label_smoothing: float = 0.0
     validation: str = "validation"
     test: str = "test"
@@ -85,19 +97,14 @@ class PictureClassification(PlainTask):
         check_rows(config.rows, rows_multiple)
         self.config, self.classes, self.cut = config, opened.classes, opened.cut
         self.splits = {name: self._arranged(opened.split(name)) for name in ("train", *config.evaluated)}
-        shape = self.splits["train"].pixels.shape[1:]
-        self.interface = Interface(
-            {"picture": Input((config.rows, *shape), jnp.float32, Modality.PICTURE)},
-            {"classes": len(self.classes)},
-            output=PICTURE_CLASSIFICATION.output,
-        )
+        self.interface = interface_of(config, opened.facts)
         self.objectives = (Objective("classification", self._loss, config.trains),)
         self.evaluations = tuple(self._evaluation(split) for split in config.evaluated)
         held_out = self.splits[config.validation]
         count = min(config.probed, len(held_out.labels))
         shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
         self._shown = Pictures(held_out.pixels[shown], held_out.labels[shown])
-        self.probed = {"picture": scaled(self._shown.pixels)}
+        self.probed = {"picture": config.normalisation(self._shown.pixels)}
 
     def _arranged(self, pictures: Pictures) -> Pictures:
         patch = self.config.shuffled
@@ -114,8 +121,9 @@ class PictureClassification(PlainTask):
         return (said_of(self.config.dataset, sizes, "pictures", self.cut),)
 
     def _batches(self, split: str, seed: int | None) -> PictureBatches:
-        config = self.config
-        return PictureBatches(self.splits[split], rows=config.rows, seed=seed, augmentation=config.augmentation)
+        config, pictures = self.config, self.splits[split]
+        how, normalise = config.augmentation, config.normalisation
+        return PictureBatches(pictures, rows=config.rows, seed=seed, augmentation=how, normalise=normalise)
 
     def source(self, seed: int) -> Source:
         """The training pictures, epoch after epoch, each time changed a little."""
@@ -179,26 +187,56 @@ class PictureClassification(PlainTask):
         Errors: UserError for a language, for a way of decoding, and for files that hold no picture.
         """
         refuse_decoding(request, "classifies")
-        pixels = np.stack([self._read(Path(text).expanduser()) for text in request.texts])
-        inputs = {"picture": jnp.asarray(scaled(pixels))}
+        pixels = read_files(self.config, self.interface.inputs["picture"].shape[1:], request.texts)
+        inputs = {"picture": jnp.asarray(self.config.normalisation(pixels))}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
         lines = [f"{self.classes[int(one.argmax())]} {one.max():.3f}" for one in probabilities_BxC]
         titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
         return Answers(lines, shown_on(view.model.sites, pixels, titles), look_over(view, inputs))
 
-    def _read(self, path: Path) -> UInt8[np.ndarray, "height width channels"]:
-        """A file's picture as those of the task are: their size, grey where they are, their squares exchanged."""
-        height, width, channels = self.interface.inputs["picture"].shape[1:]
+
+def interface_of(config: PictureClassificationConfig, facts: PictureFacts) -> Interface:
+    """What the task asks of a model: a logit for each of the classes of such pictures."""
+    return Interface(
+        {"picture": Input((config.rows, *facts.shape), jnp.float32, Modality.PICTURE)},
+        {"classes": len(facts.classes)},
+        output=PICTURE_CLASSIFICATION.output,
+    )
+
+
+def read_files(
+    config: PictureClassificationConfig, shape: tuple[int, ...], names: Sequence[str]
+) -> UInt8[np.ndarray, "B height width channels"]:
+    """The pictures in files as those of the task are: of their size, grey where they are, their squares exchanged.
+
+    Errors: UserError for a name that is no file, a file that is no picture, and a task whose pictures are not square.
+    """
+    height, width, channels = shape
+    if height != width:
+        raise UserError(f"this run's pictures are {width} x {height} pixels: only square ones are read from files")
+    pixels = []
+    for name in names:
+        path = Path(name).expanduser()
         if not path.is_file():
-            raise UserError(f"--text={path} is no file: name a JPEG or PNG picture, which this run will classify")
-        if height != width:
-            raise UserError(f"this run's pictures are {width} x {height} pixels: only square ones are read from files")
-        pixels = decode(path.read_bytes(), str(path), height)
-        if channels == 1:
-            # The weights of ITU-R BT.601, by which Pillow makes grey pictures.
-            pixels = np.round(pixels @ np.array([0.299, 0.587, 0.114]))[..., None].astype(np.uint8)
-        return self._arranged(Pictures(pixels[None], np.zeros(1, np.int32))).pixels[0]
+            raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG picture, which this model reads")
+        pixels.append(decode(path.read_bytes(), str(path), height))
+    read = np.stack(pixels)
+    if channels == 1:
+        # The weights of ITU-R BT.601, by which Pillow makes grey pictures.
+        read = np.round(read @ np.array([0.299, 0.587, 0.114]))[..., None].astype(np.uint8)
+    return shuffled(read, config.shuffled) if config.shuffled else read
+
+
+def read(config: PictureClassificationConfig, view: View, facts: PictureFacts, sentences: Sentences) -> Reading:
+    """The pictures in the files that the texts name.
+
+    Errors: as `read_files`, and UserError for a target or a language.
+    """
+    check_sentences(sentences)
+    pixels = read_files(config, facts.shape, sentences.texts)
+    titles = [Path(text).name for text in sentences.texts]
+    return Reading({"picture": config.normalisation(pixels)}, "forward", shown_on(view.model.sites, pixels, titles))
 
 
 def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
@@ -213,8 +251,22 @@ def shown_on(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles
 
 
 def build(config: PictureClassificationConfig, directory: Path, rows_multiple: int = 1) -> PictureClassification:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data, whose size and classes the run directory keeps.
+
+    A batch's rows are a multiple of `rows_multiple` (devices x micro-batches).
+
+    Errors: UserError for data that have other classes than those that the run directory keeps.
+    """
     opened = open_pictures(config.dataset, data_dir=config.data_dir, side=config.side)
+    if (directory / FILE).is_file():
+        kept = PictureFacts.load(directory)
+        if kept != opened.facts:
+            raise UserError(
+                f"{config.dataset} has pictures of {opened.facts.shape} in {len(opened.classes)} classes, but the run "
+                f"began with {kept.shape} in {len(kept.classes)}, as its {FILE} says: give it its own data"
+            )
+    else:
+        opened.facts.save(directory)
     return PictureClassification(config, opened, rows_multiple)
 
 
@@ -225,4 +277,5 @@ def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> Pi
     return PictureClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
 
 
-TASK = Kind(PictureClassificationConfig, build, synthetic)
+READER = Reader(interface_of, read, PictureFacts.load)
+TASK = Kind(PictureClassificationConfig, build, synthetic, READER)

@@ -10,7 +10,7 @@ from transformer.config import UserError, from_config, nearest
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.picture_files import read_split, splits_in
 from transformer.data.datasets.repeated import SPLITS
-from transformer.data.pictures import Pictures
+from transformer.data.pictures import PictureFacts, Pictures
 from transformer.data.strokes import DIGITS, GLYPHS, draw_glyphs
 
 FOLDER = "folder"
@@ -25,6 +25,12 @@ class PictureSet:
     classes: tuple[str, ...]
     splits: Mapping[str, Pictures]
     cut: str = ""
+
+    @property
+    def facts(self) -> PictureFacts:
+        """The pictures' shape and classes."""
+        height, width, channels = next(iter(self.splits.values())).pixels.shape[1:]
+        return PictureFacts((height, width, channels), self.classes)
 
     def split(self, name: str) -> Pictures:
         """The pictures of a split.

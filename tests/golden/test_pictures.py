@@ -1,0 +1,124 @@
+"""ViT and DeiT with the weights of an independent implementation give its logits and maps, and go in and out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import transformer
+from tests.golden.weights import random_weights
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.interop.huggingface import read_folder, write_folder
+from transformer.interop.runs import Fitting, export_run, import_run
+from transformer.layers.module import Precision
+from transformer.models.contract import Variables
+from transformer.models.registry import build, model_config
+
+CASES = ("vit", "deit")
+
+
+def recorded(name: str, folder: Path, **changes: Any) -> dict[str, np.ndarray]:
+    """A folder as Hugging Face would publish it, and what was recorded of it."""
+    with np.load(Path(__file__).with_name("pictures") / f"{name}.npz") as file:
+        arrays = {key: file[key] for key in file.files}
+    about = json.loads(str(arrays.pop("about")))
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(about["config"] | changes))
+    shapes = {key: tuple(shape) for key, shape in about["shapes"].items()}
+    save_file(random_weights(shapes, about["seed"]), folder / "model.safetensors", {"format": "pt"})
+    return arrays
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
+    arrays = recorded(name, tmp_path / "in")
+    foreign = read_folder(tmp_path / "in")
+    model = build(model_config(foreign.model), foreign.interface, Precision())
+    picture = {"picture": arrays["picture"].transpose(0, 2, 3, 1)}
+    with jax.default_matmul_precision("highest"):
+        logits, aux = model.apply(
+            Variables(foreign.params, {}), picture, train=False, capture=Capture(sites=("encoder/self",))
+        )
+    np.testing.assert_allclose(logits, arrays["logits"], atol=1e-4)
+    np.testing.assert_allclose(aux.maps["encoder/self"].weights, arrays["attention"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> None:
+    recorded(name, tmp_path / "in")
+    foreign = read_folder(tmp_path / "in")
+    write_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
+    before, after = (load_file(tmp_path / side / "model.safetensors") for side in ("in", "out"))
+    assert before.keys() == after.keys()
+    for key, tensor in before.items():
+        np.testing.assert_array_equal(after[key], tensor)
+    again = read_folder(tmp_path / "out")
+    assert (again.model, again.interface) == (foreign.model, foreign.interface)
+
+
+def test_a_published_model_looks_at_a_file(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    arrays = recorded("vit", tmp_path / "in")
+    # As ImageNet's means and deviations would: the numbers that were recorded are those that the model reads.
+    (tmp_path / "in" / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]})
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3)).astype(np.uint8)
+    image.fromarray(pixels).save(tmp_path / "one.png")
+    loaded = transformer.load(tmp_path / "in")
+    maps = loaded.run_with_maps(str(tmp_path / "one.png"))
+    read = (pixels / 255 - [0.4, 0.5, 0.6]) / [0.2, 0.3, 0.4]
+    capture = Capture(sites=("encoder/self",))
+    inputs = {"picture": read[None].astype(np.float32)}
+    _, aux = loaded.model.apply(loaded.variables, inputs, train=False, capture=capture)
+    np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
+    assert arrays["attention"].shape[-1] == 10
+    page = loaded.look(str(tmp_path / "one.png"), page=tmp_path / "page.html")
+    assert page.path.stat().st_size > 10_000
+    with pytest.raises(UserError, match="is no file: name a JPEG or PNG"):
+        loaded.look("a sentence")
+
+
+def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    recorded("vit", tmp_path / "in")
+    for split in ("train", "validation", "test"):
+        for label in ("cat", "dog"):
+            (tmp_path / "pets" / split / label).mkdir(parents=True)
+            pixels = np.full((12, 12, 3), 90 if label == "cat" else 160, np.uint8)
+            image.fromarray(pixels).save(tmp_path / "pets" / split / label / "0.png")
+    with pytest.raises(UserError, match="give --dataset=folder/NAME"):
+        import_run(tmp_path / "in", tmp_path / "run", Fitting())
+    fitting = Fitting(dataset="folder/pets", data_dir=str(tmp_path), rows=2, steps=1)
+    converted = import_run(tmp_path / "in", tmp_path / "run", fitting)
+    assert converted.notes == ("the head begins anew: the data's 2 classes are not those of the folder",)
+    published = export_run(tmp_path / "run", tmp_path / "out")
+    assert published.kind == "vit"
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["id2label"] == {"0": "cat", "1": "dog"}
+    before, after = (load_file(tmp_path / side / "model.safetensors") for side in ("in", "out"))
+    assert after["classifier.weight"].shape == (2, 16)
+    for key in before.keys() - {"classifier.weight", "classifier.bias"}:
+        np.testing.assert_array_equal(after[key], before[key])
+    said = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    assert (said["size"], said["image_mean"]) == ({"height": 12, "width": 12}, [0.5] * 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qkv_bias": False}, "qkv_bias=False"),
+        ({"image_size": [12, 8]}, "only square pictures"),
+        ({"patch_size": 6}, "has the shape"),
+        ({"architectures": ["DeiTForImageClassification"], "model_type": "deit"}, "is missing"),
+    ],
+)
+def test_what_no_model_expresses_is_refused(changes: dict, message: str, tmp_path: Path) -> None:
+    recorded("vit", tmp_path / "in", **changes)
+    with pytest.raises(UserError, match=message):
+        read_folder(tmp_path / "in")
