@@ -63,7 +63,7 @@ def test_the_maps_are_those_of_the_published_weights(
     text = TEXTS["gpt2"][0]
     file = load_file(folders["gpt2"] / "model.safetensors")
     tensors = {name.removeprefix("transformer."): array.astype(np.float64) for name, array in file.items()}
-    (ids,) = models["gpt2"].tokenizer.encode([text])
+    (ids,) = models["gpt2"].kept.encode([text])
     x = tensors["wte.weight"][ids] + tensors["wpe.weight"][: len(ids)]
     normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     normed = normed * tensors["h.0.ln_1.weight"] + tensors["h.0.ln_1.bias"]
@@ -96,7 +96,7 @@ def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, 
 
 def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str, Loaded]) -> None:
     model = models["t5"]
-    reading = reading_of(model._view(), model.tokenizer, [Pair("the", "f" * 14, "")])
+    reading = reading_of(model._view(), model.kept, [Pair("the", "f" * 14, "")])
     assert reading.inputs["target"].shape == (1, 12)
     assert [len(reading.labels.tokens[axis][0]) for axis in ("target", "target_input")] == [12, 12]
 
