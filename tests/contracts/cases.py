@@ -531,6 +531,19 @@ CASES = (
         slow=("mapped", "vectorised"),
     ),
     Case(
+        "point_clouds x set_transformer",
+        {
+            "name": "contract",
+            "task": {"name": "point_clouds", "fewest": 4, "most": 8, "rows": 16, "examples": 16, "probed": 3},
+            "model": {"family": "set_transformer", "layers": 1, "width": 8, "heads": 2, "feed_forward": 8},
+        },
+        steps=60,
+        learning_rate=0.03,
+        metric=("train", "loss", lambda first, last: last < 0.95 * first),
+        meshes=("data",),
+        slow=("mapped", "vectorised"),
+    ),
+    Case(
         "planar x pointer",
         {
             "name": "contract",

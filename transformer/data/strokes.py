@@ -139,6 +139,25 @@ def draw_glyphs(
     return cover(segments_NxSx2x2, filled_N, thickness_N, size)
 
 
+def draw_clouds(
+    names: Sequence[str], count: int, random: np.random.Generator, variation: Variation = VARIED, noise: float = 0.01
+) -> Float[np.ndarray, "N count 2"]:
+    """So many points of the lines of each glyph, anywhere on them alike, in no order; x and y of the unit square.
+
+    Each is moved by normal noise of this deviation.
+
+    Errors: KeyError for a name that no glyph has.
+    """
+    clouds = np.empty((len(names), count, 2), np.float32)
+    for cloud, name in zip(clouds, names, strict=True):
+        segments_Sx2x2 = _varied(_corners(name)[0], random, variation)
+        lengths_S = np.linalg.norm(segments_Sx2x2[:, 1] - segments_Sx2x2[:, 0], axis=-1)
+        chosen = random.choice(len(lengths_S), count, p=lengths_S / lengths_S.sum())
+        start_Nx2, end_Nx2 = segments_Sx2x2[chosen, 0], segments_Sx2x2[chosen, 1]
+        cloud[:] = start_Nx2 + random.random((count, 1)) * (end_Nx2 - start_Nx2)
+    return clouds + random.normal(0, noise, clouds.shape).astype(np.float32)
+
+
 def _varied(
     segments: Float[np.ndarray, "S 2 2"], random: np.random.Generator, variation: Variation
 ) -> Float[np.ndarray, "S 2 2"]:

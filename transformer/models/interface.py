@@ -64,6 +64,8 @@ PICTURE_CLASSIFICATION = signature("picture", output="class")
 CAPTIONING = signature("picture", "target", output="target tokens")
 # `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.
 ANSWERING = signature("picture", "tokens", "lengths", output="class")
+# Points [B, N, coordinates] in no order, the first `lengths` of them real; a logit for each class.
+POINT_CLASSIFICATION = signature("points", "lengths", output="class")
 # Of pointers END begins an answer, ends it and pads behind it, and point j has the number j + 1.
 END = 0
 POINTING = signature("points", "lengths", "target", output="pointers")

@@ -1,0 +1,65 @@
+"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, with a residual network beside it.
+
+    python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/vit
+    python -m launch.train --config=experiments/pictures/cifar10.py:convolution --data_dir=DIR --workdir=runs/convolved
+    python -m launch.train --config=experiments/pictures/cifar10.py:attention --data_dir=DIR --workdir=runs/attention
+    python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/no_positions
+        --config.model.positions=none
+    python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/shuffled
+        --config.task.shuffled=4
+
+DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with pictures by class. `:attention` is the residual
+network with self-attention behind its second stage. The last two are controls: a Transformer that is not told where a
+patch stands, and one whose patches are exchanged in all pictures alike. Not yet measured.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(model: str = "vit") -> ConfigDict:
+    """About ten epochs of 47,500 pictures, cropped and mirrored."""
+    convolution = {
+        "family": "convolutional_classifier",
+        "encoder": {"channels": (32, 64, 128), "strides": (1, 2, 2), "blocks": 1},
+    }
+    models = {
+        "vit": {
+            "family": "vit",
+            "patch": 4,
+            "layers": 6,
+            "width": 128,
+            "heads": 4,
+            "feed_forward": 256,
+            "readout": "mean",
+            "dropout": 0.0,
+            "unroll": 6,
+        },
+        "convolution": convolution,
+        "attention": {**convolution, "attention": (1,)},
+    }
+    return ConfigDict(
+        {
+            "name": f"cifar10_{model}",
+            "seed": 1,
+            "steps": 5000,
+            "eval_every": 500,
+            "maps_every": 1000,
+            "checkpoint_every": 500,
+            "task": {
+                "name": "picture_classification",
+                "dataset": "folder/cifar10-jpg",
+                "rows": 96,
+                "augmentation": {"crop": 4, "flip": 0.5},
+            },
+            "model": models[model],
+            "optimizer": {
+                "algorithm": "adamw",
+                "learning_rate": 1e-3,
+                "schedule": "cosine",
+                "warmup": 250,
+                "weight_decay": 0.05,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )

@@ -1,0 +1,26 @@
+"""Digits as clouds of points in no order: self-attention over a set.
+
+    python -m launch.train --config=experiments/pictures/point_clouds.py --workdir=runs/clouds
+    python -m launch.train --config=experiments/pictures/point_clouds.py --workdir=runs/alone --config.model.layers=0
+
+The second pools its points before any knows of another. Not yet measured.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """24 to 48 points, two blocks of 64, pooled by a learned query."""
+    return ConfigDict(
+        {
+            "name": "point_clouds",
+            "seed": 1,
+            "steps": 1500,
+            "eval_every": 250,
+            "maps_every": 250,
+            "task": {"name": "point_clouds"},
+            "model": {"family": "set_transformer"},
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 50, "clip_norm": 1.0},
+            "pod": "cpu:1",
+        }
+    )
