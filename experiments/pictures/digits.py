@@ -1,6 +1,8 @@
 """Drawn digits by a small vision Transformer.
 
 python -m launch.train --config=experiments/pictures/digits.py --workdir=runs/digits
+
+Takes two minutes on one core. Expect every one of the 1,000 test pictures right: experiments/results/digits.md.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +17,7 @@ def get_config() -> ConfigDict:
             "steps": 600,
             "eval_every": 150,
             "maps_every": 150,
-            "task": {"name": "picture_classification", "dataset": "digits", "augmentation": {"crop": 2}},
+            "task": {"name": "picture_classification", "augmentation": {"crop": 2}},
             "model": {
                 "family": "vit",
                 "patch": 4,
