@@ -43,9 +43,7 @@ def get_config(model: str = "vit") -> ConfigDict:
             "name": f"cifar10_{model}",
             "seed": 1,
             "steps": 5000,
-            "eval_every": 500,
             "maps_every": 1000,
-            "checkpoint_every": 500,
             "task": {
                 "name": "picture_classification",
                 "dataset": "folder/cifar10-jpg",
