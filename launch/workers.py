@@ -77,14 +77,14 @@ def run_workers(
     total: int,
     metric: str,
     better: str = "lower",
-    also: Callable[[Sequence["Row"]], None] = lambda rows: None,
+    also: Callable[[Sequence["Row"], bool], None] = lambda rows, over: None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
     """Start `python -m MODULE WORDS --worker` so many times and show how far the sweep is until all have ended.
 
     The output of worker N goes to WORKDIR/workers/N.log. One that dies is replaced, one that is UNFIT is not. All end
-    with this call. `also` is shown the trials too, at most once in some seconds and at the end. The workers have
-    `environment`, plus the variables of their share of the machine.
+    with this call. `also` is shown the trials too, at most once in some seconds, and told at the end, whatever brought
+    it, that it is over. The workers have `environment`, plus the variables of their share of the machine.
 
     Errors: UserError with the message of a worker's; RuntimeError where all died again and again or are UNFIT.
     """
@@ -106,20 +106,22 @@ def run_workers(
     ]
     due = 0.0
     watch = open_watch(parse_metric(metric), better == "higher", sys.stdout)
-    with contextlib.closing(watch), _stopped(slots):
-        while True:
-            rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
-            watch.show(rows, total)
-            if time.monotonic() >= due:
-                also(rows)
-                due = time.monotonic() + _SHOWN_ANEW
-            finished = sum(ledger.outcome(row.trial) is not None for row in rows)
-            if not any([slot.attend(finished) for slot in slots]):
-                break
-            time.sleep(_PERIOD)
-        rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
-        watch.show(rows, total)
-        also(rows)
+    try:
+        with contextlib.closing(watch), _stopped(slots):
+            while True:
+                rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
+                watch.show(rows, total)
+                if time.monotonic() >= due:
+                    also(rows, False)
+                    due = time.monotonic() + _SHOWN_ANEW
+                finished = sum(ledger.outcome(row.trial) is not None for row in rows)
+                if not any([slot.attend(finished) for slot in slots]):
+                    break
+                time.sleep(_PERIOD)
+            watch.show(look(ledger, ledger.trials()[:total], parse_metric(metric)), total)
+    finally:
+        # Behind the workers' end, also where Ctrl-C brought it: what was shown as running runs no longer.
+        also(look(ledger, ledger.trials()[:total], parse_metric(metric)), True)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
         one = given_up[0]
@@ -242,10 +244,12 @@ def _on_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stopped(slots: Sequence[_Slot]) -> Iterator[None]:
-    """None of the workers outlives the context."""
+    """None of the workers outlives the context, which SIGTERM ends as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
+        signal.signal(signal.SIGTERM, before)
         for slot in slots:
             slot.stop(signal.SIGTERM)
         until = time.monotonic() + _GRACE

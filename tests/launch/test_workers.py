@@ -1,5 +1,6 @@
 """Workers as processes: their share of the machine, and that they are watched, replaced and stopped."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,10 @@ from launch import sweep as sweep_command
 from launch.workers import Place, divide_machine, run_workers
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
+from transformer.runs.records import parse_metric
 from transformer.studies.ledger import Ledger, State
+from transformer.studies.sweep_page import SweepPage
+from transformer.studies.sweep_result import About
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"JAX_PLATFORMS": "cpu"}
@@ -96,15 +100,13 @@ def program(tmp_path, monkeypatch):
     (tmp_path / "odd_worker.py").write_text(PROGRAM)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     monkeypatch.setattr(workers, "_PERIOD", 0.05)
+    monkeypatch.setattr(workers, "_SHOWN_ANEW", 0.05)
     return {**os.environ, **CPU, "PYTHONPATH": path, "GIVEN": "here", "light": "1"}
 
 
-def run(ledger, environment, count=2):
-    total = len(ledger.trials())
-    words = [str(ledger.path)]
-    run_workers(
-        "odd_worker", words, ledger, workers=count, total=total, metric="validation/loss", environment=environment
-    )
+def run(ledger, environment, count=2, **more):
+    about = {"total": len(ledger.trials()), "metric": "validation/loss", "environment": environment}
+    run_workers("odd_worker", [str(ledger.path)], ledger, workers=count, **about, **more)
 
 
 def test_workers_do_all_and_one_that_dies_is_replaced(tmp_path, program, capsys):
@@ -131,6 +133,34 @@ def test_a_workers_mistake_stops_them_all_and_is_told(tmp_path, program):
     with pytest.raises(UserError, match=r"^--metric=x is unknown$"):
         run(ledger, program)
     assert [ledger.state(each).value for each in ledger.trials()] == ["pending", "pending"]
+
+
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_path, program, told):
+    ledger = sweep(tmp_path / "s", [trial(1000, steps=1000)])
+    about = About("rates", parse_metric("validation/loss"), False, 1, "python -m launch.sweep --config=x.py")
+    page = SweepPage(ledger, about, lambda trial: "")
+
+    def shown():
+        return json.loads(page.path.read_text().split('id="data">')[1].split("</script>")[0])
+
+    def write(rows, over):
+        page.write(rows, over)
+        if not over and rows[0].state == State.RUNNING:
+            assert shown()["state"] == "running"
+            os.kill(os.getpid(), told)
+            time.sleep(5)  # cut short by the signal, which a process gets when it may
+
+    with pytest.raises(KeyboardInterrupt):
+        run(ledger, program, count=1, also=write)
+    found = shown()
+    assert (found["state"], found["counts"], found["command"]) == (
+        "stopped",
+        "0 of 1 finished; 1 pending",
+        about.command,
+    )
+    assert 'http-equiv="refresh"' not in page.path.read_text()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_workers_that_only_die_are_given_up(tmp_path, program, monkeypatch):

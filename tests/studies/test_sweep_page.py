@@ -15,17 +15,17 @@ RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def made_up(running=True):
+def made_up(state="running"):
     """Twelve trials over two keys, as the page has them."""
     random = np.random.default_rng(0)
     trials = []
     for number, (rate, norm) in enumerate((rate, norm) for rate in (1e-4, 1e-3, 1e-2) for norm in ("pre", HOSTILE)):
         value = None if number == 5 else 0.2 + abs(np.log10(rate) + 3) + 0.1 * number
-        state = "running" if running and number == 4 else "failed" if value is None else "done"
+        ended = "running" if state == "running" and number == 4 else "failed" if value is None else "done"
         trials.append(
             {
                 "name": f"{number:016x}",
-                "state": state,
+                "state": ended,
                 "step": 100,
                 "steps": 100,
                 "value": value,
@@ -41,9 +41,9 @@ def made_up(running=True):
         "name": "rates",
         "metric": "validation/loss",
         "better": "lower",
-        "running": running,
+        "state": state,
         "counts": "4 of 6 finished: 4 done; 1 running",
-        "seconds_left": 600.0 if running else None,
+        "seconds_left": 600.0 if state == "running" else None,
         "command": "python -m launch.sweep --config=x.py",
         "tuned": {RATE: [1e-4, 1e-3, 1e-2], NORM: [HOSTILE, "pre"]},
         "importance": {RATE: 0.75, NORM: 0.0},
@@ -55,14 +55,14 @@ def made_up(running=True):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    for name, running in (("running.html", True), ("over.html", False)):
-        (folder / name).write_text(sweep_page.render(made_up(running)), encoding="utf-8")
+    for state in ("running", "stopped", "done"):
+        (folder / f"{state}.html").write_text(sweep_page.render(made_up(state)), encoding="utf-8")
     return folder
 
 
 @pytest.mark.browser
 def test_the_best_the_lines_the_bars_and_the_table_are_the_results(files, visit):  # noqa: F811
-    page, result = visit(files / "over.html"), made_up(running=False)
+    page, result = visit(files / "done.html"), made_up("done")
     best = result["trials"][0]
     assert "validation/loss 0.4 with learning rate 1e-3, norm placement pre" in page.locator(".answer").inner_text()
     assert page.locator("#best .command code").first.inner_text() == best["command"]
@@ -84,11 +84,11 @@ def test_the_best_the_lines_the_bars_and_the_table_are_the_results(files, visit)
 
 @pytest.mark.browser
 def test_a_trial_is_read_by_keys_and_marked_everywhere(files, visit):  # noqa: F811
-    page = visit(files / "over.html")
+    page = visit(files / "done.html")
     page.locator("#coordinates > svg").focus()
     page.keyboard.press("ArrowRight")
     marked = page.locator(".read").evaluate_all("all => all.map((each) => each.dataset.trial)")
-    assert set(marked) == {made_up(False)["best"]}
+    assert set(marked) == {made_up()["best"]}
     assert len(marked) == 3
     assert "learning rate 1e-3" in page.locator("#tip").inner_text()
 
@@ -99,10 +99,22 @@ def test_a_page_of_a_running_sweep_says_so_and_reads_itself_again(files, visit):
     assert "· running" in page.locator(".eyebrow").inner_text()
     assert "about 10 minutes left" in page.locator("#facts").inner_text()
     assert page.locator('meta[http-equiv="refresh"]').count() == 1
-    assert visit(files / "over.html").locator('meta[http-equiv="refresh"]').count() == 0
-    narrow = visit(files / "over.html")
+    narrow = visit(files / "done.html")
+    assert narrow.locator(".eyebrow").inner_text().split() == ["Headwise", "·", "sweep"]
+    assert narrow.locator('meta[http-equiv="refresh"]').count() == 0
     narrow.set_viewport_size({"width": 400, "height": 800})
     assert narrow.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
+def test_a_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(files, visit):  # noqa: F811
+    page = visit(files / "stopped.html")
+    assert "· stopped" in page.locator(".eyebrow").inner_text()
+    assert "The command that goes on" in page.locator("#goes-on .notice").inner_text()
+    assert page.locator("#goes-on .command code").inner_text() == made_up()["command"]
+    assert page.locator("#again").count() == 0
+    assert page.locator('meta[http-equiv="refresh"]').count() == 0
+    assert "left" not in page.locator("#facts").inner_text()
 
 
 def test_a_page_is_written_where_it_changed(tmp_path):
@@ -112,17 +124,16 @@ def test_a_page_is_written_where_it_changed(tmp_path):
     about = About("rates", parse_metric("validation/loss"), False, 2, "python -m launch.sweep")
     asked = []
     page = sweep_page.SweepPage(ledger, about, lambda trial: asked.append(trial.name) or f"train {trial.name}")
-    page.write(look(ledger, trials, about.metric))
+    page.write(look(ledger, trials, about.metric), over=False)
     first = page.path.stat().st_mtime_ns
-    page.write(look(ledger, trials, about.metric))
+    page.write(look(ledger, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns == first
     for trial in trials:
         with ledger.lease(trial) as lease:
             lease.record(Outcome(State.DONE, trial.config[RATE], 10, ""))
-        page.write(look(ledger, trials, about.metric))
+        page.write(look(ledger, trials, about.metric), over=False)
     assert page.path.stat().st_mtime_ns != first
     assert asked == [trial.name for trial in trials]
     assert f"train {trials[1].name}" in page.path.read_text()
-    assert result_of(about, ledger, look(ledger, trials, about.metric), Curves(ledger, about.metric), {})["best"] == (
-        trials[0].name
-    )
+    rows = look(ledger, trials, about.metric)
+    assert result_of(about, ledger, rows, Curves(ledger, about.metric), {}, over=True)["best"] == trials[0].name

@@ -95,11 +95,15 @@ def test_the_result_is_json_with_every_trial_best_first(half_done):
     ledger, rows = half_done
     about = About("sweep", LOSS, False, 8, "python -m launch.sweep")
     curves = Curves(ledger, LOSS)
-    result = result_of(about, ledger, rows, curves, {rows[1].trial.name: "again"})
+    result = result_of(about, ledger, rows, curves, {rows[1].trial.name: "again"}, over=False)
     assert json.loads(json.dumps(result, allow_nan=False)) == json.loads(json.dumps(result))
     assert [trial["state"] for trial in result["trials"]] == ["done"] * 3 + ["running", "diverged", "pending"]
     assert [trial["value"] for trial in result["trials"]] == [0.25, 0.5, 1.0, 0.75, None, None]
-    assert result["running"]
+    assert (result["state"], result["seconds_left"] is not None) == ("running", True)
+    ended = result_of(about, ledger, rows, curves, {}, over=True)
+    assert (ended["state"], ended["seconds_left"]) == ("stopped", None)
+    done = [each for each in rows if each.state in (State.DONE, State.DIVERGED)]
+    assert result_of(about._replace(total=len(done)), ledger, done, curves, {}, over=True)["state"] == "done"
     assert result["best"] == rows[1].trial.name == result["trials"][0]["name"]
     assert result["trials"][0]["command"] == "again"
     assert result["tuned"] == {RATE: [1e-3, 1e-2, 1e-1], NORM: ["post", "pre"]}
@@ -111,7 +115,7 @@ def test_the_result_is_json_with_every_trial_best_first(half_done):
     # What has ended is not read again; what runs is.
     for each in rows:
         (ledger.directory(each.trial) / "metrics.jsonl").unlink(missing_ok=True)
-    again = result_of(about, ledger, rows, curves, {})
+    again = result_of(about, ledger, rows, curves, {}, over=False)
     assert again["trials"][0]["curve"] == kept
     assert again["trials"][3]["curve"] == []
 

@@ -25,7 +25,7 @@ def render(result: Mapping[str, Any]) -> str:
         style_of(FOLDER.joined(STYLES)),
         script_of(FOLDER.joined(SCRIPTS)),
         result,
-        again=_AGAIN if result["running"] else None,
+        again=_AGAIN if result["state"] == "running" else None,
     )
 
 
@@ -39,12 +39,12 @@ class SweepPage:
         self._written = ""
         self.path = ledger.path / NAME
 
-    def write(self, rows: Sequence[Row]) -> None:
-        """Write the page of the trials as they are now, unless it says so already."""
+    def write(self, rows: Sequence[Row], over: bool) -> None:
+        """Write the page of the trials as they are now, unless it says so already; `over`: nobody writes it again."""
         for row in rows:
             if row.state == State.DONE and row.trial.name not in self._commands:
                 self._commands[row.trial.name] = self._again(row.trial)
-        page = render(result_of(self._about, self._ledger, rows, self._curves, self._commands))
+        page = render(result_of(self._about, self._ledger, rows, self._curves, self._commands, over=over))
         if page != self._written:
             storage_of(self.path).replace(self.path, page.encode())
             self._written = page

@@ -51,9 +51,13 @@ class Curves:
 
 
 def result_of(
-    about: About, ledger: Ledger, rows: Sequence[Row], curves: Curves, again: Mapping[str, str]
+    about: About, ledger: Ledger, rows: Sequence[Row], curves: Curves, again: Mapping[str, str], *, over: bool
 ) -> dict[str, Any]:
-    """The page's facts, ready for JSON; `again` are commands that train a trial again, by its name."""
+    """The page's facts, ready for JSON; `again` are commands that train a trial again, by its name.
+
+    A sweep is "running" until its command is `over`, and then "done", or "stopped" where trials are left.
+    """
+    left = about.total - sum(row.state not in (State.RUNNING, State.PENDING) for row in rows)
     order = best_first(rows, about.maximise)
     best = best_done(rows, about.maximise)
     keys = varied([row.trial for row in rows])
@@ -61,9 +65,9 @@ def result_of(
         "name": about.name,
         "metric": str(about.metric),
         "better": "higher" if about.maximise else "lower",
-        "running": any(row.state == State.RUNNING for row in rows),
+        "state": "running" if not over else "stopped" if left else "done",
         "counts": counts(rows, about.total),
-        "seconds_left": seconds_left(ledger, rows, about.total),
+        "seconds_left": None if over else seconds_left(ledger, rows, about.total),
         "command": about.command,
         "tuned": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
         "importance": {key: importance(rows, key) for key in keys},

@@ -2,11 +2,17 @@
 
 function showHead() {
   byId("question").textContent = visible(data.name);
-  byId("state").textContent = data.running ? "· running" : "";
+  byId("state").textContent = data.state === "done" ? "" : `· ${data.state}`;
   const left = isNumber(data.seconds_left) ? [`about ${duration(data.seconds_left)} left`] : [];
   const said = [data.counts, ...left, `by ${spaced(data.metric)}, ${data.better} is better`];
   byId("facts").replaceChildren(...said.map((words) => make("span", {}, words)));
+  if (data.state === "stopped") byId("best").before(make("section", { id: "goes-on" }, ...goesOn()));
 }
+
+const goesOn = () => [
+  make("p", { class: "notice" }, "This sweep was stopped before all its trials had ended. The command that goes on:"),
+  commandLine(data.command),
+];
 
 /** Seconds as a person says them. */
 function duration(seconds) {
@@ -90,7 +96,7 @@ function showSweep() {
   showImportance();
   showCurves();
   showTrials();
-  if (data.command) addPanel("again", "The sweep again", "Completes what is missing.", commandLine(data.command));
+  if (data.state !== "stopped") addPanel("again", "The sweep again", "Completes what is missing.", commandLine(data.command));
   redrawAll();
 }
 
