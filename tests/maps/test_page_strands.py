@@ -1,10 +1,14 @@
 """The line view in a real browser: a line where there is a weight, sums over tokens and heads, keys for it all."""
 
+import csv
+import io
 import re
+import xml.etree.ElementTree
 
 import numpy as np
 import pytest
 
+from tests.downloads import downloaded
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
 
 pytestmark = pytest.mark.browser
@@ -87,7 +91,6 @@ def test_the_lines_follow_the_step_and_the_keyboard(report, visit):  # noqa: F81
     assert page.locator(".strands").count() == 0
     page.keyboard.press("t")
     wait_for(page, "draw", "lines")
-    assert page.locator("#exports").is_hidden()
     before = ink(page, keys=True)
     page.keyboard.press("ArrowLeft")
     wait_for(page, "step", "1300")
@@ -104,7 +107,42 @@ def test_the_lines_follow_the_step_and_the_keyboard(report, visit):  # noqa: F81
     page.keyboard.press("t")
     page.wait_for_function("!location.hash.includes('draw') && document.body.dataset.shown === location.hash")
     assert page.locator(".strands").count() == 0
-    assert page.locator("#exports").is_visible()
+
+
+def part(element) -> str:
+    """The name of an element without its namespace."""
+    return element.tag.partition("}")[2]
+
+
+def test_the_lines_are_saved_as_they_are_seen(run, report, visit, tmp_path):  # noqa: F811
+    page = visit(report, f"{PLACE}&also=4&row=2")
+    rows = {head: weights_of(run, head)[1] for head in (2, 3)}
+    path = downloaded(page, page.locator("#export-svg").click, tmp_path)
+    assert path.name == "demo_decoder-cross_layer-1_head-2-3_lines_step-1600_example-3.svg"
+    drawing = xml.etree.ElementTree.parse(path).getroot()
+    texts = {element.text for element in drawing.iter() if part(element) == "text"}
+    tokens = {token for axis in ("target", "source") for token in run.labels.tokens[axis][EXAMPLE]}
+    assert {*tokens, "layer 1 · heads 2, 3", "head 2", "head 3", "source", "target"} <= texts
+    # From the one query to each key a line of each head, where its weight is enough to be drawn.
+    groups = [each for each in drawing.iter() if part(each) == "g" and each.get("stroke")]
+    assert len({group.get("stroke") for group in groups}) == len(groups) == 2
+    for group, row in zip(groups, rows.values(), strict=True):
+        lines = [(line, shade) for shade in group for line in shade if part(line) == "line"]
+        ends = {float(line.get("y2")): float(shade.get("stroke-width")) for line, shade in lines}
+        assert {line.get("y1") for line, _ in lines} == {"62"}
+        sure = np.flatnonzero((row > 0.03) | (row < 0.01))
+        where = 26 + 24 * (np.arange(len(row)) + 0.5)
+        assert [where[key] in ends for key in sure] == [bool(row[key] > 0.03) for key in sure]
+        assert max(ends, key=ends.get) == where[row.argmax()]
+    picture = downloaded(page, lambda: page.keyboard.press("p"), tmp_path).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    assert (width, height) == tuple(round(2 * float(drawing.get(side))) for side in ("width", "height"))
+    table = downloaded(page, lambda: page.keyboard.press("c"), tmp_path).read_text("utf-8-sig")
+    cells = list(csv.DictReader(io.StringIO(table, newline="")))
+    assert [cell["head"] for cell in cells[:: 5 * 8]] == ["2", "3"]
+    of_row = [float(cell["weight"]) for cell in cells if cell["query"] == "2"]
+    assert of_row == pytest.approx([*rows[2], *rows[3]], abs=0.005)
 
 
 def test_a_narrow_page_has_room_for_the_lines(report, visit):  # noqa: F811

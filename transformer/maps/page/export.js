@@ -1,4 +1,4 @@
-// The large head as files: a drawing of what is seen, its numbers as CSV.
+// The large head, or its lines, as files: a drawing of what is seen, its numbers as CSV.
 
 const RECTANGLES = 4096; // cells that a drawing holds as shapes; more go into it as one image
 const LEGEND_ROOM = 34;
@@ -11,7 +11,7 @@ function drawingOf() {
   const bottom = box.height + 4;
   const { drawing, body } = standalone(sheet.svg, {
     title: byId("detail-title").textContent,
-    words: contextWords(),
+    words: contextWords({ ...sheet, planes: [[state.head, plane]] }),
     parts: [
       ...rampBar(box.left, bottom, 160, scale.colourAt, scale.marks),
       label(words, box.left + 178, bottom + 9, { class: "tick" }),
@@ -23,10 +23,11 @@ function drawingOf() {
   return drawing;
 }
 
-function contextWords() {
+/** What a drawing is of, in small print: `planes` are its heads', [[head, plane], ...]. */
+function contextWords({ site, planes, signed }) {
   const steps = data.alone ? [] : [`step ${readable(data.steps[state.step])}`];
-  const parts = [data.title, sheet.site.name, ...steps, visible(data.titles[state.example])];
-  const pooled = poolingWords(sheet.plane, sheet.signed);
+  const parts = [data.title, site.name, ...steps, visible(data.titles[state.example])];
+  const pooled = poolingWords(planes[0][1], signed);
   return [...parts, ...(pooled ? [pooled] : [])].map((part) => shorten(part, 70)).join(" · ");
 }
 
@@ -51,36 +52,47 @@ function cellsOf({ box, plane, signed, site }) {
   return draw("g", {}, ...cells);
 }
 
-/** The numbers of the large head, a row a cell; what a causal mask hides is left out. */
+/** The numbers of the large head, or of all whose lines are drawn, a row a cell; what a causal mask hides is left out. */
 function cellRows() {
-  const { plane, axes, site, signed } = sheet;
+  const { axes, site, signed } = state.lines ? strands : sheet;
+  const planes = state.lines ? strands.planes : [[state.head, sheet.plane]];
+  const [, plane] = planes[0];
   const range = (side) => (plane.pooled ? [`${side}_first`, `${side}_last`] : [side]);
-  const rows = [[...range("query"), "query_token", ...range("key"), "key_token", signed ? "difference" : "weight"]];
+  const heads = state.lines ? ["head"] : [];
+  const value = signed ? "difference" : "weight";
+  const rows = [[...heads, ...range("query"), "query_token", ...range("key"), "key_token", value]];
   const columns = (axis, cell, size) => {
     const [first, last] = rangeOf(axis, cell, size);
     return [first + 1, ...(plane.pooled ? [last + 1] : []), positionText(axis, first)];
   };
-  for (let query = 0; query < plane.queries; query++) {
-    const row = columns(axes.query, query, plane.queryBlock);
-    for (let key = 0; key < plane.keys; key++) {
-      if (hides(plane, site.causal, query, key)) continue;
-      rows.push([...row, ...columns(axes.key, key, plane.keyBlock), Number(plane.at(query, key).toPrecision(6))]);
+  for (const [head, own] of planes)
+    for (let query = 0; query < own.queries; query++) {
+      const row = [...heads.map(() => site.heads[head]), ...columns(axes.query, query, own.queryBlock)];
+      for (let key = 0; key < own.keys; key++) {
+        if (hides(own, site.causal, query, key)) continue;
+        rows.push([...row, ...columns(axes.key, key, own.keyBlock), Number(own.at(query, key).toPrecision(6))]);
+      }
     }
-  }
   return rows;
 }
 
-/** What names a file of the large head. */
-const headParts = () => [
-  sheet.site.name,
-  `layer-${sheet.site.layers[state.layer]}`,
-  `head-${sheet.site.heads[state.head]}`,
-  ...(data.alone ? [] : [`step-${data.steps[state.step]}`]),
-  `example-${state.example + 1}`,
-];
+/** What names a file of the large head, or of its lines. */
+function headParts() {
+  const { name, layers, heads } = data.sites[state.site];
+  const drawn = state.lines ? strandHeads(state) : [state.head];
+  return [
+    name,
+    `layer-${layers[state.layer]}`,
+    `head-${drawn.map((head) => heads[head]).join("-")}`,
+    ...(state.lines ? ["lines"] : []),
+    ...(data.alone ? [] : [`step-${data.steps[state.step]}`]),
+    `example-${state.example + 1}`,
+  ];
+}
 
+const seenDrawing = () => (state.lines ? strandsDrawing() : drawingOf());
 const EXPORTS = {
-  png: () => handOutDrawing(drawingOf(), headParts(), "png"),
-  svg: () => handOutDrawing(drawingOf(), headParts(), "svg"),
+  png: () => handOutDrawing(seenDrawing(), headParts(), "png"),
+  svg: () => handOutDrawing(seenDrawing(), headParts(), "svg"),
   csv: () => handOutTable(cellRows(), headParts()),
 };

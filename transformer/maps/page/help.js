@@ -25,7 +25,7 @@ function tellKeys(place) {
     [true, "t", state.lines ? "map" : "lines"],
     [some((site) => site.heads.length > 1), "a", "lines of all heads"],
     [state.lines, "x", "add the row to the sum"],
-    [!state.lines, "p v c", "save as PNG, SVG, CSV"],
+    [true, "p v c", "save as PNG, SVG, CSV"],
   ];
   const shown = keys.filter(([acts]) => acts);
   place.replaceChildren(

@@ -151,7 +151,9 @@ async function show() {
 
 function showMaps(shown) {
   const { site } = shown;
-  const head = shown.heads ?? named("head", site.heads[state.head]);
+  const drawn = (shown.planes ?? []).map(([head]) => site.heads[head]);
+  const several = drawn.length > 1 ? shorten(`heads ${drawn.join(", ")}`, 60) : null;
+  const head = shown.heads ?? several ?? named("head", site.heads[state.head]);
   const layer = named("layer", site.layers[state.layer]);
   const said = shown.said ? [make("span", { class: "said" }, ` · ${shown.said}`)] : [];
   byId("detail-title").replaceChildren(`${layer} · ${head}`, ...said);
@@ -237,7 +239,6 @@ function showDrawing() {
     fillSegments(byId("drawing"), choices, state.lines, (lines) => change({ lines }));
   byId("drawing").dataset.lines = state.lines;
   drawStrandHeads(byId("strand-heads"), state, change);
-  byId("exports").hidden = state.lines;
   byId("legend").hidden = state.lines;
   tellKeys(byId("keys"));
 }
@@ -293,9 +294,9 @@ const KEYS = {
   t: () => change({ lines: !state.lines }),
   a: () => change(toggledAll(state)),
   x: () => state.lines && state.row !== null && change(toggledToken(state, state.row)),
-  p: () => state.lines || EXPORTS.png(),
-  v: () => state.lines || EXPORTS.svg(),
-  c: () => state.lines || EXPORTS.csv(),
+  p: EXPORTS.png,
+  v: EXPORTS.svg,
+  c: EXPORTS.csv,
   d: () => change(toggledComparison(state)),
   r: () => change(toggledRollout(state)),
   " ": () => play(!playing),

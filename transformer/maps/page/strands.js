@@ -8,6 +8,7 @@ const MOST_LINES = 700; // at once: a browser without a graphics card strokes th
 const BINS = 512;
 const SHADES = 12; // lines of a head are stroked in so many groups of like weight
 const STRAND = { highest: 24, depth: 660, label: 13, bars: 64, gap: 8 };
+const BAR_INK = 0.85;
 const GOLDEN = 137.5; // degrees between the hues of neighbouring heads: never alike
 let strands = null;
 
@@ -18,9 +19,12 @@ function strandHeads({ head, also, site, view }) {
   return [...new Set([head, ...also])].filter((each) => each < many).sort((a, b) => a - b);
 }
 
-/** A colour that a head keeps whatever else is drawn. */
-const headColour = (head, alpha = 1) =>
-  `oklch(${dark.matches ? 0.76 : 0.56} 0.15 ${(255 + GOLDEN * head) % 360} / ${alpha})`;
+/** A colour that a head keeps whatever else is drawn, as drawings alone can hold it too. */
+function headColour(head, alpha = 1) {
+  const hue = ((255 + GOLDEN * head) * Math.PI) / 180;
+  const parts = fromLab([dark.matches ? 0.76 : 0.56, 0.15 * Math.cos(hue), 0.15 * Math.sin(hue)]).join(", ");
+  return alpha === 1 ? `rgb(${parts})` : `rgba(${parts}, ${alpha})`;
+}
 
 /** What `shown` has of every head that is drawn: [[head, plane], ...]. */
 const strandPlanes = (state, shown) =>
@@ -153,16 +157,18 @@ function paintStrands(strands, asked, key) {
   const { queries } = planes[0][1];
   const rows = asked.length ? asked : Array.from({ length: queries }, (_, at) => at);
   const least = leastDrawn(planes, rows, key);
-  for (const [head, plane] of planes) {
+  strands.sums = { rows, asked, key, signed, least };
+  for (const [head, shades] of shadesOfHeads(strands)) {
     context.strokeStyle = headColour(head);
-    strokeLines(context, plane, rows, key, least, box);
+    strokeLines(context, shades, box);
   }
-  context.setLineDash([]);
-  context.globalAlpha = 0.85;
-  paintBars(context, strands, rows);
+  context.globalAlpha = BAR_INK;
+  for (const { head, ...place } of barsOf(strands)) {
+    context.fillStyle = headColour(head);
+    context.fillRect(place.x, place.y, place.width, place.height);
+  }
   for (const [cell, label] of labels.query) label.classList.toggle("lit", asked.includes(cell));
   for (const [cell, label] of labels.key) label.classList.toggle("lit", cell === key);
-  strands.sums = { rows, asked, key, signed, least };
 }
 
 /** The least weight that is drawn: `LEAST_LINE`, or more where more than `MOST_LINES` lines would be. */
@@ -182,8 +188,12 @@ function eachWeight(plane, rows, key, act) {
   for (const row of rows) for (let at = from; at < to; at++) act(row, at, plane.values[row * plane.keys + at]);
 }
 
-/** Stroke the lines of one head, those of like weight together. */
-function strokeLines(context, plane, rows, key, least, { left, right, top, tall }) {
+/** The lines of every head that are drawn now, those of like weight together, light ones first. */
+const shadesOfHeads = ({ planes, sums: { rows, key, least } }) =>
+  planes.map(([head, plane]) => [head, shadesOf(plane, rows, key, least)]);
+
+/** [{ ink, width, dash, ends: [query, key, query, key, ...] }, ...] */
+function shadesOf(plane, rows, key, least) {
   const shades = new Map();
   eachWeight(plane, rows, key, (row, at, value) => {
     if (Math.abs(value) < least) return;
@@ -191,11 +201,19 @@ function strokeLines(context, plane, rows, key, least, { left, right, top, tall 
     if (!shades.has(shade)) shades.set(shade, []);
     shades.get(shade).push(row, at);
   });
-  for (const [shade, ends] of [...shades].sort(([a], [b]) => Math.abs(a) - Math.abs(b))) {
-    const size = Math.min(1, Math.abs(shade) / SHADES);
-    context.globalAlpha = 0.06 + 0.84 * size;
-    context.lineWidth = 0.7 + 2.6 * size;
-    context.setLineDash(shade < 0 ? [3, 3] : []);
+  return [...shades]
+    .sort(([a], [b]) => Math.abs(a) - Math.abs(b))
+    .map(([shade, ends]) => {
+      const size = Math.min(1, Math.abs(shade) / SHADES);
+      return { ink: 0.06 + 0.84 * size, width: 0.7 + 2.6 * size, dash: shade < 0 ? [3, 3] : [], ends };
+    });
+}
+
+function strokeLines(context, shades, { left, right, top, tall }) {
+  for (const { ink, width, dash, ends } of shades) {
+    context.globalAlpha = ink;
+    context.lineWidth = width;
+    context.setLineDash(dash);
     // A stroke a line: one path of many crossing lines takes the browser several times as long.
     for (let at = 0; at < ends.length; at += 2) {
       context.beginPath();
@@ -217,21 +235,72 @@ function strandSums(planes, rows) {
 }
 
 /** Bars behind the keys, a piece a head: the sum over the queries. */
-function paintBars(context, { planes, box }, rows) {
+function barsOf({ planes, box, sums: { rows } }) {
   const sums = strandSums(planes, rows);
   const totals = sums[0][1].map((_, key) => sums.reduce((sum, [, each]) => sum + Math.abs(each[key]), 0));
   const unit = (STRAND.bars - 6) / Math.max(1e-9, ...totals);
   const from = box.width - STRAND.bars + 2;
   const thick = Math.max(1, Math.min(box.tall - 2, 12));
+  const bars = [];
   totals.forEach((_, key) => {
     let x = from;
     for (const [head, each] of sums) {
-      const wide = unit * Math.abs(each[key]);
-      context.fillStyle = headColour(head);
-      if (wide >= 0.3) context.fillRect(x, box.top + middle(key, box.tall) - thick / 2, wide, thick);
-      x += wide;
+      const width = unit * Math.abs(each[key]);
+      if (width >= 0.3) bars.push({ head, x, y: box.top + middle(key, box.tall) - thick / 2, width, height: thick });
+      x += width;
     }
   });
+  return bars;
+}
+
+/** The lines that are seen as a drawing that needs no page: names, lines, bars, and the colours of its heads. */
+function strandsDrawing() {
+  const { box, planes, site, svg } = strands;
+  const key = planes.length > 1 ? headKey(planes, site, box) : { parts: [], below: 0 };
+  const { drawing, body } = standalone(svg, {
+    title: byId("detail-title").textContent,
+    words: contextWords(strands),
+    parts: key.parts,
+    below: key.below,
+  });
+  const rounded = (value) => Number(value.toFixed(2));
+  const lines = shadesOfHeads(strands).map(([head, shades]) =>
+    draw("g", { stroke: headColour(head) }, ...shades.map((shade) => linesOf(shade, box))),
+  );
+  const bars = barsOf(strands).map(({ head, ...place }) =>
+    draw("rect", {
+      ...Object.fromEntries(Object.entries(place).map(([name, value]) => [name, rounded(value)])),
+      fill: headColour(head),
+      "fill-opacity": BAR_INK,
+    }),
+  );
+  body.prepend(...lines, draw("g", {}, ...bars));
+  return drawing;
+}
+
+function linesOf({ ink, width, dash, ends }, { left, right, top, tall }) {
+  const lines = [];
+  for (let at = 0; at < ends.length; at += 2) {
+    const [y1, y2] = [ends[at], ends[at + 1]].map((cell) => top + middle(cell, tall));
+    lines.push(draw("line", { x1: left, x2: right, y1, y2 }));
+  }
+  const look = { "stroke-opacity": ink.toFixed(3), "stroke-width": width.toFixed(2) };
+  return draw("g", { ...look, ...(dash.length ? { "stroke-dasharray": dash.join(" ") } : {}) }, ...lines);
+}
+
+/** Which colour is which head, in as many rows as it takes, beneath the lines. */
+function headKey(planes, site, box) {
+  const parts = [];
+  let [x, y] = [0, box.height + 6];
+  for (const [head] of planes) {
+    const words = shorten(named("head", site.heads[head]), 20);
+    const wide = 18 + widthOf(words) + 14;
+    if (x && x + wide > box.width) [x, y] = [0, y + 17];
+    parts.push(draw("rect", { x, y, width: 12, height: 9, fill: headColour(head) }));
+    parts.push(label(words, x + 18, y + 9, { class: "tick" }));
+    x += wide;
+  }
+  return { parts, below: y + 17 - box.height };
 }
 
 /** What the lines say, in words. */
