@@ -1,5 +1,6 @@
 """The commands' front door: every mistake is one line and exit code 2, and no mistake reaches jax."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from launch import cli, parsing
 from launch.command import Arguments, Command, Flag
-from launch.platform import choose_platform
+from launch.platform import ACCELERATORS, choose_platform
 from transformer.config import UserError, flatten
 from transformer.training.experiment import resolve
 from transformer.training.schema import with_words
@@ -387,6 +388,26 @@ def test_the_platform_is_the_cpu_only_where_no_accelerator_is(tmp_path, device):
     chosen = {"JAX_PLATFORMS": "tpu"}
     choose_platform(chosen, tmp_path / "nowhere")
     assert chosen == {"JAX_PLATFORMS": "tpu"}
+
+
+NO_ACCELERATOR = not any(next(Path("/").glob(pattern), None) for pattern in ACCELERATORS)
+
+
+@pytest.mark.skipif(not NO_ACCELERATOR, reason="needs a machine without an accelerator")
+def test_nothing_but_what_a_command_prints_is_said_where_jax_begins(root):
+    program = (
+        "import sys\n"
+        "from launch.cli import run\n"
+        "from launch.command import Command\n"
+        "def main(arguments):\n"
+        "    import jax\n"
+        "    print(jax.devices()[0].platform)\n"
+        "sys.exit(run(Command('x', 'X.', 'x', ()), main, []))\n"
+    )
+    # libtpu, which a lock of the whole project brings, prints half a page of errors where nobody keeps jax from it.
+    bare = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, env=bare, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
 
 
 def test_an_error_is_one_short_line_that_a_terminal_shows_as_it_is():

@@ -236,7 +236,7 @@ def test_the_keys_that_are_named_are_those_that_act(report, long_run, visit):
     page.keyboard.press("t")
     wait_for(page, "draw", "lines")
     assert {"map", "add the row to the sum"} == keys_named(page).keys() - (everywhere | here).keys()
-    assert {"lines", "known links", "save as PNG, SVG, CSV"} == (everywhere | here).keys() - keys_named(page).keys()
+    assert {"lines", "known links"} == (everywhere | here).keys() - keys_named(page).keys()
     # One site, one text, no links, and no whole maps that layers could be combined of.
     assert keys_named(visit(write_report(long_run.directory))) == everywhere
 

@@ -13,7 +13,7 @@ _logger = logging.getLogger(__name__)
 
 
 def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete: bool) -> None:
-    """Print its size, its devices, where it goes on from, and its data, and what the model cannot be measured by."""
+    """Print its size, its devices, where it goes on from, its data, what cannot be measured, and what it waits for."""
     experiment = opened_run.experiment
     parameters = count_parameters(assembly.abstract.variables.params)
     opened_run.directory.record(parameters=parameters)
@@ -33,6 +33,8 @@ def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete:
         f"{several}, {what}; run directory {opened_run.directory.path}",
         *said,
         *left_out(assembly.model, assembly.task.evaluations),
+        # The longest silence of a run: whoever waits knows for what.
+        *([] if complete else ["compiling the training step; its first figures come behind that"]),
         sep="\n",
         flush=True,
     )
