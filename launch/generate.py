@@ -74,7 +74,7 @@ def main(arguments: Arguments) -> None:
     if arguments.maps and assembly.model.sites:
         folder = _new_folder(workdir / "generated")
         looked = (assembly.model.sites, answers.labels, answers.look)
-        store = store_alone(folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step))
+        store, _ = store_alone(folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step))
         config, parameters = experiment.to_config(), count_parameters(state.variables.params)
         page = write_page(folder / "report.html", render_alone(store, experiment.run.name, config, parameters))
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)

@@ -31,6 +31,7 @@ COMMAND = Command(
         Flag("language", "with --text, the target language, where the run has learned several"),
         Flag("page", "with --text, the file of the page (default: a new one in WORKDIR/looks, or here)"),
         Flag("step", "with --text, the checkpoint's step; the latest by default", kind=int),
+        Flag("vectors", "with --text, also how queries and keys make each logit", kind=bool, default=False),
         Flag("against", "the directory of another run with the same probe examples, to compare with"),
         Flag("budget", "the page's greatest size, as 25MB, 500kB or 1GB; a number alone is megabytes", default="25MB"),
         Flag("serve", "give the page to a browser and follow the run", kind=bool, default=False),
@@ -40,7 +41,7 @@ COMMAND = Command(
     ),
     before_jax=keep_compiled,
 )
-OF_TEXT, OF_RUN = ("target", "language", "page", "step"), ("against", "serve", "port", "data_dir")
+OF_TEXT, OF_RUN = ("target", "language", "page", "step", "vectors"), ("against", "serve", "port", "data_dir")
 
 
 def main(arguments: Arguments) -> None:
@@ -99,7 +100,8 @@ def _look(arguments: Arguments, budget: int) -> None:
     for note in model.notes:
         print(note, file=sys.stderr)
     page = _new_page(folder, model.name) if arguments.page is None else locate(arguments.page)
-    model.look(arguments.text, arguments.target, language=arguments.language, page=page, budget=budget)
+    asked = {"language": arguments.language, "page": page, "budget": budget, "vectors": arguments.vectors}
+    model.look(arguments.text, arguments.target, **asked)
 
 
 def _new_page(folder: Path, name: str) -> Path:

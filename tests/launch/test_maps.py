@@ -72,6 +72,7 @@ def test_what_is_no_size_is_refused_in_one_line(text, capsys, directory):
         (("--from=RUN", "--workdir=RUN", "--text=a"), "--from=RUN is read instead of a run: leave --workdir out"),
         (("--workdir=RUN", "--target=a"), "--target goes with --text alone"),
         (("--workdir=RUN", "--page=a"), "--page goes with --text alone"),
+        (("--workdir=RUN", "--vectors"), "--vectors goes with --text alone"),
         (("--workdir=RUN", "--text=a", "--serve"), "--serve does not go with --text"),
         (("--workdir=RUN", "--text=a", "--against=b"), "--against does not go with --text"),
         (

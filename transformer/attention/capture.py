@@ -21,6 +21,8 @@ class Capture:
     spaced). `cells`: a map with more positions a side than that is `pooled` to as many cells or fewer, and its
     `weights` are those of the chosen rows alone; `top`: of such a map also the largest so many weights of each row.
     `statistics`: of every head and layer, as sums over the rows that count, `by_example` or over the whole batch.
+    `norms` and `vectors`: what the weights weigh and are made of, of every layer and head (`Captured`); whole, so for
+    a few short texts alone, and whatever `observe` says.
 
     `observe`: a traced switch; where it is False everything captured is zero and costs next to nothing, and turning
     it compiles nothing anew.
@@ -35,6 +37,8 @@ class Capture:
     top: int = static(default=0)
     statistics: tuple[Statistic, ...] = static(default=())
     by_example: bool = static(default=False)
+    norms: bool = static(default=False)
+    vectors: bool = static(default=False)
     observe: Bool[Array, ""] | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +75,9 @@ class Captured(NamedTuple):
 
     `sums` of each statistic over the rows that count, and how many those were: their ratio is the head's mean; of
     each example where that was asked for. `pooled` and `top`, the keys and weights of the largest in each row, only
-    where the map has more positions than `Capture.cells`.
+    where the map has more positions than `Capture.cells`. `norms` of a key are |f(x)|, f(x) = (x W_V + b_V) W_O
+    with the rows of W_O that are the head's: weight * norm = |weight f(x)| (Kobayashi et al. 2020, "Attention is not
+    only a weight").
     """
 
     weights: Float[Array, "*L B H R K"] | None
@@ -79,6 +85,8 @@ class Captured(NamedTuple):
     counts: dict[str, Float[Array, "*heads"]]
     pooled: Float[Array, "*L B H q k"] | None = None
     top: "Top | None" = None
+    norms: Float[Array, "*L B H K"] | None = None
+    vectors: "Vectors | None" = None
 
     def means(self) -> dict[str, Float[Array, "*heads"]]:
         """The mean of each statistic over the rows that count; 0 where none does."""
@@ -104,6 +112,18 @@ class Top(NamedTuple):
 
     keys: Int[Array, "*L B H Q k"]
     weights: Float[Array, "*L B H Q k"]
+
+
+class Vectors(NamedTuple):
+    """Queries and keys as their dot product meets them, turned by their positions: a logit is scale (q . k).
+
+    `whole`: nothing is added to it; False where positions or a bias add to the logits, or a temperature divides them.
+    """
+
+    q: Float[Array, "*L B Q H D"]
+    k: Float[Array, "*L B K G D"]
+    scale: Float[Array, "*L"]
+    whole: Bool[Array, "*L"]
 
 
 # What a pass without a request captured, by site.

@@ -14,6 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
 from transformer.attention.scores import SCORES
 from transformer.attention.spec import Parameters
+from transformer.attention.vectors import norms_of, vectors_of
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.initialisation import Role
@@ -69,9 +70,10 @@ class MultiHeadAttention(Module):
         """Attend from x to keys and values that are already projected; with a key, as in training."""
         names = ("batch", "length", "heads", None)
         q_BxQxHxD = self.query(x_BxQxE)
+        if self.mean:
+            q_BxQxHxD = jnp.zeros_like(q_BxQxHxD)  # a product with zeros scores every key alike
         output_BxQxHxD, attended = attend(
-            # A product with zeros scores every key alike.
-            place(jnp.zeros_like(q_BxQxHxD) if self.mean else q_BxQxHxD, *names),
+            place(q_BxQxHxD, *names),
             k_BxKxGxD,
             v_BxKxGxD,
             spec=self.spec,
@@ -82,7 +84,14 @@ class MultiHeadAttention(Module):
             capture=capture,
         )
         output_BxQxHxD = checkpoint_name(place(output_BxQxHxD, *names), OUTPUT_NAME)
-        return self.output(output_BxQxHxD), attended.captured
+        captured = attended.captured
+        if captured is not None and capture is not None and (capture.norms or capture.vectors):
+            scheme = self._scheme(table, x_BxQxE.dtype)
+            captured = captured._replace(
+                norms=norms_of(v_BxKxGxD, jnp.asarray(self.output.kernel[...]), scheme) if capture.norms else None,
+                vectors=vectors_of(q_BxQxHxD, k_BxKxGxD, self.spec, scheme, mask) if capture.vectors else None,
+            )
+        return self.output(output_BxQxHxD), captured
 
     def __call__(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from transformer.attention.capture import Capture
@@ -14,7 +15,8 @@ from transformer.attention.sites import Site
 from transformer.config import UserError, hash_of
 from transformer.looking.looked import Looked, in_notebook
 from transformer.looking.named_maps import Maps, maps_of
-from transformer.maps.alone import store_alone
+from transformer.maps.alone import Look, store_alone
+from transformer.maps.beneath import beneath, check_size
 from transformer.maps.report import DEFAULT_BUDGET, render_alone
 from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.registry import name_of
@@ -67,25 +69,36 @@ class Loaded:
         language: str | None = None,
         page: str | Path | None = None,
         budget: int = DEFAULT_BUDGET,
+        vectors: bool = False,
     ) -> Looked:
         """The page of what every head attends to in a text, or in several.
 
         In a notebook it is shown in place. Elsewhere, and where `page` names one, it is written to a file, whose path
         is printed. A model of two sides reads `target` as its own answer; without one it answers itself, in
-        `language` where it knows several.
+        `language` where it knows several. With `vectors` the page also has every query and key, and shows of a head
+        how their components make a logit: for a short text, since they are as large as the model is wide.
 
         Errors: UserError for a text that is empty or longer than the model's positions, for a target that the model
         has no place for, and for a page that cannot be written.
         """
         reading, titles = self._read(text, target, language)
         labels = dataclasses.replace(reading.labels, titles=titles)
-        look = look_over(self._view(), reading.inputs, method=reading.method)
+        look = self._looking(reading, vectors)
+        if vectors:
+            names = tuple(site.name for site in self.sites)
+            check_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
         settings = (self.experiment.maps, hash_of(self.config))
         with tempfile.TemporaryDirectory() as folder:
-            store = store_alone(Path(folder) / "maps", self.sites, labels, look, *settings)
-            written = render_alone(store, self.name, self.config, self.parameters, budget)
+            store, captured = store_alone(Path(folder) / "maps", self.sites, labels, look, *settings)
+            facts = beneath(self.sites, store.labels, captured, vectors)
+            written = render_alone(store, self.name, self.config, self.parameters, budget, beneath=facts)
         looked = Looked(" / ".join(titles), written)
         return looked if page is None and in_notebook() else looked.saved(page)
+
+    def _looking(self, reading: Reading, vectors: bool) -> Look:
+        """A pass over what was read that also captures what lies beneath the maps."""
+        look = look_over(self._view(), reading.inputs, method=reading.method)
+        return lambda capture: look(dataclasses.replace(capture, norms=True, vectors=vectors))
 
     def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
         """The weights of every head as named arrays: by site, then by layer, [example, head, query, key].

@@ -18,8 +18,8 @@ Look = Callable[[Capture], Mapping[str, Captured]]
 
 def store_alone(
     path: Path, sites: Sequence[Site], labels: Labels, look: Look, config: MapsConfig, config_hash: str, step: int = 0
-) -> MapStore:
-    """A new store at `path` with what `look` captures, as one step; as fine as the budget of `config` allows.
+) -> tuple[MapStore, Mapping[str, Captured]]:
+    """A new store at `path` with what `look` captures, as one step, as fine as the budget of `config` allows; and that.
 
     Errors: UserError for a model without attention.
     """
@@ -28,5 +28,6 @@ def store_alone(
     whole = jax.eval_shape(lambda: look(Capture(tuple(site.name for site in sites))))
     plan = make_plan(whole, sites, labels.completed(sites), config)
     store = MapStore.open(path, sites, plan.labels, config_hash, plan.tiers, plan.sizes)
-    store.write(step, jax.jit(plan.keep)(look(plan.request())))
-    return store
+    captured = look(plan.request())
+    store.write(step, jax.jit(plan.keep)(captured))
+    return store, captured

@@ -20,7 +20,7 @@ from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 FOLDER = Folder("transformer.maps", "page")
-STYLES = ("wall.css", "roles.css", "detail.css", "strands.css", "timeline.css")
+STYLES = ("wall.css", "roles.css", "detail.css", "strands.css", "neurons.css", "timeline.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
     "data.js",
@@ -35,6 +35,8 @@ SCRIPTS = (
     "beside.js",
     "strands.js",
     "samples.js",
+    "norms.js",
+    "neurons.js",
     "export.js",
     "words.js",
     "compare.js",
@@ -125,9 +127,17 @@ def _rendered(
 
 
 def render_alone(
-    store: MapStore, title: str, config: Mapping[str, Any], parameters: int, budget: int = DEFAULT_BUDGET
+    store: MapStore,
+    title: str,
+    config: Mapping[str, Any],
+    parameters: int,
+    budget: int = DEFAULT_BUDGET,
+    *,
+    beneath: tuple[list[dict[str, Any]], list[Block]] | None = None,
 ) -> str:
     """The page of texts that a model was given: the maps of a store with one step, and nothing of any training.
+
+    `beneath` is what `transformer.maps.beneath.beneath` gives of the same pass.
 
     Errors: UserError if `budget` is too small, and for a model without attention.
     """
@@ -140,7 +150,8 @@ def render_alone(
         "sites": [{"tables": [], "changes": []}] * len(store.sites),
         "roles": [],
     }
-    return _within(budget, facts, [], store)
+    facts["beneath"], blocks = beneath or (None, [])
+    return _within(budget, facts, blocks, store)
 
 
 def _within(
@@ -211,6 +222,7 @@ def _facts(store: MapStore) -> dict[str, Any]:
         "first": first_view(store),
         "roles": summary(store),
         "against": None,
+        "beneath": None,
     }
 
 

@@ -7,7 +7,7 @@ const LEGEND_ROOM = 34;
 function drawingOf() {
   const { box, plane, signed } = sheet;
   const scale = weightScale(signed);
-  const words = signed ? "difference; lower where a cell has a hole" : "weight, on a square-root scale";
+  const words = signed ? "difference; lower where a cell has a hole" : `${valueWord(signed)}, on a square-root scale`;
   const bottom = box.height + 4;
   const { drawing, body } = standalone(sheet.svg, {
     title: byId("detail-title").textContent,
@@ -22,6 +22,9 @@ function drawingOf() {
   body.prepend(cellsOf(sheet));
   return drawing;
 }
+
+/** What a cell's number is. */
+const valueWord = (signed) => (signed ? "difference" : state.view === "normed" ? "share" : "weight");
 
 /** What a drawing is of, in small print: `planes` are its heads', [[head, plane], ...]. */
 function contextWords({ site, planes, signed }) {
@@ -59,8 +62,7 @@ function cellRows() {
   const [, plane] = planes[0];
   const range = (side) => (plane.pooled ? [`${side}_first`, `${side}_last`] : [side]);
   const heads = state.lines ? ["head"] : [];
-  const value = signed ? "difference" : "weight";
-  const rows = [[...heads, ...range("query"), "query_token", ...range("key"), "key_token", value]];
+  const rows = [[...heads, ...range("query"), "query_token", ...range("key"), "key_token", valueWord(signed)]];
   const columns = (axis, cell, size) => {
     const [first, last] = rangeOf(axis, cell, size);
     return [first + 1, ...(plane.pooled ? [last + 1] : []), positionText(axis, first)];

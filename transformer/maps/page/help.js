@@ -22,6 +22,7 @@ function tellKeys(place) {
     [!state.lines && some((site) => site.links), "g", "known links"],
     [steps || data.against, "d", "difference"],
     [rolls, "r", "layers combined"],
+    [data.beneath?.some(({ norms }) => norms), "w", "times values"],
     [true, "t", state.lines ? "map" : "lines"],
     [some((site) => site.heads.length > 1), "a", "lines of all heads"],
     [state.lines, "x", "add the row to the sum"],

@@ -141,6 +141,7 @@ async function show() {
   // What is above is seen before what is below is drawn.
   if (!curvesDrawn) await new Promise((done) => setTimeout(done));
   drawTimeline(state, change);
+  await drawNeurons(byId("neurons"), state);
   if (!curvesDrawn) redrawAll();
   curvesDrawn = true;
   // The address is kept once the eye has what it asked for: writing it takes longer than a step.
@@ -165,10 +166,10 @@ function showMaps(shown) {
   const detailWords = poolingWords(shown.detail, shown.signed);
   byId("level-note").hidden = !detailWords;
   byId("level-note").textContent = detailWords && `Pooled: ${detailWords}.`;
-  if (byId("legend").dataset.signed !== String(shown.signed)) {
-    byId("legend").dataset.signed = shown.signed;
+  if (byId("legend").dataset.of !== valueWord(shown.signed)) {
+    byId("legend").dataset.of = valueWord(shown.signed);
     const { name, colourAt, marks } = weightScale(shown.signed);
-    showRamp(byId("legend"), name, colourAt, marks);
+    showRamp(byId("legend"), shown.signed ? name : valueWord(false), colourAt, marks);
   }
   drawWall(byId("wall"), shown, state, (l, h) => change({ layer: l, head: h }));
   const own = state.lines
@@ -222,6 +223,7 @@ function showControls() {
   [...byId("sites").children].forEach((button, index) => button.setAttribute("aria-pressed", index === state.site));
   for (const figure of charts) markFigure(figure, data.steps[state.step]);
   showComparison(state);
+  showNorms(state);
   markRole(state);
   showDrawing();
   if (sampleSplit === undefined) return;
@@ -299,6 +301,7 @@ const KEYS = {
   c: EXPORTS.csv,
   d: () => change(toggledComparison(state)),
   r: () => change(toggledRollout(state)),
+  w: () => change(toggledNorms(state)),
   " ": () => play(!playing),
   Escape: () => change({ row: null, column: null, tokens: [] }),
 };
@@ -310,6 +313,7 @@ function listen() {
   byId("example-before").addEventListener("click", () => turn("example", -1));
   byId("example-after").addEventListener("click", () => turn("example", 1));
   byId("links").addEventListener("change", (event) => change({ links: event.target.checked }));
+  byId("normed").addEventListener("change", () => change(toggledNorms(state)));
   byId("statistic").addEventListener("change", (event) => change({ statistic: event.target.value }));
   for (const [kind, act] of Object.entries(EXPORTS)) byId(`export-${kind}`).addEventListener("click", act);
   // Whether what has the focus has it from a click: then the space bar is the page's.
@@ -328,7 +332,7 @@ function listen() {
   });
   window.addEventListener("hashchange", () => (readAddress(), show()));
   const renew = () => {
-    delete byId("legend").dataset.signed;
+    delete byId("legend").dataset.of;
     redrawAll();
     show();
   };

@@ -1,0 +1,46 @@
+"""What weights are made of and what they weigh: queries and keys as they meet, and the norms of transformed values."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer.attention.capture import Vectors
+from transformer.attention.masks import Mask, query_positions
+from transformer.attention.positions import PositionScheme
+from transformer.attention.score_function import repeat_heads
+from transformer.attention.scores import SCORES
+from transformer.attention.spec import AttentionSpec
+
+
+def vectors_of(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    spec: AttentionSpec,
+    scheme: PositionScheme,
+    mask: Mask,
+) -> Vectors | None:
+    """The queries and keys whose products are the logits of a dot product; None for a score that is none."""
+    score = SCORES[spec.score]
+    if not score.dot:
+        return None
+    q = scheme.query(q_BxQxHxD, query_positions(mask, q_BxQxHxD.shape[1]))
+    k = scheme.key(k_BxKxGxD, jnp.arange(k_BxKxGxD.shape[1], dtype=jnp.int32)[None])
+    adds = scheme.biases or type(scheme).logits is not PositionScheme.logits
+    scale, whole = score().scale(q.shape[-1], spec.scale), not adds and spec.temperature == 1
+    q, k = jax.lax.stop_gradient((q, k))
+    return Vectors(q, k, jnp.float32(scale), jnp.bool_(whole))
+
+
+def norms_of(
+    v_BxKxGxD: Float[Array, "B K G D"], output_HxDxE: Float[Array, "H D E"], scheme: PositionScheme
+) -> Float[Array, "B H K"] | None:
+    """|v W_O| of each key and head, W_O the head's own rows, in float32 at least.
+
+    v has the bias of its projection; that of the output belongs to no key. None where positions add to the values.
+    """
+    if type(scheme).values is not PositionScheme.values:
+        return None
+    wide = jnp.promote_types(v_BxKxGxD.dtype, jnp.float32)
+    values, output = jax.lax.stop_gradient((repeat_heads(v_BxKxGxD, len(output_HxDxE)), output_HxDxE))
+    transformed = jnp.einsum("bkhd,hde->bhke", values.astype(wide), output.astype(wide), precision="highest")
+    return jnp.linalg.norm(transformed, axis=-1)

@@ -1,0 +1,69 @@
+// Weights times the norms of what they weigh: |weight f(x)|, f(x) = (x W_V + b_V) W_O with the head's own rows of W_O
+// (Kobayashi et al. 2020, "Attention is not only a weight"). A page of a text has the norms; see beneath.py.
+
+VIEW_NAMES.push("normed");
+views.push({ wanted: (state) => state.view === "normed" && !whyNoNorms(state), shown: normedShown });
+
+/** Numbers of half precision, low byte first. */
+function halves(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  return Float32Array.from({ length: bytes.byteLength / 2 }, (_, at) => {
+    const bits = view.getUint16(2 * at, true);
+    const [exponent, fraction] = [(bits >> 10) & 31, (bits & 1023) / 1024];
+    const size = exponent ? 2 ** (exponent - 15) * (1 + fraction) : 2 ** -14 * fraction;
+    return bits >> 15 ? -size : size;
+  });
+}
+
+/** Why the site's weights cannot be shown times norms; an empty text where they can. */
+function whyNoNorms({ site, step }) {
+  if (!data.beneath?.[site].norms) return "this site's values are not projected by themselves: they have no such norms";
+  const level = finestLevel(data.sites[site], step);
+  return level.queryBlock * level.keyBlock === 1 ? "" : "only of whole maps, and this page has pooled ones";
+}
+
+/** |weight f(x)| of every key, as its share of the row, so that rows sum to one as those of weights do. */
+async function normedShown(state) {
+  const site = data.sites[state.site];
+  const [plain, maps, packed] = await Promise.all([
+    weightsShown(state),
+    mapsAt(state.step, state.site, state.example, finestLevel(site, state.step)),
+    block(`norms-${state.site}-${state.example}`),
+  ]);
+  const norms = halves(packed);
+  const { keys } = tokensOf(site, state.example);
+  const norm = (layer, head, key) => norms[(layer * site.heads.length + head) * keys.length + key];
+  const normed = (plane, layer, head) => {
+    const values = plane.values.map((weight, at) => weight * norm(layer, head, at % plane.keys));
+    for (let row = 0; row < values.length; row += plane.keys) {
+      let sum = 0;
+      for (let key = 0; key < plane.keys; key++) sum += values[row + key];
+      for (let key = 0; key < plane.keys; key++) values[row + key] /= sum || 1;
+    }
+    return new Plane(values, plane);
+  };
+  const detail = normed(plain.detail, state.layer, state.head);
+  return {
+    ...plain,
+    said: "|weight × value|, as a share of its row",
+    wall: (layer, head) => normed(maps.plane(layer, head), layer, head),
+    detail,
+    verbs: ["takes most from", "gives most to"],
+    tell: (query, key) => {
+      const [weight, size] = [plain.detail.at(query, key), norm(state.layer, state.head, key)];
+      return `${detail.at(query, key).toFixed(3)} of the row: ${weight.toFixed(3)} × ${size.toPrecision(3)}`;
+    },
+  };
+}
+
+const toggledNorms = (state) =>
+  state.view === "normed" || whyNoNorms(state) ? { view: "weights" } : { view: "normed", compare: null };
+
+function showNorms(state) {
+  const why = data.beneath ? whyNoNorms(state) : "";
+  byId("normed-toggle").hidden = !data.beneath;
+  byId("normed").disabled = why !== "";
+  byId("normed").checked = state.view === "normed" && !why;
+  byId("normed-toggle").title =
+    why || "the norm of weight × (x W_V + b_V) W_O of the head, as a share of its row (Kobayashi et al. 2020)";
+}
