@@ -25,6 +25,9 @@ def get_config(expectation: str = "reinforce") -> ConfigDict:
     config.checkpoint_every = 100
     config.initialise_from = ConfigDict({"run": "runs/attention", "tokenizer": True})
     config.task.expectation = expectation
+    if expectation == "minimum_risk":
+        # Shen et al. 2016 train on the risk alone; beside its small gradient the likelihood would decide.
+        config.task.likelihood = 0.0
     config.task.tokens_per_batch = 512
     config.task.shown = 200
     config.model.dropout = 0.0
