@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.axes import place
 from transformer.layers.initialisation import Role
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import product
@@ -269,12 +270,15 @@ class Convolution2D(_Convolution):
         self, x_BxYxXxI: Float[Array, "B Y X I"], *, kernel: Float[Array, "V W I F"] | None = None
     ) -> Float[Array, "B U T F"]:
         """The outputs; `kernel` stands in for its own (a normed one)."""
+        # A grid is whole on every device that has its example: divided along its places, as attention over them would
+        # leave it, the compiler makes a kernel's gradient zero (jax 0.12.0 on CPUs).
+        whole = ("batch", None, None, None)
         sums = jax.lax.conv_general_dilated(
-            x_BxYxXxI,
+            place(x_BxYxXxI, *whole),
             self._kernel(kernel, x_BxYxXxI.dtype),
             window_strides=[window.stride for window in self.windows],
             padding=[window.zeros for window in self.windows],
             rhs_dilation=[window.dilation for window in self.windows],
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
-        return self._finish(sums)
+        return self._finish(place(sums, *whole))
