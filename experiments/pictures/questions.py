@@ -1,0 +1,36 @@
+"""Questions about drawn scenes, answered in hops: "what colour is the thing right of the star ?".
+
+python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+# What answers, arm by arm.
+ARMS: dict[str, dict[str, Any]] = {
+    "two_hops": {"family": "spatial_memory", "hops": 2},
+    "one_hop": {"family": "spatial_memory", "hops": 1},
+    "glimpses": {"family": "stacked_glimpses"},
+    "mean": {"family": "spatial_memory", "look": "mean", "hops": 1},
+    "question": {"family": "spatial_memory", "look": "nothing"},
+}
+
+
+def get_config(arm: str = "two_hops") -> ConfigDict:
+    """Scenes of 3 to 5 items, 128 questions a batch; questions.py:one_hop and so on take another of `ARMS`."""
+    picture = {"channels": (32, 48, 64)}
+    return ConfigDict(
+        {
+            "name": f"questions_{arm}",
+            "seed": 1,
+            "steps": 3000,
+            "log_every": 100,
+            "eval_every": 500,
+            "maps_every": 250,
+            "task": {"name": "questions"},
+            "model": {"picture": picture, **ARMS[arm]},
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 100, "clip_norm": 1.0},
+            "pod": "cpu:1",
+        }
+    )
