@@ -1,0 +1,33 @@
+"""The places of a picture in NumPy float64, one after another from the equations: convolutions, norms, a vector.
+
+Weights are nested dicts as the package names them; nothing else is shared with it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def places(weights: dict[str, Any], picture: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+    """The features [L, C] of all places of one picture, row by row, of stages without residual blocks."""
+    x = picture.astype(np.float64)
+    for number, stride in enumerate(strides):
+        stage = weights["encoder"][f"stage_{number}"]
+        padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+        rows, columns = (-(-size // stride) for size in x.shape[:2])
+        made = np.zeros((rows, columns, stage["convolution"]["kernel"].shape[-1]))
+        for row in range(rows):
+            for column in range(columns):
+                window = padded[row * stride : row * stride + 3, column * stride : column * stride + 3]
+                sums = np.tensordot(window, stage["convolution"]["kernel"], 3)
+                normed = (sums - sums.mean()) / np.sqrt(sums.var() + 1e-6)
+                made[row, column] = np.maximum(normed * stage["norm"]["scale"] + stage["norm"]["bias"], 0)
+        x = made
+    return x.reshape(-1, x.shape[-1]) + weights["positions"]["table"]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Of one row."""
+    exponentials = np.exp(logits - np.max(logits))
+    return exponentials / exponentials.sum()
