@@ -3,12 +3,10 @@
 python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions
 """
 
-from typing import Any
-
 from ml_collections import ConfigDict
 
 # What answers, arm by arm.
-ARMS: dict[str, dict[str, Any]] = {
+ARMS = {
     "two_hops": {"family": "spatial_memory", "hops": 2},
     "one_hop": {"family": "spatial_memory", "hops": 1},
     "glimpses": {"family": "stacked_glimpses"},
@@ -19,8 +17,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def get_config(arm: str = "two_hops") -> ConfigDict:
     """Scenes of 3 to 5 items, 128 questions a batch; questions.py:one_hop and so on take another of `ARMS`."""
-    picture = {"channels": (32, 48, 64)}
-    return ConfigDict(
+    config = ConfigDict(
         {
             "name": f"questions_{arm}",
             "seed": 1,
@@ -28,9 +25,11 @@ def get_config(arm: str = "two_hops") -> ConfigDict:
             "log_every": 100,
             "eval_every": 500,
             "maps_every": 250,
-            "task": {"name": "questions"},
-            "model": {"picture": picture, **ARMS[arm]},
+            "task": {"name": "questions", "dataset": "scenes/pixels=8"},
+            "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 100, "clip_norm": 1.0},
             "pod": "cpu:1",
         }
     )
+    config.model.update(ARMS[arm])
+    return config

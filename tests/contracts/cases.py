@@ -150,6 +150,11 @@ PICTURES = {
         "probed": 3,
     },
 }
+QUESTIONS = {
+    "name": "contract",
+    "task": {"name": "questions", "dataset": "scenes/pixels=8,validation=16,test=16", "rows": 16, "probed": 3},
+}
+PLACES = {"channels": (8, 8), "strides": (2, 2)}
 
 OF_THE_CLASSIFIER = "embedding/*", "encoder/*", "query", "attention/*", "output/*"
 
@@ -565,6 +570,34 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.8 * first),
+        meshes=("data",),
+        slow=("vectorised",),
+    ),
+    Case(
+        "questions x spatial_memory",
+        QUESTIONS | {"model": {"family": "spatial_memory", "width": 16, "picture": PLACES, "embedding_rows": 32}},
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("fsdp",),
+        slow=("vectorised",),
+    ),
+    Case(
+        "questions x stacked_glimpses",
+        QUESTIONS
+        | {
+            "model": {
+                "family": "stacked_glimpses",
+                "embedding": 8,
+                "encoder": {"width": 8},
+                "hidden": 16,
+                "picture": PLACES,
+                "embedding_rows": 32,
+            }
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
         meshes=("data",),
         slow=("vectorised",),
     ),

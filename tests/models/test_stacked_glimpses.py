@@ -42,9 +42,9 @@ def expected(config: StackedGlimpsesConfig, weights: Any, row: int) -> tuple[np.
             seen = [sum(phi) / len(phi)]
         else:
             first = np.concatenate([weights["of_place"]["kernel"], weights["of_question"]["kernel"]])
-            bias, last = weights["of_place"]["bias"], weights["glimpse"]
+            bias, last = weights["of_place"]["bias"], weights["glimpse"]["kernel"]
             joined = [np.maximum(np.concatenate([place, state]) @ first + bias, 0) for place in phi]
-            logits = np.array([inner @ last["kernel"] + last["bias"] for inner in joined])
+            logits = np.array([inner @ last for inner in joined])
             looks = [softmax(logits[:, number]) for number in range(config.glimpses)]
             seen = [sum(weight * place for weight, place in zip(look, phi, strict=True)) for look in looks]
     read = np.concatenate([*seen, state])

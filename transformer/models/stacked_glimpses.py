@@ -57,9 +57,10 @@ class StackedGlimpses(Module):
     """Weighted sums of the places of a picture, each place phi_l of Euclidean length 1, and the class (section 3).
 
     s is the state of the recurrent layers behind the question's last word. Two convolutions of 1 x 1 over phi_l and s
-    side by side weigh the places: a_g = softmax over l of (W_2 relu(W_1 [phi_l ; s] + b_1) + b_2)_g; glimpse g is
-    x_g = sum over l of a_gl phi_l, and the class is scored by two layers, W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) +
-    b_4. W_1 is here a matrix of phi and one of s, so that s is multiplied once for all places.
+    side by side weigh the places: a_g = softmax over l of (W_2 relu(W_1 [phi_l ; s] + b_1))_g, where another bias would
+    be the same for all places. Glimpse g is x_g = sum over l of a_gl phi_l, and the class is scored by two layers,
+    W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) + b_4. W_1 is here a matrix of phi and one of s, so that s is multiplied
+    once for all places.
 
     inputs: `picture` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
     Outputs: logits [B, C].
@@ -77,7 +78,7 @@ class StackedGlimpses(Module):
             features, inner = (("features", config.picture.width),), (("embed", hidden),)
             self.of_place = Linear(features, inner, bias=True, builder=builder)
             self.of_question = Linear((("features", state),), inner, bias=False, builder=builder)
-            self.glimpse = Linear(inner, (("features", config.glimpses),), bias=True, builder=builder)
+            self.glimpse = Linear(inner, (("features", config.glimpses),), bias=False, builder=builder)
         read = (("features", config.seen_width + state),)
         self.classify = Linear(read, (("embed", hidden),), bias=True, builder=builder)
         classes = (("features", interface.vocabularies["classes"]),)
