@@ -71,6 +71,8 @@ def damaged(folder: Path, what: str) -> str | None:
             questions.unlink()
         case "no json":
             questions.write_text("{")
+        case "a number":
+            questions.write_text("[[1, 2, 3]]")
         case "another answer":
             questions.write_text(json.dumps([["what color is the shape?", "mauve", 0]]))
         case "another word":
@@ -94,6 +96,7 @@ def damaged(folder: Path, what: str) -> str | None:
         ("no folder", "give the folder that holds easy-VQA's data.zip"),
         ("no questions", "no file .*test/questions.json"),
         ("no json", "is not a list of"),
+        ("a number", "is not a list of"),
         ("another answer", "'mauve' is no answer"),
         ("another word", "did you mean 'color'"),
         ("no picture", "1.png is no picture that can be read"),

@@ -154,7 +154,7 @@ def _split(folder: Any) -> Split:
         rows = json.loads(file.read_bytes())
         asked = [_question(*row) for row in rows]
         about = np.array([number for *_, number in rows], int)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"easy_vqa: {file} is not a list of [question, answer, picture]: {error}") from None
     if len(about) and (about.min() < 0 or about.max() >= 10**6):
         raise UserError(f"easy_vqa: {file} names picture {about.min()} or {about.max()}: they are counted from 0")
