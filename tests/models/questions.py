@@ -14,7 +14,7 @@ from transformer.models.interface import ANSWERING, Input, Interface, Modality
 
 VOCABULARY, CLASSES, LONGEST, SIZE = 7, 6, 4, 8
 # Two by two places.
-SMALL = GridEncoderConfig(channels=(4, 5), strides=(2, 2))
+SMALL = GridEncoderConfig(channels=(4, 6), strides=(2, 2))
 PICTURES = np.random.default_rng(0).normal(size=(3, SIZE, SIZE, 3)).astype(np.float32)
 TOKENS = np.int32([[1, 2, 3, 4], [6, 5, 0, 0], [3, 0, 0, 0]])
 LENGTHS = np.int32([4, 2, 1])

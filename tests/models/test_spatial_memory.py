@@ -22,6 +22,7 @@ from tests.oracles.places import places, softmax
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
 from transformer.layers.module import Precision
 from transformer.layers.places import Look
 from transformer.models.spatial_memory import FAMILY, SITE, SpatialMemoryConfig, operations
@@ -29,7 +30,7 @@ from transformer.models.spatial_memory import FAMILY, SITE, SpatialMemoryConfig,
 CONFIGS = {
     "one hop": SpatialMemoryConfig(width=4, hops=1, picture=SMALL),
     "two hops": SpatialMemoryConfig(width=4, hops=2, picture=SMALL),
-    "three hops": SpatialMemoryConfig(width=4, hops=3, picture=SMALL),
+    "three hops": SpatialMemoryConfig(width=4, hops=3, picture=SMALL, positions=GridPositions.LEARNED),
     "mean": SpatialMemoryConfig(width=4, hops=2, picture=SMALL, look=Look.MEAN),
     "nothing": SpatialMemoryConfig(width=4, picture=SMALL, look=Look.NOTHING),
 }
@@ -68,7 +69,8 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         assert [site.layers for site in model.sites] == [tuple("012"[: config.hops])] * attends
         capture = Capture((SITE,)) if attends else None
         inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
-        logits, aux = jax.device_get(model.apply(variables, inputs, train=False, capture=capture))
+        answered = jax.jit(lambda variables: model.apply(variables, inputs, train=False, capture=capture))
+        logits, aux = jax.device_get(answered(variables))
     for row in range(len(LENGTHS)):
         found, looks = expected(config, variables.params, row)
         np.testing.assert_allclose(logits[row], found, rtol=0, atol=1e-10)
@@ -104,11 +106,11 @@ def test_a_model_that_looks_at_nothing_has_no_parameters_of_pictures_and_reads_n
 
 
 def test_operations_are_counted_by_hand() -> None:
-    """Two stages of 3 x 3 over 8 x 8 pixels make 2 x 2 places of 5 features; three words of 4, six classes."""
+    """Two stages of 3 x 3 over 8 x 8 pixels make 2 x 2 places of 6 features; three words of 4, six classes."""
     batch = {"picture": np.zeros((2, 8, 8, 3)), "tokens": np.zeros((2, 3)), "lengths": np.zeros(2)}
-    convolutions = 2 * (16 * 27 * 4 + 4 * 36 * 5)
+    convolutions = 2 * (16 * 27 * 4 + 4 * 36 * 6)
     words, classes = 2 * 3 * 4, 2 * 4 * 6
-    embedded = 2 * 4 * 5 * 4  # one matrix at every place
+    embedded = 2 * 4 * 6 * 4  # one matrix at every place
     hops = 3 * embedded + 2 * 4 * 4 * (3 + 1) + 2 * (2 * 4 * 4)
     vocabularies = {"tokens": 7, "classes": 6}
     assert operations(CONFIGS["two hops"], batch, vocabularies).forward == 2 * (convolutions + words + hops + classes)

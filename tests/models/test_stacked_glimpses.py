@@ -27,7 +27,7 @@ from transformer.models.stacked_glimpses import FAMILY, SITE, StackedGlimpsesCon
 
 
 def config_of(look: Look = Look.ATTENTION, **values: Any) -> StackedGlimpsesConfig:
-    return StackedGlimpsesConfig(4, RecurrentConfig(width=3), 2, 6, SMALL, look, **values)
+    return StackedGlimpsesConfig(4, RecurrentConfig(width=3), 2, 6, SMALL, look=look, **values)
 
 
 def expected(config: StackedGlimpsesConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -61,7 +61,8 @@ def test_logits_and_maps_are_those_of_the_equations(look: Look) -> None:
         assert [site.layers for site in model.sites] == [("0", "1")] * attends
         capture = Capture((SITE,)) if attends else None
         inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
-        logits, aux = jax.device_get(model.apply(variables, inputs, train=False, capture=capture))
+        answered = jax.jit(lambda variables: model.apply(variables, inputs, train=False, capture=capture))
+        logits, aux = jax.device_get(answered(variables))
     for row in range(len(LENGTHS)):
         found, looks = expected(config, variables.params, row)
         np.testing.assert_allclose(logits[row], found, rtol=0, atol=1e-10)
@@ -82,7 +83,7 @@ def test_a_place_without_features_has_length_zero_and_finite_gradients() -> None
 
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     model = FAMILY.build(config_of(dropout=0.5), INTERFACE, Precision())
-    variables = random_variables(model)
+    variables = jax.tree.map(jnp.asarray, random_variables(model))
     inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
     trained = jax.jit(lambda key: model.apply(variables, inputs, train=True, key=key)[0])
     first, again, other = (np.asarray(trained(jax.random.key(seed))) for seed in (0, 0, 1))
@@ -93,13 +94,13 @@ def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
 
 
 def test_operations_are_counted_by_hand() -> None:
-    """Four places of 5 features, a state of 3, two glimpses by way of 6 features; three words of 4, six classes."""
+    """Four places of 6 features, a state of 3, two glimpses by way of 6 features; three words of 4, six classes."""
     batch = {"picture": np.zeros((2, 8, 8, 3)), "tokens": np.zeros((2, 3)), "lengths": np.zeros(2)}
-    convolutions, recurrent = 2 * (16 * 27 * 4 + 4 * 36 * 5), 3 * 2 * 4 * 3 * (4 + 3)
-    weighing = 2 * (4 * (5 * 6 + 2 * 6) + 3 * 6)
-    sums, classes = 2 * 2 * 4 * 5, 2 * 6 * 6
+    convolutions, recurrent = 2 * (16 * 27 * 4 + 4 * 36 * 6), 3 * 2 * 4 * 3 * (4 + 3)
+    weighing = 2 * (4 * (6 * 6 + 2 * 6) + 3 * 6)
+    sums, classes = 2 * 2 * 4 * 6, 2 * 6 * 6
     vocabularies = {"tokens": 7, "classes": 6}
     found = operations(config_of(), batch, vocabularies).forward
-    assert found == 2 * (convolutions + recurrent + weighing + sums + 2 * (2 * 5 + 3) * 6 + classes)
+    assert found == 2 * (convolutions + recurrent + weighing + sums + 2 * (2 * 6 + 3) * 6 + classes)
     found = operations(config_of(Look.NOTHING), batch, vocabularies).forward
     assert found == 2 * (recurrent + 2 * 3 * 6 + classes)

@@ -11,6 +11,7 @@ from jaxtyping import Float, UInt8
 
 from transformer.config import UserError, nearest
 from transformer.data.batches import Batch, Source
+from transformer.data.pictures import scaled
 
 PAD = 0
 # The cell of a batch's row whose question has none that is known.
@@ -114,11 +115,6 @@ class QuestionSet(Protocol):
 
     def fingerprint(self) -> dict[str, str]:
         """The SHA-256 of every split that was read; none where nothing was."""
-
-
-def scaled(pictures: UInt8[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
-    """Pixels from -1 to 1."""
-    return pictures.astype(np.float32) / np.float32(127.5) - 1
 
 
 def unscaled(pictures: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention import Axis, AxisKind, Capture, Captured, Site, capture_weights, softmax
-from transformer.layers.embedding import LearnedPositions
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.module import Builder, Module
 
 
@@ -26,24 +26,23 @@ class Look(enum.Enum):
 
 
 class Places(Module):
-    """The features of every place of a picture's grid, row by row, with a learned vector of each place added.
+    """The features of every place of a picture's grid, row by row, with a vector that says where it stands.
 
-    Without that vector neither a weighted sum nor a correlation could tell where a place stands.
+    Without such a vector neither a weighted sum nor a correlation could tell one place from another that looks alike.
     """
 
-    def __init__(self, config: GridEncoderConfig, picture: Sequence[int], *, builder: Builder):
+    def __init__(
+        self, config: GridEncoderConfig, positions: GridPositions, picture: Sequence[int], *, builder: Builder
+    ):
         """`picture`: its height, width and channels."""
         height, width, channels = picture
-        rows, columns = config.stages(height, width)[-1]
         self.encoder = GridEncoder(config, channels, builder=builder)
-        self.positions = LearnedPositions(rows * columns, config.width, builder=builder)
+        self.positions = GridTable(positions, config.stages(height, width)[-1], config.width, builder=builder)
 
     def __call__(self, picture_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B L C"]:
         """All places of the grid."""
         grid_BxRxWxC = self.encoder(picture_BxYxXxI)
-        places_BxLxC = grid_BxRxWxC.reshape(grid_BxRxWxC.shape[0], -1, grid_BxRxWxC.shape[-1])
-        numbers_L = jnp.arange(places_BxLxC.shape[1], dtype=jnp.int32)
-        return places_BxLxC + self.positions(numbers_L).astype(places_BxLxC.dtype)
+        return self.positions(grid_BxRxWxC.reshape(grid_BxRxWxC.shape[0], -1, grid_BxRxWxC.shape[-1]))
 
 
 def weigh(logits_BxL: Float[Array, "B L"], asked: Capture | None) -> tuple[Float[Array, "B L"], Captured | None]:

@@ -13,6 +13,7 @@ from transformer.attention.drop import check_rate, dropout
 from transformer.config import Positive
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
@@ -28,13 +29,14 @@ SITE = "answer/hops"
 class SpatialMemoryConfig:
     """Words and places of `width` features, and so many `hops` to places of the grid that `picture` makes.
 
-    `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout` acts on what the classes are scored
-    from. `embedding_rows`: None for as many as the task has tokens.
+    `positions` tell the places apart. `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout`
+    acts on what the classes are scored from. `embedding_rows`: None for as many as the task has tokens.
     """
 
     width: Positive = 128
     hops: Positive = 2
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    positions: GridPositions = GridPositions.LEARNED_2D
     look: Look = Look.ATTENTION
     dropout: float = 0.0
     embedding_rows: int | None = None
@@ -65,7 +67,7 @@ class SpatialMemory(Module):
         self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
         self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
         if config.look is not Look.NOTHING:
-            self.places = Places(config.picture, picture_of(interface), builder=builder)
+            self.places = Places(config.picture, config.positions, picture_of(interface), builder=builder)
             for hop in range(config.hops):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
         if config.look is Look.ATTENTION:

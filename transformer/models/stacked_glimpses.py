@@ -13,6 +13,7 @@ from transformer.attention.drop import check_rate, dropout
 from transformer.config import Positive
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.places import Look, Places, as_layers, site_of, weigh
@@ -30,9 +31,10 @@ _SHORTEST = 1e-6
 class StackedGlimpsesConfig:
     """Words of `embedding` features, read by `encoder`, and `glimpses` at the grid that `picture` makes.
 
-    `hidden`: the features of the first convolution, and of the classifier's first layer. `look`: mean is one glimpse at
-    all places alike, nothing none. `dropout` acts on word vectors, on what the convolutions read and on what the
-    classifier's layers read. `embedding_rows`: None for as many as the task has tokens.
+    `hidden`: the features of the first convolution, and of the classifier's first layer. `positions` tell the places
+    apart. `look`: mean is one glimpse at all places alike, nothing none. `dropout` acts on word vectors, on what the
+    convolutions read and on what the classifier's layers read. `embedding_rows`: None for as many as the task has
+    tokens.
     """
 
     embedding: Positive = 64
@@ -40,6 +42,7 @@ class StackedGlimpsesConfig:
     glimpses: Positive = 2
     hidden: Positive = 128
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    positions: GridPositions = GridPositions.LEARNED_2D
     look: Look = Look.ATTENTION
     dropout: float = 0.0
     embedding_rows: int | None = None
@@ -73,7 +76,9 @@ class StackedGlimpses(Module):
         self.encoder = RecurrentStack(config.encoder, config.embedding, builder=builder)
         state = config.encoder.output_width
         if config.look is not Look.NOTHING:
-            self.places = Places(config.picture, interface.inputs["picture"].shape[1:], builder=builder)
+            self.places = Places(
+                config.picture, config.positions, interface.inputs["picture"].shape[1:], builder=builder
+            )
         if config.look is Look.ATTENTION:
             features, inner = (("features", config.picture.width),), (("embed", hidden),)
             self.of_place = Linear(features, inner, bias=True, builder=builder)

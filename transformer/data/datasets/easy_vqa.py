@@ -1,7 +1,6 @@
 """easy-VQA (Zhou 2019): questions about pictures of one coloured shape, from files that their user already has."""
 
 import dataclasses
-import io
 import json
 import pathlib
 import zipfile
@@ -13,6 +12,7 @@ from jaxtyping import UInt8
 
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch
+from transformer.data.datasets.picture_files import decode
 from transformer.data.fingerprint import fingerprint
 from transformer.data.questions import Question, Terms, words_of
 
@@ -173,16 +173,9 @@ def _question(text: str, answer: str, _: int) -> Question:
 
 
 def _picture(file: Any) -> UInt8[np.ndarray, "64 64 3"]:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise UserError(
-            "easy_vqa's pictures are PNG files, which Pillow reads: pip install 'headwise[pictures]'"
-        ) from None
-    try:
-        with Image.open(io.BytesIO(file.read_bytes())) as picture:
-            if picture.size != (_SIZE, _SIZE):
-                raise UserError(f"easy_vqa: {file} has {picture.size} pixels, not {_SIZE} x {_SIZE}")
-            return np.asarray(picture.convert("RGB"))
-    except (OSError, KeyError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"easy_vqa: {file} is no picture that can be read: {error}") from None
+    if not file.is_file():
+        raise UserError(f"easy_vqa: no file {file}: {_HOW}")
+    pixels = decode(file.read_bytes(), str(file))
+    if pixels.shape[:2] != (_SIZE, _SIZE):
+        raise UserError(f"easy_vqa: {file} has {pixels.shape[1]} x {pixels.shape[0]} pixels, not {_SIZE} x {_SIZE}")
+    return pixels
