@@ -16,16 +16,16 @@ ARMS = {
 
 
 def get_config(arm: str = "two_hops") -> ConfigDict:
-    """Scenes of 3 to 5 items, 128 questions a batch; questions.py:one_hop and so on take another of `ARMS`."""
+    """Scenes of 3 to 5 items, 64 questions a batch; questions.py:one_hop and so on take another of `ARMS`."""
     config = ConfigDict(
         {
             "name": f"questions_{arm}",
             "seed": 1,
-            "steps": 3000,
+            "steps": 6000,
             "log_every": 100,
-            "eval_every": 500,
-            "maps_every": 250,
-            "task": {"name": "questions", "dataset": "scenes/pixels=8"},
+            "eval_every": 1000,
+            "maps_every": 500,
+            "task": {"name": "questions", "dataset": "scenes/pixels=8", "rows": 64},
             "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 100, "clip_norm": 1.0},
             "pod": "cpu:1",

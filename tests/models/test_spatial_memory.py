@@ -30,7 +30,7 @@ from transformer.models.spatial_memory import FAMILY, SITE, SpatialMemoryConfig,
 CONFIGS = {
     "one hop": SpatialMemoryConfig(width=4, hops=1, picture=SMALL),
     "two hops": SpatialMemoryConfig(width=4, hops=2, picture=SMALL),
-    "three hops": SpatialMemoryConfig(width=4, hops=3, picture=SMALL, positions=GridPositions.LEARNED),
+    "three hops": SpatialMemoryConfig(width=4, hops=3, picture=SMALL, positions=GridPositions.LEARNED_2D),
     "mean": SpatialMemoryConfig(width=4, hops=2, picture=SMALL, look=Look.MEAN),
     "nothing": SpatialMemoryConfig(width=4, picture=SMALL, look=Look.NOTHING),
 }

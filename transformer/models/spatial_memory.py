@@ -36,7 +36,7 @@ class SpatialMemoryConfig:
     width: Positive = 128
     hops: Positive = 2
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositions = GridPositions.LEARNED_2D
+    positions: GridPositions = GridPositions.LEARNED
     look: Look = Look.ATTENTION
     dropout: float = 0.0
     embedding_rows: int | None = None

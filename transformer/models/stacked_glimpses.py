@@ -42,7 +42,7 @@ class StackedGlimpsesConfig:
     glimpses: Positive = 2
     hidden: Positive = 128
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositions = GridPositions.LEARNED_2D
+    positions: GridPositions = GridPositions.LEARNED
     look: Look = Look.ATTENTION
     dropout: float = 0.0
     embedding_rows: int | None = None
