@@ -1,6 +1,10 @@
 """Questions about drawn scenes, answered in hops: "what colour is the thing right of the star ?".
 
 python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions
+python -m launch.train --config=experiments/pictures/questions.py:one_hop --workdir=runs/questions_one_hop
+
+The other arms are glimpses, mean and question, which does not look at the picture. Minutes and figures of whole runs
+are not yet measured; the words alone answer 0.14 of the test questions right.
 """
 
 from ml_collections import ConfigDict
