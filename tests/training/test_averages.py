@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.training.averages import Average, AverageKind, init_average, update_average, with_average
+from transformer.models.contract import with_average
+from transformer.training.averages import Average, AverageKind, init_average, update_average
 
 STEPS = 12
 

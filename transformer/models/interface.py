@@ -66,6 +66,11 @@ CAPTIONING = signature("picture", "target", output="target tokens")
 ANSWERING = signature("picture", "tokens", "lengths", output="class")
 # Points [B, N, coordinates] in no order, the first `lengths` of them real; a logit for each class.
 POINT_CLASSIFICATION = signature("points", "lengths", output="class")
+# What a robot sees: grey and depth pictures [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,
+# and `actions`, each what was done before the picture of its step plus 1 (0: nothing yet). A value for each of
+# `vocabularies["actions"]` at every step. A family that serves it takes single steps as well, by its methods `begin`
+# and `act`: models/recurrent_q_network.py has them.
+ACTING = signature("grey", "depth", "actions", "lengths", output="action values")
 # Of pointers END begins an answer, ends it and pads behind it, and point j has the number j + 1.
 END = 0
 POINTING = signature("points", "lengths", "target", output="pointers")

@@ -19,11 +19,10 @@ from jaxtyping import Array, Float
 
 from transformer.config import UserError
 from transformer.models import registry as models
-from transformer.models.contract import Model, Variables
+from transformer.models.contract import Model, Variables, with_average
 from transformer.studies.ablation import Ablation, Stack
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View
-from transformer.training.averages import with_average
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.schema import with_overrides
 from transformer.training.state import by_path, key_for

@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
+from transformer.config import UserError
 from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.batches import Source
-from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables
+from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, with_average
 from transformer.models.interface import Interface
 from transformer.tasks.labels import Labels
 
@@ -33,6 +34,18 @@ class View(NamedTuple):
     step: Array
     train: bool
     capture: Capture | None = None
+
+    def averaged(self, name: str) -> Variables:
+        """The variables with the parameters of an average, such as a target network, in the place of those trained.
+
+        Errors: UserError for an average that the run does not keep.
+        """
+        if name not in self.averages:
+            raise UserError(
+                f"the task reads the average {name!r}, which this run does not keep: say config.averages.{name}="
+                "{'kind': 'exponential', 'decay': 0.99}"
+            )
+        return self.variables._replace(params=with_average(self.variables.params, self.averages[name]))
 
 
 class LossAux(NamedTuple):

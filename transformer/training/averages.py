@@ -64,13 +64,6 @@ def update_average(
     return {path: ((1 - share) * old[path] + share * covered[path]).astype(old[path].dtype) for path in covered}
 
 
-def with_average(params: Any, average: Mapping[str, jax.Array]) -> Any:
-    """The parameters with the averaged ones in their place."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: average.get(jax.tree_util.keystr(path, simple=True, separator="/"), leaf), params
-    )
-
-
 def _covered(average: Average, params: Any) -> dict[str, jax.Array]:
     return {
         path: leaf

@@ -9,11 +9,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.axes import Placement
-from transformer.models.contract import Model
+from transformer.models.contract import Model, with_average
 from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.training.ahead import Program, shapes_of
-from transformer.training.averages import with_average
 from transformer.training.placing import shard_batch, traced_on
 from transformer.training.state import TrainState, key_for
 

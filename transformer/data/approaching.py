@@ -1,0 +1,213 @@
+"""A world for an agent that looks: a person walks towards a robot, or past it, among things that look alike.
+
+All of it is pure: an episode is a function of its seed and of the robot's actions, and so is every picture of it.
+"""
+
+import enum
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
+
+SIDE, CELL = 8, 3  # cells of the floor along a side, pixels of a cell
+PIXELS = SIDE * CELL
+NEAR = 6  # the row in which the person stands before the robot; row 0 is far away
+SCREENS, PILLARS = 3, 2
+ACCEPTED, REFUSED = 1.0, -0.1
+# How likely: a step forward, one towards the middle, an answer to a wave, a face that turns to a robot that looks at
+# it and to one that does something else, a face and a raised hand on a screen.
+FORWARD, INWARD, ANSWERS, FACES_A_LOOK, FACES, SCREEN_FACES, SCREEN_RAISES = 0.8, 0.5, 0.5, 0.9, 0.5, 0.6, 0.4
+_NEVER = SIDE
+# Which pixels of a cell are a figure's body, its face and its raised hand.
+_BODY = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], bool)
+_FACE = np.array([[0, 1, 0], [0, 0, 0], [0, 0, 0]], bool)
+_HAND = np.array([[1, 0, 0], [0, 0, 0], [0, 0, 0]], bool)
+_FLOOR, _FIGURE, _PILLAR, _MARK, _NOISE = 50, 130, 90, 220, 32  # grey levels; noise is up to so much added
+_RAISED, _DEEPER = 80, 18  # the depth picture of what is raised in row 0, and how much more each nearer row
+
+
+class Action(enum.IntEnum):
+    """What the robot can do."""
+
+    WAIT = 0
+    LOOK = 1
+    WAVE = 2
+    HANDSHAKE = 3
+
+
+class World(NamedTuple):
+    """The states of so many worlds at their `time`.
+
+    The person comes into the picture at the time `arrives`, at `row` and `column`; `heading` is the side to which it
+    goes past the robot. On entering the row `greets` it raises a hand by itself. `facing` the robot and `raised` (a
+    hand) are of this time; `engaged` is what nobody sees. `things` are cells: SCREENS first, then PILLARS.
+    """
+
+    seed: UInt32[Array, " R"]
+    time: Int[Array, " R"]
+    arrives: Int[Array, " R"]
+    row: Int[Array, " R"]
+    column: Int[Array, " R"]
+    heading: Int[Array, " R"]
+    greets: Int[Array, " R"]
+    facing: Bool[Array, " R"]
+    raised: Bool[Array, " R"]
+    engaged: Bool[Array, " R"]
+    over: Bool[Array, " R"]
+    things: Int[Array, "R N"]
+
+    @property
+    def here(self) -> Bool[Array, " R"]:
+        """Whether the person is in the picture."""
+        return (self.time >= self.arrives) & (self.column >= 0) & (self.column < SIDE) & ~self.over
+
+    @property
+    def place(self) -> Int[Array, " R"]:
+        """The cell of the person, counted row by row; of no meaning where it is not `here`."""
+        return self.row * SIDE + self.column
+
+    @property
+    def near(self) -> Bool[Array, " R"]:
+        """Whether a hand reaches the person."""
+        return self.here & (self.row >= NEAR)
+
+
+def begin(seed_R: UInt32[Array, " R"]) -> World:
+    """Worlds at their beginning: half of the people greet by themselves, all the others have to be waved at."""
+    rows = len(seed_R)
+
+    def drawn(key: Array) -> tuple[Array, ...]:
+        keys = jax.random.split(key, 6)
+        arrives, row = jax.random.randint(keys[0], (2,), 0, 3)
+        column = jax.random.randint(keys[1], (), 0, SIDE)
+        greets = jax.random.randint(keys[2], (), 1, NEAR)
+        by_itself = jax.random.bernoulli(keys[3])
+        facing = jax.random.bernoulli(keys[4], FACES)
+        things = jax.random.permutation(keys[5], SIDE * SIDE)[: SCREENS + PILLARS]
+        return arrives, row, column, jnp.where(by_itself, greets, _NEVER), facing, things
+
+    arrives_R, row_R, column_R, greets_R, facing_R, things_RxN = jax.vmap(drawn)(_keys(seed_R, 0))
+    nothing = jnp.zeros(rows, bool)
+    # Past the robot is across the middle: whoever comes near can be seen there for four steps and more.
+    heading_R = jnp.where(column_R < SIDE // 2, 1, -1)
+    time_R = jnp.zeros(rows, jnp.int32)
+    return World(
+        jnp.asarray(seed_R, jnp.uint32),
+        time_R,
+        arrives_R,
+        row_R,
+        column_R,
+        heading_R,
+        greets_R,
+        facing_R,
+        nothing,
+        nothing,
+        nothing,
+        things_RxN.astype(jnp.int32),
+    )
+
+
+def act(world: World, action_R: Int[Array, " R"], steps: int) -> tuple[World, Float[Array, " R"]]:
+    """The worlds behind one action, and its rewards; an episode has at most so many `steps`.
+
+    A handshake ends the episode: it is accepted by a person who is near, facing and engaged. Only a face that is turned
+    to the robot sees it wave: a person who is not engaged may answer, which is a hand raised for one step and
+    engagement from then on; to one who is engaged it means goodbye, and that cannot be seen. Whoever is engaged stays
+    near, all others go past. What is over stays as it is, without reward.
+    """
+    uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_keys(world.seed, 1 + 2 * world.time))
+    forward_R, inward_R, answer_R, face_R = uniform_Rx4.T
+    shakes_R = action_R == Action.HANDSHAKE
+    accepted_R = shakes_R & world.near & world.facing & world.engaged
+    reward_R = jnp.where(shakes_R, jnp.where(accepted_R, ACCEPTED, REFUSED), 0.0)
+    seen_R = (action_R == Action.WAVE) & world.here & world.facing
+    answered_R = seen_R & ~world.engaged & (answer_R < ANSWERS)
+    engaged_R = (world.engaged & ~seen_R) | answered_R
+    walks_R = world.here & (world.row < NEAR)
+    row_R = world.row + (walks_R & (forward_R < FORWARD))
+    middle_R = jnp.where(world.column < SIDE // 2, 1, -1) * ~_in_the_middle(world.column)
+    aside_R = jnp.where(walks_R, middle_R * (inward_R < INWARD), world.heading * (world.near & ~engaged_R))
+    column_R = world.column + aside_R
+    greets_R = walks_R & (row_R == world.greets) & (row_R != world.row) & ~engaged_R
+    after = World(
+        world.seed,
+        world.time + 1,
+        world.arrives,
+        row_R,
+        column_R,
+        world.heading,
+        world.greets,
+        face_R < jnp.where(action_R == Action.LOOK, FACES_A_LOOK, FACES),
+        answered_R | greets_R,
+        engaged_R | greets_R,
+        shakes_R | (column_R < 0) | (column_R >= SIDE) | (world.time + 1 >= steps),
+        world.things,
+    )
+    after = jax.tree.map(lambda new, old: jnp.where(_like(world.over, new), old, new), after, world)
+    return after, jnp.where(world.over, 0.0, reward_R)
+
+
+def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
+    """What the robot sees of each world: a grey picture, and one in which nearer things are lighter.
+
+    In the grey one a person and what a screen shows look alike, in the depth one a person and a pillar; only the person
+    is both a figure and raised.
+    """
+
+    def drawn(key: Array) -> tuple[Array, Array]:
+        of_screens, of_noise = jax.random.split(key)
+        return jax.random.uniform(of_screens, (2, SCREENS)), jax.random.bits(of_noise, (2, PIXELS, PIXELS), jnp.uint8)
+
+    shown_Rx2xS, noise_Rx2xYxX = jax.vmap(drawn)(_keys(world.seed, 2 + 2 * world.time))
+    screens_RxS, pillars_RxP = world.things[:, :SCREENS], world.things[:, SCREENS:]
+    cells = jnp.arange(SIDE * SIDE)
+    person_RxC = world.here[:, None] & (world.place[:, None] == cells)
+    screen_RxSxC = (screens_RxS[..., None] == cells) & ~person_RxC[:, None]
+    pillar_RxC = jnp.any(pillars_RxP[..., None] == cells, axis=1) & ~person_RxC
+    figure_RxC = person_RxC | jnp.any(screen_RxSxC, axis=1)
+    faces_RxS, raises_RxS = shown_Rx2xS[:, 0] < SCREEN_FACES, shown_Rx2xS[:, 1] < SCREEN_RAISES
+    face_RxC = (person_RxC & world.facing[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
+    hand_RxC = (person_RxC & world.raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
+    raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))
+    pillar_RxYxX = _cells(pillar_RxC, np.ones((CELL, CELL), bool))
+    grey_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
+    grey_RxYxX = jnp.where(_cells(figure_RxC, _BODY), _FIGURE, grey_RxYxX)
+    grey_RxYxX = jnp.where(_cells(face_RxC, _FACE) | _cells(hand_RxC, _HAND), _MARK, grey_RxYxX)
+    depth_RxYxX = _cells(raised_RxC, np.ones((CELL, CELL), np.int32))
+    noise_Rx2xYxX = noise_Rx2xYxX // (256 // _NOISE)
+    return (
+        (grey_RxYxX + noise_Rx2xYxX[:, 0]).astype(jnp.uint8),
+        (depth_RxYxX + noise_Rx2xYxX[:, 1]).astype(jnp.uint8),
+    )
+
+
+def knowing(world: World) -> Int[Array, " R"]:
+    """The action of one who sees the person and remembers the raised hand: what success can be, and no model.
+
+    Turn the person's face by looking, wave at it until it answers, look again until it is near, shake its hand.
+    """
+    ready = world.engaged & world.near & world.facing
+    greet = world.here & ~world.engaged & world.facing
+    return jnp.where(ready, Action.HANDSHAKE, jnp.where(greet, Action.WAVE, Action.LOOK)).astype(jnp.int32)
+
+
+def _keys(seed_R: Array, purpose: Array | int) -> Array:
+    """A key for each seed and purpose."""
+    purposes_R = jnp.broadcast_to(jnp.asarray(purpose, jnp.uint32), seed_R.shape)
+    return jax.vmap(lambda seed, purpose: jax.random.fold_in(jax.random.key(seed), purpose))(seed_R, purposes_R)
+
+
+def _in_the_middle(column_R: Array) -> Array:
+    return (column_R == SIDE // 2 - 1) | (column_R == SIDE // 2)
+
+
+def _cells(values_RxC: Array, mask: np.ndarray) -> Array:
+    """Pictures in which every cell has its value where `mask` [CELL, CELL] is set."""
+    grid_RxUxWx1x1 = values_RxC.reshape(-1, SIDE, SIDE, 1, 1)
+    return jnp.swapaxes(grid_RxUxWx1x1 * mask, 2, 3).reshape(-1, PIXELS, PIXELS)
+
+
+def _like(over_R: Array, leaf: Array) -> Array:
+    return over_R.reshape(-1, *(1,) * (leaf.ndim - 1))

@@ -1,0 +1,61 @@
+"""Q-learning over episodes: what values should be, how wrong they are, and which action is tried."""
+
+import enum
+from typing import assert_never
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+
+class TemporalLoss(enum.Enum):
+    """How an error d of a value counts: squared d^2 / 2; huber |d| - 1/2 where |d| > 1 (Mnih et al. 2015)."""
+
+    SQUARED = "squared"
+    HUBER = "huber"
+
+    def __call__(self, error: Float[Array, "*B"]) -> Float[Array, "*B"]:
+        """The loss of every error."""
+        match self:
+            case TemporalLoss.SQUARED:
+                return 0.5 * jnp.square(error)
+            case TemporalLoss.HUBER:
+                return optax.losses.huber_loss(error)
+            case _:
+                assert_never(self)
+
+
+def targets(
+    rewards_BxT: Float[Array, "B T"],
+    values_BxTxA: Float[Array, "B T A"],
+    lengths_B: Int[Array, " B"],
+    discount: float,
+) -> Float[Array, "B T"]:
+    """y_t = r_t + discount max_a Q(o_{t+1}, a), at the last step of an episode r_t alone; 0 at padding.
+
+    `values_BxTxA` are the target network's (Mnih et al. 2015, equation 2, over sequences as Hausknecht and Stone 2015).
+    """
+    step_T = jnp.arange(rewards_BxT.shape[1])
+    best_BxT = jnp.pad(jnp.max(values_BxTxA, axis=-1)[:, 1:], ((0, 0), (0, 1)))
+    goes_on_BxT = step_T + 1 < lengths_B[:, None]
+    made_BxT = rewards_BxT + discount * jnp.where(goes_on_BxT, best_BxT, 0)
+    return jnp.where(step_T < lengths_B[:, None], made_BxT, 0)
+
+
+def errors(
+    values_BxTxA: Float[Array, "B T A"], chosen_BxT: Int[Array, "B T"], targets_BxT: Float[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """Q(o_t, a_t) - y_t for the actions that were taken."""
+    return jnp.take_along_axis(values_BxTxA, chosen_BxT[..., None], axis=-1)[..., 0] - targets_BxT
+
+
+def explore(
+    values_BxA: Float[Array, "B A"], epsilon: Float[Array, ""] | float, key: Key[Array, ""]
+) -> Int[Array, " B"]:
+    """The action of the largest value or, with probability epsilon, any of them."""
+    rows, count = values_BxA.shape
+    of_whether, of_which = jax.random.split(key)
+    any_B = jax.random.randint(of_which, (rows,), 0, count)
+    tries_B: Bool[Array, " B"] = jax.random.uniform(of_whether, (rows,)) < epsilon
+    return jnp.where(tries_B, any_B, jnp.argmax(values_BxA, axis=-1)).astype(jnp.int32)
