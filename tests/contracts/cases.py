@@ -270,6 +270,15 @@ def statistics_have_moved(state: TrainState) -> None:
     assert np.mean(variance < 0.5) > 0.9
 
 
+def the_replay_has_wrapped_and_the_target_lags(state: TrainState) -> None:
+    assert int(state.extra.written) == 40 * 8
+    assert (np.asarray(state.extra.episodes.lengths) > 0).all()
+    values = {path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}
+    behind = [np.abs(np.asarray(leaf) - values[path]).max() for path, leaf in state.averages["target"].items()]
+    assert len(behind) == len(values)
+    assert 0 < min(behind) <= max(behind) < 0.1
+
+
 CASES = (
     Case(
         "pointer",
@@ -598,6 +607,34 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("data",),
+        slow=("vectorised",),
+    ),
+    Case(
+        "approaching_person x recurrent_q_network",
+        {
+            "name": "contract",
+            "task": {
+                "name": "approaching_person",
+                "steps": 4,
+                "worlds": 8,
+                "rows": 16,
+                "capacity": 24,
+                "explore": 20,
+                "examples": 8,
+                "probed": 2,
+            },
+            "model": {
+                "family": "recurrent_q_network",
+                "encoder": {"channels": (4,), "strides": (3,)},
+                "width": 8,
+            },
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.5 * first),
+        averages={"target": {"kind": "exponential", "decay": 0.8}},
+        holds=the_replay_has_wrapped_and_the_target_lags,
         meshes=("data",),
         slow=("vectorised",),
     ),

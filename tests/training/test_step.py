@@ -178,6 +178,23 @@ def test_every_micro_batch_starts_from_the_steps_extra() -> None:
     assert int(state.extra["updates"]) == 2
 
 
+class Replaying(Regression):
+    """The regression with whole numbers in its extra that float32 does not have."""
+
+    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+        return {**super().init_extra(view, key), "seeds": jnp.array([2**32 - 5, 2**24 + 1], jnp.uint32)}
+
+    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, totals, key)
+        return loss, aux._replace(extra={**aux.extra, "seeds": view.extra["seeds"]})
+
+
+def test_whole_numbers_of_the_extra_pass_through_micro_batches_to_the_last_bit() -> None:
+    _, state, _ = steps(Replaying(), [batch_of(0)], accumulate=4)
+    np.testing.assert_array_equal(state.extra["seeds"], np.array([2**32 - 5, 2**24 + 1], np.uint32))
+    assert int(state.extra["updates"]) == 1
+
+
 class Drawing(Regression):
     """The regression with a draw by the loss's key, and its square, so that sums of them tell equal draws."""
 

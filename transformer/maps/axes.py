@@ -24,7 +24,7 @@ def axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
             "stride": axis.stride,
             "offset": axis.offset,
             "leading": axis.leading,
-            "picture": None if picture is None else [*picture.shape[1:3], *shrink(picture[0], PICTURE_SIDE).shape[:2]],
+            "picture": None if picture is None else [*picture.shape[-3:-1], *_shrunk(picture[0])[0].shape[:2]],
             "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
         }
     return axes
@@ -35,6 +35,11 @@ def _longest(store: MapStore, axis: Axis) -> int:
     return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.leading
 
 
+def _shrunk(pictures: np.ndarray) -> np.ndarray:
+    """An example's one picture, or that of each query, as the page carries them [pictures, rows, columns, 3]."""
+    return np.stack([shrink(each, PICTURE_SIDE) for each in pictures.reshape(-1, *pictures.shape[-3:])])
+
+
 def _thinned(spectrogram: np.ndarray) -> np.ndarray:
     """The loudest of every few times, so that no more than SPECTROGRAM_TIMES are left."""
     block = -(-spectrogram.shape[1] // SPECTROGRAM_TIMES)
@@ -42,10 +47,10 @@ def _thinned(spectrogram: np.ndarray) -> np.ndarray:
 
 
 def blocks_of_labels(store: MapStore) -> list[Block]:
-    """Pictures and spectrograms, a block an example."""
+    """Pictures and spectrograms, a block an example; those of its queries, where each has one, behind one another."""
     names = list(axes_facts(store))
     pictures = [
-        Block(f"picture-{names.index(name)}-{example}", pack(shrink(picture, PICTURE_SIDE).tobytes()))
+        Block(f"picture-{names.index(name)}-{example}", pack(_shrunk(picture).tobytes()))
         for name, examples in store.labels.pictures.items()
         if name in names
         for example, picture in enumerate(examples)

@@ -2,14 +2,13 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention import Axis, AxisKind, Capture, Mask, Site, capture_at, captured_at
+from transformer.attention import Axis, AxisKind, Capture, Mask, Site, capture_at
 from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.attention_cell import (
@@ -25,7 +24,7 @@ from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import ACTING, Interface
 
 SITE = "agent/attention"
@@ -160,7 +159,7 @@ class RecurrentQNetwork(Module):
         asked = capture_at(SITE, capture) if self.config.reading is Reading.ATTENTION else None
         mask = Mask(query_lengths=lengths_B)
         _, hidden_BxTxF, captured = scan_steps(self.advance, first, seen, mask=mask, capture=asked)
-        return self._values(hidden_BxTxF), Aux(captured_at(SITE, captured, capture), {}, state)
+        return self._values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)
 
     def begin(self, state: dict, inputs: Inputs, **options: Any) -> tuple[CellState, Aux]:
         """The state before the first step, for as many agents as there are `actions` [B]."""
@@ -193,18 +192,5 @@ def build(config: RecurrentQNetworkConfig, interface: Interface, precision: Prec
     return Model(Functional(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)
 
 
-def operations(
-    config: RecurrentQNetworkConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
-) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition; padding counts."""
-    rows, steps, height, width = batch["grey"].shape[:4]
-    grid, count = config.encoder.stages(height, width)[-1], vocabularies["actions"]
-    regions = grid[0] * grid[1]
-    of_step = len(STREAMS) * config.encoder.operations(1, height, width)
-    of_step += config.recurrent.operations(config.read_width(regions) + count) + 2 * config.width * count
-    if config.reading is Reading.ATTENTION:
-        of_step += AttentionCellConfig().operations(config.width, config.features, queries=1, keys=regions)
-    return Operations(float(rows * steps * of_step))
-
-
-FAMILY = Family(RecurrentQNetworkConfig, build, frozenset({ACTING}), operations)
+# No operations by formula: what a step costs is decided by how the task acts and replays, not by the batch it is given.
+FAMILY = Family(RecurrentQNetworkConfig, build, frozenset({ACTING}))

@@ -36,8 +36,8 @@ class ApproachingPersonConfig:
 
     In each training step the agent lives through `worlds` new episodes, which it keeps in a buffer of `capacity`, and
     learns from `rows` of those in it. It acts at random with a probability that falls from 1 to `epsilon` over the
-    first `explore` training steps. `target`: the average of the parameters that is the target network. `examples` worlds are
-    played greedily in an evaluation; in `probed` others the maps are of episodes that never change.
+    first `explore` training steps. `target`: the average of the parameters that is the target network. `examples`
+    worlds are played greedily in an evaluation; in `probed` others the maps are of episodes that never change.
 
     Errors: UserError for values out of range.
     """

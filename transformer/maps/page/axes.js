@@ -102,19 +102,22 @@ function numberTicks(axis, cells, block, cell) {
     }));
 }
 
-/** What an axis was cut from, as a canvas; resolved to null where the page has nothing of it. */
-async function pictureOf(axis) {
+/** What an axis was cut from, as canvases: one, or one for each query; null where the page has nothing of it. */
+async function picturesOf(axis) {
   if (!axis.picture) return null;
   const [, , rows, columns] = axis.picture;
   const bytes = await block(`picture-${axis.index}-${axis.example}`);
-  const canvas = make("canvas", { width: columns, height: rows });
-  const image = canvas.getContext("2d").createImageData(columns, rows);
-  for (let from = 0, to = 0; from < 3 * rows * columns; from += 3, to += 4) {
-    image.data.set(bytes.subarray(from, from + 3), to);
-    image.data[to + 3] = 255;
-  }
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  return canvas;
+  const size = 3 * rows * columns;
+  return Array.from({ length: bytes.length / size }, (_, number) => {
+    const canvas = make("canvas", { width: columns, height: rows });
+    const image = canvas.getContext("2d").createImageData(columns, rows);
+    for (let from = number * size, to = 0; from < (number + 1) * size; from += 3, to += 4) {
+      image.data.set(bytes.subarray(from, from + 3), to);
+      image.data[to + 3] = 255;
+    }
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    return canvas;
+  });
 }
 
 /** The spectrogram of an example's own frames, low frequencies below, loud dark on light and light on dark. */

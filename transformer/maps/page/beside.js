@@ -117,13 +117,15 @@ function pictureFigure(axes, side, look, hold) {
     const patch = patchAt(event);
     if (patch !== null) hold(...asked(patch, event.shiftKey));
   });
-  let picture = null;
+  let pictures = null;
   let last = [null, null];
   const paint = (query, key) => {
     last = [query, key];
+    // Where each query has a picture of its own, that of the first stands for all of them.
+    const picture = pictures?.[pictures.length > 1 ? (query ?? 0) : 0];
     if (picture) light(canvas, svg, caption, picture, axes, side, scale, query, key);
   };
-  pictureOf(axis).then((canvas) => ((picture = canvas), paint(...last)));
+  picturesOf(axis).then((canvases) => ((pictures = canvases), paint(...last)));
   beside.parts.push(paint);
   return make("figure", { class: "picture-figure" }, frame, caption);
 }
