@@ -10,19 +10,18 @@ measured. Whoever remembers what it saw of the person succeeds in 0.99 of the wo
 from ml_collections import ConfigDict
 
 
-def get_config(reading: str = "attention") -> ConfigDict:
-    """8 new episodes a step, 24 of the last 4,096 learned from; a target network that follows slowly."""
+def get_config(reading: str = "") -> ConfigDict:
+    """12 new episodes a step, 24 of the last 4,096 learned from; a target network that follows slowly."""
+    model = {"family": "recurrent_q_network"}
     return ConfigDict(
         {
-            "name": f"approaching_person_{reading}",
+            "name": "_".join(("approaching_person", *([reading] if reading else []))),
             "seed": 1,
-            "steps": 3000,
-            "log_every": 50,
-            "eval_every": 250,
-            "maps_every": 250,
-            "checkpoint_every": 500,
-            "task": {"name": "approaching_person"},
-            "model": {"family": "recurrent_q_network", "reading": reading},
+            "steps": 4000,
+            "eval_every": 400,
+            "maps_every": 400,
+            "task": {"name": "approaching_person", "worlds": 12, "explore": 800},
+            "model": {**model, "reading": reading} if reading else model,
             "averages": {"target": {"kind": "exponential", "decay": 0.98}},
             "optimizer": {
                 "learning_rate": 2e-3,

@@ -20,10 +20,12 @@ ACCEPTED, REFUSED = 1.0, -0.1
 # it and to one that does something else, a face and a raised hand on a screen.
 FORWARD, INWARD, ANSWERS, FACES_A_LOOK, FACES, SCREEN_FACES, SCREEN_RAISES = 0.8, 0.5, 0.5, 0.9, 0.5, 0.6, 0.4
 _NEVER = SIDE
-# Which pixels of a cell are a figure's body, its face and its raised hand.
-_BODY = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], bool)
+# Which pixels of a cell are a figure's body, its face, its raised hand, and all of what is raised in depth: between two
+# things there is always floor.
+_BODY = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
 _FACE = np.array([[0, 1, 0], [0, 0, 0], [0, 0, 0]], bool)
 _HAND = np.array([[1, 0, 0], [0, 0, 0], [0, 0, 0]], bool)
+_BLOCK = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
 _FLOOR, _FIGURE, _PILLAR, _MARK, _NOISE = 50, 130, 90, 220, 32  # grey levels; noise is up to so much added
 _RAISED, _DEEPER = 80, 18  # the depth picture of what is raised in row 0, and how much more each nearer row
 
@@ -171,11 +173,11 @@ def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]
     face_RxC = (person_RxC & world.facing[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
     hand_RxC = (person_RxC & world.raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
     raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))
-    pillar_RxYxX = _cells(pillar_RxC, np.ones((CELL, CELL), bool))
+    pillar_RxYxX = _cells(pillar_RxC, _BLOCK)
     grey_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
     grey_RxYxX = jnp.where(_cells(figure_RxC, _BODY), _FIGURE, grey_RxYxX)
     grey_RxYxX = jnp.where(_cells(face_RxC, _FACE) | _cells(hand_RxC, _HAND), _MARK, grey_RxYxX)
-    depth_RxYxX = _cells(raised_RxC, np.ones((CELL, CELL), np.int32))
+    depth_RxYxX = _cells(raised_RxC, _BLOCK.astype(np.int32))
     noise_Rx2xYxX = noise_Rx2xYxX // (256 // _NOISE)
     return (
         (grey_RxYxX + noise_Rx2xYxX[:, 0]).astype(jnp.uint8),

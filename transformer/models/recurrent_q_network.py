@@ -53,7 +53,7 @@ class RecurrentQNetworkConfig:
     """
 
     encoder: GridEncoderConfig = dataclasses.field(
-        default_factory=lambda: GridEncoderConfig(channels=(16, 16), strides=(3, 1))
+        default_factory=lambda: GridEncoderConfig(channels=(32,), strides=(3,))
     )
     reading: Reading = Reading.ATTENTION
     width: int = 64
@@ -170,7 +170,8 @@ class RecurrentQNetwork(Module):
 
         What `forward` computes at that step.
         """
-        after, hidden_BxF, _ = self.advance(inputs["state"], self.see(inputs), None)
+        before: Any = inputs["state"]
+        after, hidden_BxF, _ = self.advance(before, self.see(inputs), None)
         return (self._values(hidden_BxF), after), Aux({}, {}, state)
 
     def _values(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B A"]:

@@ -183,7 +183,9 @@ class ApproachingPerson(PlainTask):
         inputs = {name: batch[name] for name in self.interface.inputs}
         values_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         real_BxT = jnp.arange(self.config.steps) < batch["lengths"][:, None]
-        wrong_BxT = jnp.where(real_BxT, errors(values_BxTxA, batch["chosen"], batch["targets"]), 0)
+        wrong_BxT = jnp.where(
+            real_BxT, errors(values_BxTxA, jnp.asarray(batch["chosen"]), jnp.asarray(batch["targets"])), 0
+        )
         metrics = {
             "loss": jnp.sum(self.config.loss(wrong_BxT)) / totals["steps"],
             "value": jnp.sum(jnp.where(real_BxT, jnp.max(values_BxTxA, axis=-1), 0)) / totals["steps"],
@@ -204,7 +206,8 @@ class ApproachingPerson(PlainTask):
         if sites:
             capture = Capture(tuple(site.name for site in sites))
             _, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=capture)
-            weights_BxTxK = jnp.mean(jnp.stack([aux.maps[site.name].weights for site in sites]), axis=(0, 1, 3))
+            maps = [jnp.asarray(aux.maps[site.name].weights) for site in sites]
+            weights_BxTxK = jnp.mean(jnp.stack(maps), axis=(0, 1, 3))
             here_BxT = lived.worlds.here & (jnp.arange(self.config.steps) < lived.lengths[:, None])
             place_BxT = jnp.where(here_BxT, lived.worlds.place, 0)
             mass_BxT = jnp.take_along_axis(weights_BxTxK, place_BxT[..., None], axis=-1)[..., 0]
@@ -232,7 +235,7 @@ class ApproachingPerson(PlainTask):
         here_RxT, place_RxT = shown.worlds.here, shown.worlds.place
         names, links, titles = [], [], []
         for row, length in enumerate(shown.lengths.tolist()):
-            done = [Action(action).name.lower() for action in shown.actions[row, :length]]
+            done = [Action(int(action)).name.lower() for action in shown.actions[row, :length]]
             names.append(tuple(f"{step} {action}" for step, action in enumerate(done, 1)))
             links.append(tuple(Link(t, int(place_RxT[row, t]), True) for t in range(length) if here_RxT[row, t]))
             accepted = (shown.rewards[row] > 0).any()

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.models.contract import Aux, Variables
-from transformer.tasks.contract import Answers, Batch, Evaluation, Look, Report, Request, Sentences, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, Look, PyTree, Report, Request, Sentences, View
 
 
 class PlainTask:
@@ -32,10 +32,10 @@ class PlainTask:
         """Nothing: a task that reads no files draws its examples."""
         return {}
 
-    def init_extra(self, view: View, key: Key[Array, ""]) -> dict:
+    def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
         return {}
 
-    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
         return batch, view.extra
 
     def totals(self, batch: Batch) -> dict[str, Float[Array, ""]]:
