@@ -246,6 +246,21 @@ def write_picture_run(directory: Path) -> Run:
     return Run(directory, (site,), labels, maps)
 
 
+def write_agent_run(directory: Path) -> Run:
+    """Two episodes of at most three steps, each step with a picture of its own in two by two regions."""
+    region = Axis("region", AxisKind.GRID, shape=(2, 2), stride=3.0)
+    site = Site("agent/attention", Axis("step", AxisKind.STEPS), region, ("0",), ("0",))
+    pictures = np.random.default_rng(0).integers(0, 255, (2, 3, 6, 6, 3), np.uint8)
+    steps = (("1 look", "2 wave", "3 wait"), ("1 look", "2 wave"))
+    names = {"step": steps, "region": (region.names() or (),) * 2}
+    labels = Labels(names, ("a handshake", "no handshake"), pictures={"region": pictures})
+    maps = {1: {site.name: np.full((1, 2, 1, 3, 4), 0.25, np.float32)}}
+    store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32)
+    store.write(1, make_kept(store, maps[1]))
+    write_record(directory, "agent")
+    return Run(directory, (site,), labels, maps)
+
+
 def write_speech_run(directory: Path) -> Run:
     """Words that are heard one after another in up to 2.4 seconds of sound, a frame every 0.04 seconds."""
     frames, words = Axis("frames", AxisKind.FRAMES, stride=0.04), Axis("words")
@@ -358,6 +373,11 @@ def run(tmp_path_factory) -> Run:
 def other_run(tmp_path_factory) -> Run:
     """The same run from another seed."""
     return write_run(tmp_path_factory.mktemp("other"), seed=1)
+
+
+@pytest.fixture(scope="module")
+def agent_run(tmp_path_factory) -> Run:
+    return write_agent_run(tmp_path_factory.mktemp("agent"))
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.maps.conftest import make_kept, write_record
-from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.maps.curves import evenly, read_curves, thin
 from transformer.maps.encode import COARSE_LEVELS, recode, shrink
@@ -147,24 +145,11 @@ def test_indices_spread_from_the_last():
     assert set(spreading(9)[:3]) == {8, 0, 4}
 
 
-def test_each_query_may_have_a_picture_of_its_own(tmp_path):
-    site = Site(
-        "agent/attention",
-        Axis("step", AxisKind.STEPS),
-        Axis("region", AxisKind.GRID, shape=(2, 2), stride=3.0),
-        ("0",),
-        ("0",),
-    )
-    rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 255, (2, 3, 6, 6, 3), np.uint8)
-    steps = (("1 look", "2 wave", "3 wait"), ("1 look", "2 wave"))
-    labels = Labels({"step": steps, "region": (site.key.names(),) * 2}, ("one", "two"), pictures={"region": pictures})
-    store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32)
-    store.write(1, make_kept(store, {site.name: np.full((1, 2, 1, 3, 4), 0.25, np.float32)}))
-    write_record(tmp_path, "agent")
-    page = Page(write_report(tmp_path).read_text())
+def test_each_query_may_have_a_picture_of_its_own(agent_run):
+    page = Page(write_report(agent_run.directory).read_text())
     assert page.data()["axes"]["region"]["picture"] == [6, 6, 6, 6]
-    assert gzip.decompress(base64.b64decode(blocks_of(page)["picture-1-1"])) == pictures[1].tobytes()
+    packed = gzip.decompress(base64.b64decode(blocks_of(page)["picture-1-1"]))
+    assert packed == agent_run.labels.pictures["region"][1].tobytes()
 
 
 def test_pictures_and_spectrograms_are_packed(picture_run, speech_run):
