@@ -3,10 +3,10 @@
     python -m launch.train --config=experiments/pictures/approaching_person.py --workdir=runs/approaching_person
     python -m launch.train --config=experiments/pictures/approaching_person.py:mean --workdir=runs/approaching_mean
 
-The second reads the mean of the regions instead; `:all` reads every region side by side. A step takes 0.1 seconds of one
-core: under ten minutes, of which the whole was not yet run. After 1,200 steps of it expect 0.88 of the worlds to end in a
-handshake, and 0.45 of the attention on the person's one of 64 regions. Whoever remembers what it saw of the person
-succeeds in 0.99 of the worlds, chance in 0.04.
+The second reads the mean of the regions instead; `:all` reads every region side by side (not yet measured). Takes under
+ten minutes on one core. Expect 0.9 of the worlds to end in a handshake and half of the attention on the person's one of
+64 regions, 0.4 of the worlds for the mean: experiments/results/approaching_person.md, which says how far each was run.
+Whoever remembers what it saw of the person succeeds in 0.99, chance in 0.04.
 """
 
 from ml_collections import ConfigDict
