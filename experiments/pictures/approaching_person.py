@@ -4,8 +4,8 @@
     python -m launch.train --config=experiments/pictures/approaching_person.py:mean --workdir=runs/approaching_mean
 
 The second reads the mean of the regions instead; `:all` reads every region side by side (not yet measured). Takes under
-ten minutes on one core. Expect 0.98 of the worlds to end in a handshake and 0.47 of the attention on the person's one of
-64 regions, 0.45 of the worlds for the mean: experiments/results/approaching_person.md.
+ten minutes on one core. Expect 0.98 of the worlds to end in a handshake and 0.47 of the attention on the person, who is
+in one of 64 regions, 0.45 of the worlds for the mean: experiments/results/approaching_person.md.
 Whoever remembers what it saw of the person succeeds in 0.99, chance in 0.04.
 """
 
