@@ -158,6 +158,18 @@ PLACES = {"channels": (8, 8), "strides": (2, 2)}
 
 OF_THE_CLASSIFIER = "embedding/*", "encoder/*", "query", "attention/*", "output/*"
 
+CAPTIONS = {
+    "name": "contract",
+    "task": {"name": "captions", "pixels": 4, "rows": 16, "examples": 16, "probed": 3},
+    "model": {
+        "family": "captioner",
+        "encoder": {"channels": (8,), "strides": (2,)},
+        "width": 8,
+        "embedding": 8,
+        "doubly_stochastic": 0.01,
+    },
+}
+
 # As many layers and features as the classifier's ELMo has.
 BIDIRECTIONAL = LANGUAGE_MODELLING | {
     "task": LANGUAGE_MODELLING["task"] | {"batching": "windows"},
@@ -609,6 +621,24 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         meshes=("data",),
         slow=("vectorised",),
+    ),
+    Case(
+        "captions x captioner",
+        CAPTIONS,
+        steps=40,
+        learning_rate=0.02,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("data",),
+        slow=("vectorised",),
+    ),
+    Case(
+        "captions x captioner that draws",
+        CAPTIONS | {"model": CAPTIONS["model"] | {"looking": "hard", "doubly_stochastic": 0.0, "soft_share": 0.5}},
+        steps=40,
+        learning_rate=0.02,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        sampled="every micro-batch draws its own places: equal in expectation alone",
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "approaching_person x recurrent_q_network",
