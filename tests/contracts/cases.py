@@ -629,7 +629,7 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         meshes=("data",),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "captions x captioner that draws",

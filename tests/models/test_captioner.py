@@ -1,4 +1,4 @@
-"""The captioner against its equations in NumPy float64, its steps against teacher forcing, and what hard draws learn."""
+"""The captioner against its equations in NumPy float64, its steps against teacher forcing, and what draws learn."""
 
 import dataclasses
 import itertools
@@ -112,7 +112,8 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         model = model_of(config)
         variables = random_variables(model)
         asked = Capture((SITE,)) if model.sites else None
-        logits, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(INPUTS)
+        found = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(INPUTS)
+        logits, aux = jax.device_get(found)
     penalty = 0.0
     for row, steps in enumerate(STEPS):
         a, words = annotations(config, variables.params, PICTURE[row]), TARGET[row, :steps]
@@ -122,9 +123,9 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         if name == "none":
             continue
         wanted = np.eye(len(a))[list(draws)] if draws else seen
-        found = np.asarray(aux.maps[SITE].weights)[0, row, 0]
-        np.testing.assert_allclose(found[:steps], wanted, rtol=0, atol=1e-11)
-        assert (found[steps:] == 0).all()
+        weights = aux.maps[SITE].weights[0, row, 0]
+        np.testing.assert_allclose(weights[:steps], wanted, rtol=0, atol=1e-11)
+        assert (weights[steps:] == 0).all()
         penalty += sum((1 - sum(seen[step][place] for step in range(steps))) ** 2 for place in range(len(a)))
     assert set(aux.losses) == ({"doubly_stochastic"} if config.looking is Looking.SOFT else set())
     if aux.losses:
@@ -133,7 +134,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         assert (denominator, weight) == (len(PICTURE), config.doubly_stochastic)
 
 
-@pytest.mark.parametrize("name", ["soft", "hard", "none"])
+@pytest.mark.parametrize("name", ["soft", "hard", pytest.param("none", marks=pytest.mark.slow)])
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
     """Two beams an example that say different things look at the same picture."""
     model, beams = model_of(CASES[name], "float32"), 2
@@ -193,7 +194,7 @@ def directions(params: Any) -> Iterator[Any]:
         }
 
 
-@pytest.mark.parametrize("baseline", [0.0, -1.0])
+@pytest.mark.parametrize("baseline", [pytest.param(0.0, marks=pytest.mark.slow), -1.0])
 def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all_draws(
     baseline: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The captions task: its batches, losses, answers and links, and its measures by hand."""
 
 import collections
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def task() -> Captions:
     return build(CaptionsConfig(pixels=PIXELS, rows=8, examples=10, probed=3), Path())
 
 
+@functools.cache
 def view_of(task: Captions, looking: Looking = Looking.SOFT, *, train: bool = False) -> View:
     """A model that has learned nothing, over 3 x 3 or 6 x 6 places."""
     stride = PIXELS if looking is Looking.HARD else PIXELS // 2
@@ -230,7 +232,10 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captions) -> None:
     assert all(link.sure for links in of_one[SITE] for link in links)
 
 
-@pytest.mark.parametrize("options", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [{"beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
+)
 def test_a_described_scene_is_painted_and_captioned(task: Captions, options: dict) -> None:
     view = view_of(task, Looking.HARD)
     texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top centre"]

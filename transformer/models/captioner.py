@@ -59,7 +59,7 @@ class Looking(enum.Enum):
 
 
 class Places(enum.Enum):
-    """How an annotation knows where it lies: none: by what the convolutions saw of the edges. learned: a vector each."""
+    """How an annotation knows where it lies: none: by the edges that convolutions see. learned: a vector of its own."""
 
     NONE = "none"
     LEARNED = "learned"

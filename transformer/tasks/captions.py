@@ -159,9 +159,7 @@ class Captions(PlainTask):
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Cross-entropy in nats a word, and of an attention that draws the loss of REINFORCE beside it."""
-        logits, aux = view.model.apply(
-            view.variables, _inputs(batch), train=view.train, key=key, capture=view.capture
-        )
+        logits, aux = view.model.apply(view.variables, _inputs(batch), train=view.train, key=key, capture=view.capture)
         labels_BxT = jnp.asarray(batch["labels"])
         counts_BxT = labels_BxT != PAD
         sums = token_loss(logits, labels_BxT, counts_BxT, label_smoothing=0.0)
