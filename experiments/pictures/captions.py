@@ -19,7 +19,7 @@ def get_config(looking: str = "soft") -> ConfigDict:
         {
             "name": f"captions_{looking}",
             "seed": 1,
-            "steps": 600,
+            "steps": 1200,
             "log_every": 50,
             "eval_every": 300,
             "maps_every": 50,
@@ -47,7 +47,7 @@ def get_config(looking: str = "soft") -> ConfigDict:
     else:
         config.model.looking = looking
     if looking == "hard":
-        config.steps = 1500
+        config.steps = 2400
         config.model.soft_share = 0.5
         config.task.reinforce = 0.2
     return config

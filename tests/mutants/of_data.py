@@ -187,4 +187,20 @@ DATA = (
         "A model is punished for what it says before it is asked, and padding counts.",
         ("tests/tasks/test_algorithms.py",),
     ),
+    Fault(
+        "no-cell-is-a-cell",
+        "transformer/tasks/caption_metrics.py",
+        "(named_BxT[..., None] == cells_K) & (named_BxT != NO_CELL)[..., None]",
+        "named_BxT[..., None] == cells_K",
+        "Words that name nothing add what they see of positions that are no place.",
+        ("tests/tasks/test_captions.py",),
+    ),
+    Fault(
+        "hard-attention-learns-the-worst",
+        "transformer/tasks/captions.py",
+        "loss += self.config.reinforce * estimate.loss / totals",
+        "loss -= self.config.reinforce * estimate.loss / totals",
+        "The draws of a captioner become likelier the less they were worth.",
+        ("tests/tasks/test_captions.py",),
+    ),
 )
