@@ -20,7 +20,6 @@ def get_config(looking: str = "soft") -> ConfigDict:
             "name": f"captions_{looking}",
             "seed": 1,
             "steps": 1200,
-            "log_every": 50,
             "eval_every": 300,
             "maps_every": 50,
             "checkpoint_every": 300,

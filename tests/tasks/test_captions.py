@@ -152,15 +152,16 @@ def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     np.testing.assert_array_equal(cells[1:].reshape(6, 6), np.kron(np.arange(9).reshape(3, 3), np.ones((2, 2), int)))
     weights = np.zeros((1, 2, 1, 3, 37), np.float32)
     named = np.int32([[NO_CELL, 4, NO_CELL], [8, NO_CELL, 0]])
-    weights[0, 0, 0, 0, 1:5] = 0.25  # no noun
+    weights[0, 0, 0, 0, 1:5] = 0.25  # no noun, nor the class token, which lies in no cell
+    weights[0, 0, 0, 0, 0] = 0.5
     weights[0, 0, 0, 1, 1 + 2 * 6 + 2] = 0.3  # the first place of cell 4
     weights[0, 0, 0, 1, 1 + 3 * 6 + 3] = 0.4  # its last
     weights[0, 0, 0, 1, 1 + 3 * 6 + 4] = 0.3  # cell 5
     weights[0, 1, 0, 0, 36] = 1.0  # cell 8
-    weights[0, 1, 0, 2, 0] = 1.0  # the class token, which lies in no cell
+    weights[0, 1, 0, 2, 0] = 1.0
     assert float(noun_mass(weights, named, cells)[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
     counts = np.array([[True, True, False], [True, False, True]])
-    first = 4 * 0.75**2 + 0.7**2 + 0.6**2 + 0.7**2 + (37 - 7)
+    first = 0.5**2 + 4 * 0.75**2 + 0.7**2 + 0.6**2 + 0.7**2 + (37 - 8)
     second = 35.0
     assert float(doubly_stochastic(weights, counts)[0, 0]) == pytest.approx(first + second)
 
