@@ -563,13 +563,12 @@ CASES = (
         "point_clouds x set_transformer",
         {
             "name": "contract",
-            "task": {"name": "point_clouds", "fewest": 4, "most": 8, "rows": 16, "examples": 16, "probed": 3},
-            "model": {"family": "set_transformer", "layers": 1, "width": 8, "heads": 2, "feed_forward": 8},
+            "task": {"name": "point_clouds", "fewest": 12, "most": 24, "rows": 16, "examples": 16, "probed": 3},
+            "model": {"family": "set_transformer", "layers": 1, "width": 16, "heads": 2, "feed_forward": 16},
         },
         steps=60,
-        learning_rate=0.03,
-        metric=("train", "loss", lambda first, last: last < 0.95 * first),
-        meshes=("data",),
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
         slow=("mapped", "vectorised"),
     ),
     Case(
@@ -601,8 +600,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        meshes=("fsdp",),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "questions x stacked_glimpses",
@@ -620,8 +618,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        meshes=("data",),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "captions x captioner",
@@ -666,8 +663,7 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         averages={"target": {"kind": "exponential", "decay": 0.8}},
         holds=the_replay_has_wrapped_and_the_target_lags,
-        meshes=("data",),
-        slow=("vectorised",),
+        slow=("mapped", "vectorised"),
     ),
     Case(
         "normed_translator",
