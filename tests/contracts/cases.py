@@ -346,7 +346,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("vectorised",),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "translation x convs2s",
@@ -366,7 +366,7 @@ CASES = (
         steps=24,
         learning_rate=0.03,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "translation x bytenet",
@@ -387,7 +387,7 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorised lanes.
         rounding=1e-5,
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "language_modelling x decoder",
@@ -414,7 +414,7 @@ CASES = (
         steps=24,
         learning_rate=0.02,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "language_modelling x decoder with experts",
@@ -458,7 +458,7 @@ CASES = (
         metric=("train", "auxiliary/backward", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 1.1e-6 of the loss of step 6 on two devices.
         rounding=3e-6,
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "classification x recurrent_classifier",
@@ -466,7 +466,7 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "classification x recurrent_classifier with ELMo",
@@ -499,7 +499,6 @@ CASES = (
         begins_from={**toy("pointer"), "steps": 100, "optimizer": DESCENT},
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
-        meshes=("data",),
         slow=("plain", "resumed", "mapped", "vectorised"),
     ),
     Case(
@@ -569,7 +568,7 @@ CASES = (
         steps=60,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "planar x pointer",
@@ -591,7 +590,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.8 * first),
-        meshes=("data",),
         slow=("vectorised",),
     ),
     Case(
@@ -618,7 +616,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "captions x captioner",
@@ -626,7 +624,6 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        meshes=("data",),
         slow=("mapped", "vectorised"),
     ),
     Case(

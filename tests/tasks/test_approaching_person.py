@@ -93,6 +93,7 @@ def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
     }
 
 
+@pytest.mark.slow
 def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_seen_persons() -> None:
     view = view_of()._replace(train=False)
     evaluation = TASK_OF_IT.evaluations[0]

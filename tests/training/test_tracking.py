@@ -243,6 +243,7 @@ def library(name: str, kind: type[ModuleType], monkeypatch: pytest.MonkeyPatch) 
         yield
 
 
+@pytest.mark.slow
 def test_a_tracker_that_raises_or_hangs_changes_nothing_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
