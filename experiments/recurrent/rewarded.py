@@ -6,7 +6,7 @@
 
 The second and third begin with the parameters of the first and take ten minutes on one core. Expect the GLEU of draws
 to rise from 0.20 to 0.27 on validation, and BLEU on test from 35.6 to 36.2: experiments/results/rewarded.md. The
-minimum risk has not been measured.
+minimum risk has been measured beside the likelihood alone, where it gained nothing.
 """
 
 from ml_collections import ConfigDict
