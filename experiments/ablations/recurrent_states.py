@@ -2,7 +2,7 @@
 
     python -m launch.ablate --config=experiments/ablations/recurrent_states.py --workdir=runs/states --workers=2
 
-15 runs of half a minute: about six minutes on two cores. One run alone:
+25 runs of half a minute: about ten minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/recurrent_states.py --workdir=runs/one
 
@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """One vector, three windows and all states, three seeds."""
+    """One vector, three windows and all states."""
     windows = {f"probes_{2 * half + 1}": {"model.extent": "monotonic", "model.half_width": half} for half in (1, 2, 4)}
     return ablation(
         question="How many of the encoder's states must a recurrent decoder probe, and does length matter?",

@@ -499,6 +499,7 @@ CASES = (
         begins_from={**toy("pointer"), "steps": 100, "optimizer": DESCENT},
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
+        meshes=("data",),
         slow=("plain", "resumed", "mapped", "vectorised"),
     ),
     Case(
@@ -565,7 +566,7 @@ CASES = (
             "task": {"name": "point_clouds", "fewest": 12, "most": 24, "rows": 16, "examples": 16, "probed": 3},
             "model": {"family": "set_transformer", "layers": 1, "width": 16, "heads": 2, "feed_forward": 16},
         },
-        steps=60,
+        steps=120,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),

@@ -11,8 +11,8 @@ import pytest
 from launch import cli, parsing, sizes
 from launch.command import Command
 from tests.contracts import cases
-from transformer.models.published import PUBLISHED as SIZES
 from transformer.models.registry import model_config
+from transformer.models.registry import sizes as all_sizes
 from transformer.runs.checkpoint import Checkpoints
 from transformer.training.optimizer import Algorithm
 
@@ -35,12 +35,12 @@ def test_every_size_is_a_row_of_one_table(capsys: pytest.CaptureFixture[str]) ->
     header, *rest = printed(capsys).splitlines()
     rows = rest[: rest.index("")]
     assert header.split("  ")[0] == "name"
-    assert [row.split()[0] for row in rows] == list(SIZES)
+    assert [row.split()[0] for row in rows] == list(all_sizes())
     # Columns line up: the citation of every row begins, and its parameters end, where the heading's do.
     start, end = header.index("citation"), header.index("parameters") + len("parameters")
     for row in rows:
         assert row[start - 2 : start] == "  "
-        assert row[start:] == SIZES[row.split()[0]].citation
+        assert row[start:] == all_sizes()[row.split()[0]].citation
         assert row[end - 1].isdigit()
         assert row[end] == " "
     by_name = {row.split()[0]: row for row in rows}
@@ -57,7 +57,7 @@ def test_every_size_is_a_row_of_one_table(capsys: pytest.CaptureFixture[str]) ->
 def test_json_has_an_object_for_every_size(capsys: pytest.CaptureFixture[str]) -> None:
     found: list[dict[str, Any]] = json.loads(printed(capsys, "--json"))
     by_name = {entry["name"]: entry for entry in found}
-    assert list(by_name) == list(SIZES)
+    assert list(by_name) == list(all_sizes())
     gopher = by_name["gopher-280b"]
     assert gopher["parameters"] == 279_714_217_984
     assert gopher["parameters_without_norms_and_biases"] == 279_697_162_240

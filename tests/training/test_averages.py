@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.models.contract import with_average
+from transformer.models.averaged import with_average
 from transformer.training.averages import Average, AverageKind, init_average, update_average
 
 STEPS = 12

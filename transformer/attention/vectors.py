@@ -1,10 +1,12 @@
 """What weights are made of and what they weigh: queries and keys as they meet, and the norms of transformed values."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.capture import Vectors
+from transformer.attention.capture import Capture, Captured, Vectors
 from transformer.attention.masks import Mask, query_positions
 from transformer.attention.positions import PositionScheme
 from transformer.attention.score_function import repeat_heads
@@ -44,3 +46,26 @@ def norms_of(
     values, output = jax.lax.stop_gradient((repeat_heads(v_BxKxGxD, len(output_HxDxE)), output_HxDxE))
     transformed = jnp.einsum("bkhd,hde->bhke", values.astype(wide), output.astype(wide), precision="highest")
     return jnp.linalg.norm(transformed, axis=-1)
+
+
+class Projected(NamedTuple):
+    """What an attention between two projections has met: queries, keys and values, and the matrix behind the heads."""
+
+    q: Float[Array, "B Q H D"]
+    k: Float[Array, "B K G D"]
+    v: Float[Array, "B K G D"]
+    output: Float[Array, "H D E"]
+    spec: AttentionSpec
+    scheme: PositionScheme
+    mask: Mask
+
+
+def with_vectors(captured: Captured | None, asked: Capture | None, projected: Projected) -> Captured | None:
+    """What was captured, with the norms and the vectors that were asked for."""
+    if captured is None or asked is None or not (asked.norms or asked.vectors):
+        return captured
+    q, k, v, output, spec, scheme, mask = projected
+    return captured._replace(
+        norms=norms_of(v, output, scheme) if asked.norms else None,
+        vectors=vectors_of(q, k, spec, scheme, mask) if asked.vectors else None,
+    )

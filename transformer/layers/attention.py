@@ -14,7 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
 from transformer.attention.scores import SCORES
 from transformer.attention.spec import Parameters
-from transformer.attention.vectors import norms_of, vectors_of
+from transformer.attention.vectors import Projected, with_vectors
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.initialisation import Role
@@ -84,14 +84,9 @@ class MultiHeadAttention(Module):
             capture=capture,
         )
         output_BxQxHxD = checkpoint_name(place(output_BxQxHxD, *names), OUTPUT_NAME)
-        captured = attended.captured
-        if captured is not None and capture is not None and (capture.norms or capture.vectors):
-            scheme = self._scheme(table, x_BxQxE.dtype)
-            captured = captured._replace(
-                norms=norms_of(v_BxKxGxD, jnp.asarray(self.output.kernel[...]), scheme) if capture.norms else None,
-                vectors=vectors_of(q_BxQxHxD, k_BxKxGxD, self.spec, scheme, mask) if capture.vectors else None,
-            )
-        return self.output(output_BxQxHxD), captured
+        scheme, kernel = self._scheme(table, x_BxQxE.dtype), self.output.kernel[...]
+        projected = Projected(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, jnp.asarray(kernel), self.spec, scheme, mask)
+        return self.output(output_BxQxHxD), with_vectors(attended.captured, capture, projected)
 
     def __call__(
         self,

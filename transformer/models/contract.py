@@ -23,13 +23,6 @@ class Variables(NamedTuple):
     state: PyTree
 
 
-def with_average(params: Any, average: Mapping[str, jax.Array | np.ndarray]) -> Any:
-    """The parameters with the averaged ones in their place."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: average.get(jax.tree_util.keystr(path, simple=True, separator="/"), leaf), params
-    )
-
-
 class AuxiliaryLoss(NamedTuple):
     """A term that a model itself adds to what is minimised: weight x total / denominator.
 

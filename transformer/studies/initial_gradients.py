@@ -19,7 +19,8 @@ from jaxtyping import Array, Float
 
 from transformer.config import UserError
 from transformer.models import registry as models
-from transformer.models.contract import Model, Variables, with_average
+from transformer.models.averaged import with_average
+from transformer.models.contract import Model, Variables
 from transformer.studies.ablation import Ablation, Stack
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View

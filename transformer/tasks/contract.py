@@ -13,7 +13,8 @@ from transformer.attention.sites import Site, between
 from transformer.config import UserError
 from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.batches import Source
-from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, with_average
+from transformer.models.averaged import with_average
+from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables
 from transformer.models.interface import Interface
 from transformer.tasks.labels import Labels
 

@@ -9,7 +9,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.axes import Placement
-from transformer.models.contract import Model, with_average
+from transformer.models.averaged import with_average
+from transformer.models.contract import Model
 from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.training.ahead import Program, shapes_of

@@ -10,7 +10,8 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
-from transformer.models.contract import Model, Variables, with_average
+from transformer.models.averaged import with_average
+from transformer.models.contract import Model, Variables
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.averages import Average, update_average
 from transformer.training.faults import Faults, guarded
@@ -141,16 +142,11 @@ def _accumulated(
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.maps))
     (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
     # Every micro-batch starts from the same state: the mean of the new ones is the large batch's.
-    state, extra = jax.tree.map(_one_of_all, (states, extras))
+    # Whole numbers, such as a replayed seed, have no mean: as floats they would lose their last digits.
+    state, extra = jax.tree.map(
+        lambda x: jnp.mean(x, axis=0) if jnp.issubdtype(x.dtype, jnp.floating) else x[0], (states, extras)
+    )
     return gradients, LossAux(state, extra, metrics, maps)
-
-
-def _one_of_all(leaves: Array) -> Array:
-    """The mean of what the micro-batches made of a number; of whole numbers, such as a replayed seed, any one of them.
-
-    Those have no mean: as floats they would lose their last digits.
-    """
-    return jnp.mean(leaves, axis=0) if jnp.issubdtype(leaves.dtype, jnp.floating) else leaves[0]
 
 
 def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
