@@ -591,7 +591,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.8 * first),
-        slow=("vectorised",),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "questions x spatial_memory",
@@ -661,7 +661,7 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         averages={"target": {"kind": "exponential", "decay": 0.8}},
         holds=the_replay_has_wrapped_and_the_target_lags,
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "normed_translator",

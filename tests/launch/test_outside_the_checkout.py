@@ -83,6 +83,7 @@ def translating(folder: Path) -> str:
     return "--workdir=translating"
 
 
+@pytest.mark.slow
 def test_an_own_task_trains_on_an_own_family_and_goes_on_where_it_stopped(sorting: str) -> None:
     assert [line["step"] for line in metrics("sorting") if line["split"] == "train"] == [1, 2, 3, 4]
     assert len(json.loads(Path("sorting", "environment.json").read_text())) == 2
