@@ -2,7 +2,8 @@
 
 python -m launch.train --config=experiments/pictures/digits.py --workdir=runs/digits
 
-Takes two minutes on one core. Expect every one of the 1,000 test pictures right: experiments/results/digits.md.
+Takes two minutes on one core. In a run of 900 steps all of the 1,000 test pictures were right; this one of 600 has not
+been measured.
 """
 
 from ml_collections import ConfigDict
