@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 
 from transformer.data.drawn import Drawn
-from transformer.layers.module import Module
 from transformer.models.interface import Interface
 from transformer.tasks.contract import Kind
 from transformer.tasks.labels import Labels, Link
@@ -15,13 +14,6 @@ from transformer.tasks.plain import PlainTask
 def no_choice() -> type:
     """The config class of a toy that is as it is; each has one of its own, by which it is known."""
     return dataclasses.make_dataclass("NoChoice", (), frozen=True)
-
-
-class Stateless(Module):
-    """A module that carries nothing between steps."""
-
-    def initial_state(self, key):
-        return {}
 
 
 class Toy(PlainTask):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
+from tests.contracts.defaults import Toy, kind, labelled, no_choice
 from transformer.attention.capture import captured_at
 from transformer.attention.composition import read
 from transformer.attention.measure import capture_weights
@@ -13,6 +13,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
 from transformer.models.contract import Aux, Model
 from transformer.models.family import Family
+from transformer.models.stateless import Stateless
 from transformer.tasks.contract import LossAux, Objective
 
 PLACES, FEATURES, DECAY = 6, 4, 0.9

@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Stateless, Toy, kind, no_choice
+from tests.contracts.defaults import Toy, kind, no_choice
 from transformer.attention.capture import capture_at, captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -18,6 +18,7 @@ from transformer.layers.transformer_config import Biases, Positions, Transformer
 from transformer.models.contract import Aux, Model
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, Modality, signature
+from transformer.models.stateless import Stateless
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Stateless, Toy, kind, labelled, no_choice
+from tests.contracts.defaults import Toy, kind, labelled, no_choice
 from transformer.attention.capture import captured_at
 from transformer.attention.composition import score
 from transformer.attention.masks import Mask, dense
@@ -17,6 +17,7 @@ from transformer.layers.module import Functional
 from transformer.models.contract import Aux, Model
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, signature
+from transformer.models.stateless import Stateless
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 

@@ -24,6 +24,7 @@ from transformer.layers.norm import LayerNorm
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface
+from transformer.models.stateless import Stateless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Carry(NamedTuple):
     past: tuple[tuple[Float[Array, "R P I"], ...], ...]
 
 
-class ByteNet(Module):
+class ByteNet(Stateless):
     """Encoder, and decoder on top of it, over one joint vocabulary, whose embedding both share.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
@@ -153,10 +154,6 @@ class ByteNet(Module):
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.decoder_sets)
         self.readout = Linear((("features", outer),), (("embed", outer),), bias=True, builder=builder)
         self.output = Linear((("embed", outer),), (("vocabulary", vocabulary),), bias=True, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def encode(self, source_BxS: Int[Array, "B S"]) -> tuple[Float[Array, "B U F"], Int[Array, " B"]]:
         """The representation, zero beyond the length to which each source unfolds, and the sources' lengths.

@@ -36,12 +36,13 @@ from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.lengths import target_lengths
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CAPTIONING, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "decoder/attention"
 
@@ -143,7 +144,7 @@ class Told(NamedTuple):
     draws: dict[str, Array]
 
 
-class Captioner(Module):
+class Captioner(Stateless):
     """p(y_t | a, y_1 ... y_{t-1}) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t)) (equation 7).
 
     e_ti = f_att(a_i, h_{t-1}); z_t is beta_t = sigmoid(f_beta(h_{t-1})) times what is read by these (section 4.2.1);
@@ -176,10 +177,6 @@ class Captioner(Module):
         self.of_state = linear(width, "embed", embedding, bias=False)
         self.of_context = linear(seen, "embed", embedding, bias=False)
         self.output = Linear((("embed", embedding),), (("vocabulary", vocabulary),), bias=False, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def encode(self, inputs: Inputs) -> tuple[Scene, CellState]:
         """The annotations as the words read them, and h_0 and c_0."""

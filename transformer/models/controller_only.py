@@ -13,12 +13,13 @@ from jaxtyping import Array, Float, Key
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer.layers.recurrent_cells import Cell
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import BITS, Interface
+from transformer.models.stateless import Stateless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +44,13 @@ class ControllerOnlyConfig:
         return RecurrentConfig(self.cell, self.width, self.layers)
 
 
-class ControllerOnly(Module):
+class ControllerOnly(Stateless):
     """Logits of every bit, W h_t + b, from the last layer's output h_t; all states begin at zero."""
 
     def __init__(self, config: ControllerOnlyConfig, inputs: int, outputs: int, builder: Builder):
         self.dtype = builder.dtype
         self.stack = RecurrentStack(config.stack, inputs, builder=builder)
         self.output = Linear((("embed", config.width),), (("features", outputs),), bias=True, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def forward(
         self,

@@ -14,11 +14,12 @@ from transformer.config import UserError
 from transformer.layers.grid_attention import GridAttention, attention_operations
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import LayerNorm
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
+from transformer.models.stateless import Stateless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ConvolutionalClassifierConfig:
             raise UserError(f"config.model.dropout={self.dropout} must be at least 0 and below 1")
 
 
-class ConvolutionalClassifier(Module):
+class ConvolutionalClassifier(Stateless):
     """Stage after stage, the norm and mean of the last grid, logits W m + b.
 
     inputs: `picture` [B, height, width, channels]. Outputs: logits [B, C].
@@ -66,10 +67,6 @@ class ConvolutionalClassifier(Module):
         self.norm = LayerNorm(encoder.width, builder=builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.head = Linear((("embed", encoder.width),), classes, bias=True, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
 
     def forward(
         self,

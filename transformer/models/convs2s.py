@@ -24,6 +24,7 @@ from transformer.layers.weight_norm import WeightNormed
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
+from transformer.models.stateless import Stateless
 
 SITE = "decoder/attention"
 DOT_PRODUCT = AttentionSpec(scale=1.0)
@@ -153,7 +154,7 @@ class DecoderBlock(Module):
         return place(h_BxTxF, "batch", "length", None), attended.captured
 
 
-class ConvS2S(Module):
+class ConvS2S(Stateless):
     """Encoder and decoder over one joint vocabulary, whose embedding both share.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
@@ -183,10 +184,6 @@ class ConvS2S(Module):
         )
         self.leave_decoder = _linear(config.width, embedding, builder)
         self.output = _linear(config.embedding, ("vocabulary", vocabulary), of_dropped)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> Source:
         """The blocks' outputs as keys z, and z + e as values.

@@ -26,12 +26,13 @@ from transformer.config import UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
 from transformer.layers.lengths import real_positions, target_lengths
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import END, POINTING, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "decoder/pointer"
 COORDINATES = 2
@@ -84,7 +85,7 @@ class PointerConfig:
         return COORDINATES if self.fed is Fed.POINT else self.encoder.output_width
 
 
-class Pointer(Module):
+class Pointer(Stateless):
     """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3).
 
     e_1 ... e_n are the encoder's outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state
@@ -101,10 +102,6 @@ class Pointer(Module):
         self.end = builder.parameter(normal, (encoded,), ("features",))
         # Its default is the additive score; the weighted sum of what it points at is read by nobody.
         self.pointer = AttentionCell(AttentionCellConfig(), encoded, encoded, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None = None

@@ -28,12 +28,13 @@ from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CLASSIFICATION, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "classifier/attention"
 
@@ -101,7 +102,7 @@ class RecurrentClassifierConfig:
         return AttentionCellConfig(self.score, heads=self.hops, depth=self.hidden, max_length=longest)
 
 
-class RecurrentClassifier(Module):
+class RecurrentClassifier(Stateless):
     """Word vectors (and features of ELMo), recurrent layers, pooling, and logits W r + b of the pooled vector r.
 
     inputs: `tokens` [B, T], `lengths` [B], beyond which an example is padding. Outputs: logits [B, C].
@@ -119,10 +120,6 @@ class RecurrentClassifier(Module):
             self.attention = AttentionCell(config.attention(longest(interface)), width, width, builder=builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", config.pooled_width),), classes, bias=True, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def forward(
         self,

@@ -29,6 +29,7 @@ from transformer.layers.tape import Tape, TapeLayer
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "decoder/tape"
 
@@ -88,7 +89,7 @@ class RecurrentDecoderConfig:
         return RecurrentConfig(self.cell, self.width, forget_bias=self.forget_bias)
 
 
-class RecurrentDecoder(Module):
+class RecurrentDecoder(Stateless):
     """Embedding, recurrent layers, and the score of the token that follows each.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
@@ -116,10 +117,6 @@ class RecurrentDecoder(Module):
     def layers(self) -> tuple[RecurrentLayer | TapeLayer, ...]:
         """The layers, from the one that reads the tokens upwards."""
         return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def hidden(
         self,

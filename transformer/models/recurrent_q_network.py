@@ -20,12 +20,13 @@ from transformer.layers.attention_cell import (
 )
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family
 from transformer.models.interface import ACTING, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "agent/attention"
 STREAMS = ("grey", "depth")
@@ -84,7 +85,7 @@ class Seen(NamedTuple):
     action: Float[Array, "*B A"]
 
 
-class RecurrentQNetwork(Module):
+class RecurrentQNetwork(Stateless):
     """h_t = LSTM([read_t(f_1 ... f_K, h_{t-1}) ; a_{t-1}], h_{t-1}), Q_t = W h_t + b.
 
     f_k = [grey features ; depth features] of region k: the network of Sorokin et al. 2015 (DARQN) with a stream of
@@ -106,10 +107,6 @@ class RecurrentQNetwork(Module):
             self.attention = AttentionCell(AttentionCellConfig(), config.width, config.features, builder=builder)
         self.recurrent = RecurrentLayer(config.recurrent, config.read_width(regions) + self.count, builder=builder)
         self.values = Linear((("embed", config.width),), (("features", self.count),), bias=True, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def see(self, inputs: Inputs) -> Seen:
         """All of a step that waits for no state, for pictures with any leading axes."""

@@ -109,10 +109,6 @@ class SetTransformer(BlockStacks):
             self.attention = MultiHeadAttention(blocks, cross=False, builder=builder)
         self.head = Linear(model, classes, bias=True, builder=builder)
 
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
-
     def forward(
         self,
         state: dict,

@@ -16,11 +16,12 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.places import Look, Places, as_layers, site_of, weigh
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import ANSWERING, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "answer/hops"
 
@@ -45,7 +46,7 @@ class SpatialMemoryConfig:
         check_rate("config.model.dropout", self.dropout)
 
 
-class SpatialMemory(Module):
+class SpatialMemory(Stateless):
     """Hops to the places S of a picture, of a question whose words have the vectors V (section 3.1 and 3.2).
 
     The question is the sum Q = W_Q V + b_Q of its words, weighted by where they stand; O_0 = Q. The first hop is guided
@@ -78,10 +79,6 @@ class SpatialMemory(Module):
     def _embedding_of_places(self, builder: Builder) -> Linear:
         inputs, outputs = (("features", self.config.picture.width),), (("embed", self.config.width),)
         return Linear(inputs, outputs, bias=True, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def forward(
         self,

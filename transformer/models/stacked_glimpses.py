@@ -15,12 +15,13 @@ from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.places import Look, Places, as_layers, site_of, weigh
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import ANSWERING, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "answer/glimpses"
 # A place whose features are shorter than this is not made longer.
@@ -56,7 +57,7 @@ class StackedGlimpsesConfig:
         return {Look.ATTENTION: self.glimpses, Look.MEAN: 1, Look.NOTHING: 0}[self.look] * self.picture.width
 
 
-class StackedGlimpses(Module):
+class StackedGlimpses(Stateless):
     """Weighted sums of the places of a picture, each place phi_l of Euclidean length 1, and the class (section 3).
 
     s is the state of the recurrent layers behind the question's last word. Two convolutions of 1 x 1 over phi_l and s
@@ -88,10 +89,6 @@ class StackedGlimpses(Module):
         self.classify = Linear(read, (("embed", hidden),), bias=True, builder=builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", hidden),), classes, bias=True, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def forward(
         self,

@@ -18,12 +18,13 @@ from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.contract import Aux, Inputs
+from transformer.models.stateless import Stateless
 
 FinalNorm = LayerNorm | RmsNorm | None
 OptionalKey = Key[Array, ""] | None
 
 
-class BlockStacks(Module):
+class BlockStacks(Stateless):
     """A family that runs stacks of blocks of `self.config`: how they are made, and run over a sequence."""
 
     config: TransformerConfig
@@ -78,10 +79,6 @@ class BlockStacks(Module):
 
 class TokenModel(BlockStacks, TokenEnds):
     """A family over tokens: it says what its outputs before the vocabulary are, by `hidden`."""
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
 
     def forward(
         self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None

@@ -27,11 +27,12 @@ from transformer.layers import memory as slots_of
 from transformer.layers.attention_cell import Alignment, scan_steps
 from transformer.layers.initialisation import RecurrentInitialisation
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent_cells import Cell, CellState, RecurrentCell
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import BITS, Interface
+from transformer.models.stateless import Stateless
 
 READ, WRITE = "memory/read", "memory/write"
 UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant
@@ -112,7 +113,7 @@ class MachineState(NamedTuple):
     """The LSTM's state; a feed-forward controller has none."""
 
 
-class TuringMachine(Module):
+class TuringMachine(Stateless):
     """At each step: h = controller(x, r_{t-1}); heads address M_{t-1}; r_t is read from it; M_t is written.
 
     The output is scored from [h ; r_t]. The paper writes M_t in the equations of both reading and writing; here all
@@ -145,10 +146,6 @@ class TuringMachine(Module):
         self.reads = beginning(config.slot_width**-0.5, config.read_heads, config.slot_width)
         if config.controller is Controller.LSTM:
             self.state = beginning(width**-0.5, 2, width)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def begin(self, rows: int) -> MachineState:
         """What each of so many sequences begins with."""

@@ -140,10 +140,6 @@ class Vit(BlockStacks):
         self.head = Linear(model, classes, bias=True, builder=builder)
         self.distilled = Linear(model, classes, bias=True, builder=builder) if distilled else None
 
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried between steps."""
-        return {}
-
     def patches(self, picture_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B N E"]:
         """A vector of each patch, row by row."""
         (rows, columns), patch = self.shape, self.patch
