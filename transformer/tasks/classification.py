@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -35,13 +34,15 @@ from transformer.tasks.contract import (
     View,
 )
 from transformer.tasks.labels import Labels
-from transformer.tasks.losses import token_loss
+from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import (
     PlainTask,
     check_fits,
     check_rows,
     check_sentences,
     look_over,
+    most_probable,
+    real_rows,
     refuse_decoding,
     said_of,
 )
@@ -166,15 +167,14 @@ class Classification(PlainTask):
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of texts, by which every sum is divided; rows that only fill a batch do not count."""
-        return {"examples": jnp.sum(_real(batch)).astype(jnp.float32)}
+        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over the texts of -log p(class), in nats."""
         logits_BxC, aux = self._logits(view, batch, key)
-        labels_Bx1, real_Bx1 = jnp.asarray(batch["labels"])[:, None], _real(batch)[:, None]
-        sums = token_loss(logits_BxC[:, None], labels_Bx1, real_Bx1, label_smoothing=0.0)
+        sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
         metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
@@ -196,8 +196,8 @@ class Classification(PlainTask):
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """The summed loss, and how many texts of each class (rows) are taken for each (columns)."""
         logits_BxC, _ = self._logits(view, batch, None)
-        labels_B, real_B, count = jnp.asarray(batch["labels"]), _real(batch), len(self.classes)
-        nats = token_loss(logits_BxC[:, None], labels_B[:, None], real_B[:, None], label_smoothing=0.0).cross_entropy
+        labels_B, real_B, count = jnp.asarray(batch["labels"]), real_rows(batch), len(self.classes)
+        nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
         cells_B = labels_B * count + jnp.argmax(logits_BxC, axis=-1)
         confusion = jnp.zeros(count**2, jnp.float32).at[cells_B].add(real_B.astype(jnp.float32))
         return {"loss": nats, "confusion": confusion.reshape(count, count)}, None
@@ -226,8 +226,7 @@ class Classification(PlainTask):
         batch = padded(rows, self.tokenizer)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
-        lines = [f"{self.classes[int(of_text.argmax())]} {of_text.max():.3f}" for of_text in probabilities_BxC]
+        lines = most_probable(logits_BxC, self.classes)
         titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True)]
         return Answers(lines, self._labels(batch, titles), look_over(view, inputs))
 
@@ -253,11 +252,6 @@ def read(config: ClassificationConfig, view: View, tokenizer: AnyTokenizer, sent
     rows = encoded(tokenizer, sentences.texts)
     check_fits(sentences.texts, rows, config.longest)
     return Reading(padded(rows, tokenizer), "forward", describe(tokenizer, rows))
-
-
-def _real(batch: Batch) -> Array:
-    """The rows that are texts; the others only fill a batch."""
-    return jnp.asarray(batch["index"]) >= 0
 
 
 def encoded(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:

@@ -47,6 +47,11 @@ def token_loss(
     return TokenLoss(smoothed, plain, correct.astype(plain.dtype))
 
 
+def class_loss(logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], counts_B: Bool[Array, " B"]) -> TokenLoss:
+    """`token_loss` of one class for each example, without smoothing."""
+    return token_loss(logits_BxC[:, None], labels_B[:, None], counts_B[:, None], label_smoothing=0.0)
+
+
 def hidden_token_loss(
     score: Callable[[Float[Array, "B C E"]], Float[Array, "B C V"]],
     hidden_BxTxE: Float[Array, "B T E"],

@@ -41,8 +41,18 @@ from transformer.tasks.contract import (
     View,
 )
 from transformer.tasks.labels import Labels
-from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, check_sentences, look_over, means, refuse_decoding, said_of
+from transformer.tasks.losses import class_loss
+from transformer.tasks.plain import (
+    PlainTask,
+    check_rows,
+    check_sentences,
+    look_over,
+    means,
+    most_probable,
+    real_rows,
+    refuse_decoding,
+    said_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +141,7 @@ class PictureClassification(PlainTask):
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of pictures, by which every sum is divided; rows that only fill a batch do not count."""
-        return {"examples": jnp.sum(jnp.asarray(batch["index"]) >= 0).astype(jnp.float32)}
+        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
@@ -142,7 +152,7 @@ class PictureClassification(PlainTask):
         """
         logits_BxC, aux = self._logits(view, batch, key)
         labels_B, others_B = jnp.asarray(batch["labels"]), jnp.asarray(batch["others"])
-        share_B, real_B = jnp.asarray(batch["share"]), jnp.asarray(batch["index"]) >= 0
+        share_B, real_B = jnp.asarray(batch["share"]), real_rows(batch)
         log_BxC = jax.nn.log_softmax(logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32)))
         nats_B = share_B * _nats(log_BxC, labels_B) + (1 - share_B) * _nats(log_BxC, others_B)
         smoothing = self.config.label_smoothing
@@ -171,9 +181,7 @@ class PictureClassification(PlainTask):
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         logits_BxC, _ = self._logits(view, batch, None)
-        real_Bx1 = (jnp.asarray(batch["index"]) >= 0)[:, None]
-        labels_Bx1 = jnp.asarray(batch["labels"])[:, None]
-        sums = token_loss(logits_BxC[:, None], labels_Bx1, real_Bx1, label_smoothing=0.0)
+        sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
         return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.totals(batch)}, None
 
     def labels(self, sites: Sequence[Site]) -> Labels:
@@ -190,8 +198,7 @@ class PictureClassification(PlainTask):
         pixels = read_files(self.config, self.interface.inputs["picture"].shape[1:], request.texts)
         inputs = {"picture": jnp.asarray(self.config.normalisation(pixels))}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
-        lines = [f"{self.classes[int(one.argmax())]} {one.max():.3f}" for one in probabilities_BxC]
+        lines = most_probable(logits_BxC, self.classes)
         titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
         return Answers(lines, shown_on(view.model.sites, pixels, titles), look_over(view, inputs))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence, Sized
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
@@ -55,6 +55,17 @@ class PlainTask:
 def means(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> Report:
     """The report of sums over a split, each divided by the one named `by`."""
     return Report({name: value / max(sums[by], 1) for name, value in sums.items() if name != by})
+
+
+def real_rows(batch: Batch) -> Bool[Array, " B"]:
+    """The rows that are examples; the others only fill a batch: their `index` is -1."""
+    return jnp.asarray(batch["index"]) >= 0
+
+
+def most_probable(logits_BxC: Float[Array, "B C"], classes: Sequence[str]) -> list[str]:
+    """The most probable class of each row, and how probable it is: "cat 0.973"."""
+    probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
+    return [f"{classes[int(of_row.argmax())]} {of_row.max():.3f}" for of_row in probabilities_BxC]
 
 
 def look_over(view: View, inputs: Batch, *, method: str = "forward") -> Look:

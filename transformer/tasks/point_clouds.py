@@ -1,6 +1,7 @@
 """Clouds of points: which digit's lines they were drawn from, in no order."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from transformer.data.strokes import DIGITS, draw_clouds
 from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, View
 from transformer.tasks.labels import Labels
-from transformer.tasks.losses import token_loss
+from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import PlainTask, check_rows, means
 
 CLASSES = tuple(DIGITS)
@@ -84,8 +85,8 @@ class PointClouds(PlainTask):
         """The mean over the clouds of -log p(class), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in POINT_CLASSIFICATION.inputs}
         logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        labels_Bx1 = jnp.asarray(batch["labels"])[:, None]
-        sums = token_loss(logits_BxC[:, None], labels_Bx1, jnp.ones_like(labels_Bx1, bool), label_smoothing=0.0)
+        labels_B = jnp.asarray(batch["labels"])
+        sums = class_loss(logits_BxC, labels_B, jnp.ones_like(labels_B, bool))
         metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
@@ -97,9 +98,7 @@ class PointClouds(PlainTask):
             _, aux = self._loss(view, batch, {"examples": jnp.float32(1)}, key)
             return {**aux.metrics, **self.totals(batch)}, None
 
-        def finish(sums: Mapping[str, float], rows: object):
-            return means(sums, by="examples")
-
+        finish = functools.partial(means, by="examples")
         return Evaluation("classification", split, batches, step, finish, at_end=split == "test")
 
     def labels(self, sites: Sequence[Site]) -> Labels:

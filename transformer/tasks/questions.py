@@ -20,8 +20,8 @@ from transformer.data.questions import Question, QuestionSet, Terms, unscaled, w
 from transformer.models.interface import ANSWERING, Input, Interface, Modality
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Request, View
 from transformer.tasks.labels import Labels, Link
-from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over, refuse_decoding
+from transformer.tasks.losses import class_loss
+from transformer.tasks.plain import PlainTask, check_rows, look_over, most_probable, real_rows, refuse_decoding
 from transformer.tasks.questions_metrics import AXES, looks, places_of, report, report_looks
 
 # What launch.generate is asked: the number of a picture of the test split, and a question about it.
@@ -87,7 +87,7 @@ class Questions(PlainTask):
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of questions, by which every sum is divided; rows that only fill a batch do not count."""
-        return {"examples": jnp.sum(_real(batch)).astype(jnp.float32)}
+        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
@@ -95,8 +95,7 @@ class Questions(PlainTask):
         """The mean over the questions of -log p(answer), in nats."""
         inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
         logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        labels_Bx1, real_Bx1 = jnp.asarray(batch["labels"])[:, None], _real(batch)[:, None]
-        sums = token_loss(logits_BxC[:, None], labels_Bx1, real_Bx1, label_smoothing=0.0)
+        sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
         metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
@@ -117,8 +116,8 @@ class Questions(PlainTask):
         """The summed loss, and of each kind how many questions there are and how many are answered right."""
         inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        labels_B, real_B = jnp.asarray(batch["labels"]), _real(batch)
-        nats = token_loss(logits_BxC[:, None], labels_B[:, None], real_B[:, None], label_smoothing=0.0).cross_entropy
+        labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
+        nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
         of_kind_BxK = jax.nn.one_hot(batch["kinds"], len(self.terms.kinds)) * real_B[:, None]
         right_B = (jnp.argmax(logits_BxC, axis=-1) == labels_B).astype(jnp.float32)
         asked_K, right_K = jnp.sum(of_kind_BxK, axis=0), right_B @ of_kind_BxK
@@ -156,8 +155,7 @@ class Questions(PlainTask):
         batch = self.terms.batch(unknown, np.stack([picture for picture, _ in asked]))
         inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
-        lines = [f"{self.terms.answers[int(each.argmax())]} {each.max():.3f}" for each in probabilities_BxC]
+        lines = most_probable(logits_BxC, self.terms.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
         labels = describe(self.terms, view.model.sites, batch["picture"], titles, None)
         return Answers(lines, labels, look_over(view, inputs))
@@ -190,11 +188,6 @@ def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> 
         if cell >= 0
         for place in np.flatnonzero(places_CxK[cell])
     )
-
-
-def _real(batch: Batch) -> Array:
-    """The rows that are questions; the others only fill a batch."""
-    return jnp.asarray(batch["index"]) >= 0
 
 
 def build(config: QuestionsConfig, directory: Path, rows_multiple: int = 1) -> Questions:

@@ -12,6 +12,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, between
 from transformer.data.questions import Question, Terms, by_question_alone
 from transformer.tasks.contract import Batch, Report, View
+from transformer.tasks.plain import real_rows
 
 # The axes of maps of an answer over the places of a picture.
 AXES = ("answer", "grid")
@@ -55,7 +56,7 @@ def looks(view: View, batch: Batch, terms: Terms) -> dict[str, Array]:
     weights_HxBxK = aux.maps[site.name].weights[:, :, 0, 0]  # type: ignore[index]
     cells_Bx2, places_CxK = jnp.asarray(batch["cells"]), jnp.asarray(places_of(site.key, terms), weights_HxBxK.dtype)
     relational_K = jnp.array([kind in terms.relational for kind in terms.kinds], jnp.int32)
-    counted_B = (jnp.asarray(batch["index"]) >= 0) & (cells_Bx2[:, 0] >= 0)
+    counted_B = real_rows(batch) & (cells_Bx2[:, 0] >= 0)
     group_BxG = jax.nn.one_hot(relational_K[jnp.asarray(batch["kinds"])], len(GROUPS)) * counted_B[:, None]
     sums = {"asked": jnp.sum(group_BxG, axis=0)}
     for number, name in enumerate(CELLS):
