@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.pictures import scaled
-from transformer.data.questions import NOWHERE, Question, Terms, by_question_alone, unscaled, words_of
+from transformer.data.pictures import scaled, unscaled
+from transformer.data.questions import NOWHERE, Question, Terms, by_question_alone, words_of
 
 TERMS = Terms(("?", "is", "it", "red", "what"), ("no", "red", "yes"), ("yes_no", "colour"), 4, 2, 3, ("colour",))
 

@@ -82,8 +82,8 @@ class Normalisation:
                     f"config.task.normalisation.{name}={numbers} has {len(numbers)} numbers, the pictures have "
                     f"{pixels.shape[-1]} channels: give one, or as many"
                 )
-        middle = np.asarray(self.mean, np.float32) * _WHITE
-        return (pixels - middle) / (np.asarray(self.deviation, np.float32) * _WHITE)
+        mean, deviation = np.asarray(self.mean, np.float32), np.asarray(self.deviation, np.float32)
+        return pixels / (_WHITE * deviation) - mean / deviation
 
 
 NORMALISATION = Normalisation()
@@ -92,6 +92,11 @@ NORMALISATION = Normalisation()
 def scaled(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
     """Pixels of 0 to 255 as numbers of -1 to 1."""
     return NORMALISATION(pixels)
+
+
+def unscaled(pictures: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
+    """Pixels as they were before `scaled`."""
+    return np.clip(np.round((pictures + 1) * _MIDDLE), 0, _WHITE).astype(np.uint8)
 
 
 class PictureFacts(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 
 from transformer.config import UserError, nearest
 from transformer.data.batches import Batch, Source
@@ -115,11 +115,6 @@ class QuestionSet(Protocol):
 
     def fingerprint(self) -> dict[str, str]:
         """The SHA-256 of every split that was read; none where nothing was."""
-
-
-def unscaled(pictures: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
-    """Pixels as they were before `scaled`."""
-    return np.clip(np.round((pictures + 1) * 127.5), 0, 255).astype(np.uint8)
 
 
 def words_of(text: str) -> tuple[str, ...]:

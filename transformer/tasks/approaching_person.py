@@ -18,6 +18,7 @@ from transformer.config import Looked, Positive, UserError
 from transformer.data.approaching import PIXELS, SIDE, Action, World, act, begin, knowing, observe
 from transformer.data.batches import Source
 from transformer.data.drawn import Drawn
+from transformer.data.pictures import unscaled
 from transformer.models.interface import ACTING, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels, Link
@@ -240,7 +241,7 @@ class ApproachingPerson(PlainTask):
             links.append(tuple(Link(t, int(place_RxT[row, t]), True) for t in range(length) if here_RxT[row, t]))
             accepted = (shown.rewards[row] > 0).any()
             titles.append(f"{'a handshake' if accepted else 'no handshake'} after {length} steps")
-        grey, depth = (np.rint(127.5 * (self.probed[name][..., 0] + 1)).astype(np.uint8) for name in ("grey", "depth"))
+        grey, depth = (unscaled(self.probed[name][..., 0]) for name in ("grey", "depth"))
         gold = {site.name: tuple(links) for site in between(sites, QUERY, KEY)}
         pictures = {KEY: np.stack([grey, grey, depth], axis=-1)}
         return Labels({QUERY: tuple(names)}, tuple(titles), gold or None, pictures=pictures)

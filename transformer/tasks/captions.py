@@ -16,6 +16,7 @@ from transformer.data import captions
 from transformer.data.batches import Source
 from transformer.data.captions import BEGIN, END, PAD
 from transformer.data.drawn import Drawn
+from transformer.data.pictures import scaled, unscaled
 from transformer.data.scenes import Item, SceneKind, paint
 from transformer.decode.constraints import Constraints
 from transformer.decode.generate import Rollout, Tokens, generate
@@ -130,7 +131,7 @@ class Captions(PlainTask):
 
     def _batch(self, scenes: Sequence[Sequence[Item]], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Scenes painted, with what is said of them."""
-        picture = paint(self.kind, scenes, random).astype(np.float32) / np.float32(127.5) - 1
+        picture = scaled(paint(self.kind, scenes, random))
         named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
             for step, cell in captions.nouns(items):
@@ -212,7 +213,7 @@ class Captions(PlainTask):
         said = [self._said(row) for row in batch["labels"]]
         ended = [END in row for row in batch["labels"]]
         steps = tuple((*row, *([self.words[END]] if end else [])) for row, end in zip(said, ended, strict=True))
-        pictures = np.round((batch["picture"] + 1) * 127.5).astype(np.uint8)
+        pictures = unscaled(batch["picture"])
         gold = {site.name: self._links(batch["named"], site) for site in between(sites, *LOOKED)}
         grids = {site.key.name: pictures for site in between(sites, *LOOKED)}
         return Labels({"target": steps}, tuple(map(" ".join, said)), gold or None, pictures=grids)

@@ -16,7 +16,8 @@ from transformer.config import Looked, Positive
 from transformer.data.batches import Source
 from transformer.data.datasets.easy_vqa import made_up
 from transformer.data.datasets.questions import check_name, open_questions
-from transformer.data.questions import Question, QuestionSet, Terms, unscaled, words_of
+from transformer.data.pictures import unscaled
+from transformer.data.questions import Question, QuestionSet, Terms, words_of
 from transformer.models.interface import ANSWERING, Input, Interface, Modality
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Request, View
 from transformer.tasks.labels import Labels, Link
