@@ -190,7 +190,7 @@ def make_statistics(weights: np.ndarray, site: Site, labels: Labels) -> dict[str
         values = {
             "entropy": -np.where(own > 0, own * np.log(np.where(own > 0, own, 1)), 0).sum(axis=-1).mean(axis=-1),
             "largest_weight": own.max(axis=-1).mean(axis=-1),
-            "distance": (own * np.abs(rows - columns)).sum(axis=-1).mean(axis=-1),
+            "distance": make_distance(own, site),
             "first_token": own[..., 0].mean(axis=-1),
             "previous_token": (own * (columns == rows - 1)).sum(axis=(-2, -1)) / max(1, queries - 1),
             "diagonal": (own * (columns == rows)).sum(axis=-1).mean(axis=-1),
@@ -198,6 +198,17 @@ def make_statistics(weights: np.ndarray, site: Site, labels: Labels) -> dict[str
         for name in found.keys() & values.keys():
             found[name][:, example] = values[name]
     return found
+
+
+def make_distance(own_LxHxQxK: np.ndarray, site: Site) -> np.ndarray:
+    """How far a head looks, in positions; on one grid in patches, without the class token on either side."""
+    rows, columns = np.mgrid[: own_LxHxQxK.shape[-2], : own_LxHxQxK.shape[-1]]
+    apart, axis = np.abs(rows - columns), site.key
+    if site.query == axis and axis.shape is not None:
+        own_LxHxQxK = own_LxHxQxK[..., axis.leading :, axis.leading :]
+        places = np.indices(axis.shape).reshape(2, -1)
+        apart = np.hypot(*(places[:, :, None] - places[:, None]))
+    return ((own_LxHxQxK * apart).sum(axis=-1) / own_LxHxQxK.sum(axis=-1)).mean(axis=-1)
 
 
 def write_record(directory: Path, name: str, seed: int = 0) -> None:

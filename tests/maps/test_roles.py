@@ -194,6 +194,32 @@ def test_patches_and_slots_have_no_tokens_to_be_the_same():
         assert (reading.nearest if reading.plays else None) is role
 
 
+def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
+    """Four by five patches behind a class token: a row's end and the next row's beginning do not touch."""
+    patches = Axis("patches", AxisKind.GRID, shape=(4, 5), stride=8.0, leading=1)
+    site = Site("encoder/self", patches, patches, ("0",), ("0",))
+    labels = Labels({"patches": (patches.names(),)}, ("one",))
+    places = np.indices((4, 5)).reshape(2, -1)
+    steps = np.abs(places[:, :, None] - places[:, None]).max(axis=0)
+
+    def reading_of(near_PxP: np.ndarray) -> Reading:
+        weights = np.full((1, 1, 1, 21, 21), 0.1 / 21)
+        weights[0, 0, 0, 0] = 1 / 21
+        weights[0, 0, 0, 1:, 1:] += 0.9 * near_PxP / near_PxP.sum(axis=-1, keepdims=True)
+        return only(read_heads(Rows(tuple(range(21)), weights), site, labels))
+
+    touching = steps <= 1
+    reading = reading_of(touching)
+    assert (reading.nearest, reading.plays) == (Role.NEARBY, True)
+    # The class token's own row has no patch around it, and counts on neither side.
+    count = touching.sum(axis=-1)
+    assert reading.share == pytest.approx((0.9 + 0.1 * count / 21).mean())
+    assert reading.even == pytest.approx((count / 21).mean())
+    # In a ring of two patches' distance nothing touches; of one's own place alone less says more.
+    assert reading_of(steps == 2).nearest is not Role.NEARBY
+    assert reading_of(np.eye(20)).nearest is Role.DIAGONAL
+
+
 @pytest.mark.parametrize("token", ["</s>", "<|endoftext|>", "[SEP]", ",", "▁-", "▁", " ", "", "\n", "…"])
 def test_marks_are_special_tokens_punctuation_and_spaces(token):
     assert is_mark(token)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from transformer.attention.sites import Site
 from transformer.maps.curves import evenly
+from transformer.maps.distance import PIXELS, named_in_pixels
 from transformer.maps.encode import pack
 from transformer.maps.page_payload import Block
 from transformer.maps.store import MapStore
@@ -26,6 +27,7 @@ SCALES: dict[str, tuple[str, str, float | None, float | None]] = {
     "largest_weight": ("largest weight of a row", "", 0, 1),
     "largest_logit": ("largest logit", "", None, None),
     "distance": ("distance", "positions", 0, None),
+    PIXELS: ("attention distance", "pixels", 0, None),
     "spread": ("spread", "positions", 0, None),
     "key_position": ("position of the key", "positions", 0, None),
     "first_token": ("weight on the first token", "", 0, 1),
@@ -83,8 +85,11 @@ def history(
 
 
 def probe_tables(store: MapStore, site: str) -> list[Table]:
-    """The mean over the probe's examples, then each example; at most `COLUMNS` steps, evenly spaced."""
-    names, values_SxBxLxHxN = store.statistics(site)
+    """The mean over the probe's examples, then each example; at most `COLUMNS` steps, evenly spaced.
+
+    Distances on a picture are in pixels.
+    """
+    names, values_SxBxLxHxN = named_in_pixels(store.statistics(site), store.site(site))
     kept = evenly(len(store.steps), min(COLUMNS, len(store.steps)))
     steps = tuple(store.steps[index] for index in kept)
     values_BxNxLxHxS = np.transpose(np.asarray(values_SxBxLxHxN, np.float32)[kept], (1, 4, 2, 3, 0))

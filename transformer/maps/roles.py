@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from transformer.attention.sites import AxisKind, Site, Values
+from transformer.attention.sites import Axis, AxisKind, Site, Values
+from transformer.maps.distance import of_one_grid
 from transformer.maps.rollout import is_self_attention
 from transformer.tasks.labels import Labels, Link
 
@@ -36,6 +37,7 @@ class Role(enum.Enum):
     DISTANCE = "fixed distance"
     FIRST_TOKEN = "first token"
     DIAGONAL = "diagonal"
+    NEARBY = "nearby"
     ALIGNMENT = "alignment"
     SAME_TOKEN = "same token"
     RARE_TOKEN = "rare tokens"
@@ -117,6 +119,7 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
     one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d of at most `FARTHEST`; q itself; the first key;
+    - on a picture the patch of q and those that touch it;
     - keys with the token of q at another place; keys behind an earlier such place (induction), or the key one period
       back and one on, on random tokens that repeat, where the labels have such examples;
     - keys at another place whose token occurs once in all examples, where such are at most `RARE` of an example; keys
@@ -192,6 +195,9 @@ def _targets(site: Site, labels: Labels) -> Iterator[tuple[Role, int, Callable[[
         yield Role.FIRST_TOKEN, 0, lambda example: example.keys == 0
     if in_order or one_sequence:
         yield Role.DIAGONAL, 0, _at(0)
+    grid = of_one_grid(site)
+    if grid is not None:
+        yield Role.NEARBY, 0, lambda example: _touching(example, grid)
     if in_order and one_sequence:
         yield Role.PREVIOUS_TOKEN, -1, _at(-1)
         yield Role.NEXT_TOKEN, 1, _at(1)
@@ -209,6 +215,15 @@ def _targets(site: Site, labels: Labels) -> Iterator[tuple[Role, int, Callable[[
 def _at(distance: int) -> Callable[[_Example], np.ndarray]:
     """The key at a distance from the query."""
     return lambda example: example.keys == example.queries + distance
+
+
+def _touching(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
+    """The patch of a query and the up to eight around it; none for what leads the patches."""
+    assert grid.shape is not None
+    query, key = example.queries - grid.leading, example.keys - grid.leading
+    columns = grid.shape[1]
+    near = (abs(query // columns - key // columns) <= 1) & (abs(query % columns - key % columns) <= 1)
+    return near & (query >= 0) & (key >= 0)
 
 
 def _of_keys(

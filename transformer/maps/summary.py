@@ -6,6 +6,7 @@ import numpy as np
 
 from transformer.attention.sites import Site
 from transformer.maps.curves import evenly
+from transformer.maps.distance import distances
 from transformer.maps.quantise import Quantised
 from transformer.maps.roles import BROAD, FARTHEST, PLAYED, Reading, Role, Rows, read_heads
 from transformer.maps.store import MapStore
@@ -36,6 +37,12 @@ WORDS = {
     ),
     Role.DIAGONAL: Words("self", "own place", "reads its own place", "the one at the query's own place, the diagonal"),
     Role.FIRST_TOKEN: Words("1st", "first {token}", "rests on the first {token} (a sink)", "the first of all"),
+    Role.NEARBY: Words(
+        "near",
+        "nearby patches",
+        "reads the patches around its own",
+        "the query's own patch and the up to eight that touch it",
+    ),
     Role.MARK: Words(
         "mark",
         "marks",
@@ -71,7 +78,7 @@ def summary(store: MapStore) -> dict[str, Any]:
     """Every head's role at the last stored step, as the page's data; shares are in percent.
 
     A head is [site, layer, head, role or -1, nearest role or -1, distance, share, even, score], roles being indices of
-    `kinds`.
+    `kinds`; how far heads look on a picture is told beside, by site.
     """
     step, roles = store.steps[-1], list(WORDS)
     heads = []
@@ -79,7 +86,7 @@ def summary(store: MapStore) -> dict[str, Any]:
         for reading in read_heads(rows_of(store, site, step), site, store.labels):
             heads.append([number, *_numbers(reading, roles)])
     kinds = [{"role": role.value, **words._asdict()} for role, words in WORDS.items()]
-    return {"step": step, "least": PLAYED, "broad": BROAD, "kinds": kinds, "heads": heads}
+    return {"step": step, "least": PLAYED, "broad": BROAD, "kinds": kinds, "heads": heads, "far": distances(store)}
 
 
 def _numbers(reading: Reading, roles: list[Role]) -> list[int]:

@@ -1,7 +1,8 @@
 // What each head does: its role at the last step, as a badge, in one sentence, and all heads sorted by role.
 //
 // data.roles = { step, least, broad, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, its role or
-// -1, the nearest role or -1, distance, share, even, score], ...] }, roles being indices of `kinds`, shares percents.
+// -1, the nearest role or -1, distance, share, even, score], ...], far }, roles being indices of `kinds`, shares
+// percents; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one picture.
 
 const SINGULAR = {
   tokens: "token",
@@ -31,9 +32,14 @@ function badgeOf({ role, distance }) {
 
 /** Words of a role with what its site's keys are put in for "{token}". */
 function ofSite(words, { site, distance }) {
-  const { kind } = data.axes[data.sites[site].key];
+  const { kind, leading } = data.axes[data.sites[site].key];
   const places = `${Math.abs(distance)} places ${distance < 0 ? "back" : "ahead"}`;
-  return words.replaceAll("{token}", SINGULAR[kind]).replaceAll("{away}", places);
+  // What leads the patches of a picture is no patch.
+  const first = leading && kind === "grid" ? "class token" : `first ${SINGULAR[kind]}`;
+  return words
+    .replaceAll("first {token}", first)
+    .replaceAll("{token}", SINGULAR[kind])
+    .replaceAll("{away}", places);
 }
 
 /** What a head does, in one sentence without its name. */
@@ -45,9 +51,17 @@ function roleSentence(entry) {
       : kind.role === "alignment"
         ? `${share}% of linked rows right (without looking: ${even}%)`
         : `${share}% of its weight (evenly spread: ${even}%)`;
-  if (role) return `${ofSite(role.does, entry)}: ${weight(role)}${sinceWords(entry)}`;
+  if (role) return `${ofSite(role.does, entry)}: ${weight(role)}${sinceWords(entry)}${farWords(entry)}`;
   if (!nearest) return "has too few rows to tell";
-  return `none of these; nearest “${ofSite(nearest.name, entry)}”: ${weight(nearest)}`;
+  return `none of these; nearest “${ofSite(nearest.name, entry)}”: ${weight(nearest)}${farWords(entry)}`;
+}
+
+/** How far a head looks on a picture. */
+function farWords({ site, layer, head }) {
+  const far = data.roles.far[site];
+  const pixels = far?.heads[layer][head] ?? null;
+  const tenths = (value) => Number(value.toFixed(1));
+  return pixels === null ? "" : `; looks ${tenths(pixels)} pixels far (evenly: ${tenths(far.even)})`;
 }
 
 /** Since when a head plays its role, where the run's statistics tell. */

@@ -22,13 +22,6 @@ async function tableOf(site, name) {
 /** What a statistic is called, its unit, and the ends of its scale where it has some of its own. */
 const scaleFacts = (name) => data.history.scales[name];
 
-/** On one grid, distances are counted in patches. */
-function unitOf(site, name) {
-  const grid = site.query === site.key && data.axes?.[site.query]?.kind === "grid";
-  const { unit } = scaleFacts(name);
-  return name === "distance" && grid ? "patches" : unit;
-}
-
 /** The ends of the scale on which a table's statistic is drawn: its own, else the least and the most of the table. */
 function endsOf(table, statistic) {
   const [least, most] = table.ranges[table.names.indexOf(statistic)];

@@ -75,7 +75,7 @@ function drawHeats(place, state, table, statistic, choose) {
   box.column_of = (step) => nearestColumn(table.steps, step);
   const ends = endsOf(table, statistic);
   const marks = tickWords([ends[0], (ends[0] + ends[1]) / 2, ends[1]]).map(([, words], at) => [at / 2, words]);
-  showRamp(byId("timeline-legend"), unitOf(site, statistic), (share) => css(share ** 2), marks);
+  showRamp(byId("timeline-legend"), scaleFacts(statistic).unit, (share) => css(share ** 2), marks);
   const size = { width: HEATS.left + box.across + HEATS.right, height: box.down + 4 };
   const svg = draw("svg", {
     ...size,
@@ -181,7 +181,7 @@ function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
     );
     const text = `head ${headName(site, cell.layer, cell.head)}, step ${readable(table.steps[cell.at])} `;
     const told = roles.map((role) => make("div", { class: "told" }, `◆ ${role.said}`));
-    showTip(event.clientX, event.clientY, text, make("b", {}, measured(value, unitOf(site, statistic))), ...told);
+    showTip(event.clientX, event.clientY, text, make("b", {}, measured(value, scaleFacts(statistic).unit)), ...told);
   });
   svg.addEventListener("pointerleave", hideTip);
   svg.addEventListener("click", (event) => {

@@ -37,7 +37,7 @@ function drawHeadCurve(place, state, { table, other, statistic, box }, choose) {
   const said = changes.length ? `; a lasting change at step ${changes.map(readable).join(", ")}` : "";
   byId("head-reading").replaceChildren(
     make("b", {}, name),
-    `: ${scaleFacts(statistic).words} ${measured(values[now], unitOf(site, statistic))} ` +
+    `: ${scaleFacts(statistic).words} ${measured(values[now], scaleFacts(statistic).unit)} ` +
       `at step ${readable(table.steps[now])}${said}.`,
     ...(other && match ? [` Dashed: head ${headName(site, match[3], match[4])} of ${data.against.title}.`] : []),
   );
