@@ -20,7 +20,7 @@ from transformer.storage import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 FOLDER = Folder("transformer.maps", "page")
-STYLES = ("wall.css", "roles.css", "detail.css", "strands.css", "neurons.css", "timeline.css")
+STYLES = ("wall.css", "roles.css", "detail.css", "strands.css", "neurons.css", "timeline.css", "pictures.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
     "data.js",
@@ -32,7 +32,9 @@ SCRIPTS = (
     "axes.js",
     "detail.js",
     "profile.js",
+    "picture.js",
     "beside.js",
+    "strips.js",
     "strands.js",
     "samples.js",
     "norms.js",
@@ -45,6 +47,7 @@ SCRIPTS = (
     "config.js",
     "trace.js",
     "timeline.js",
+    "distances.js",
     "report.js",
 )
 FOLLOWING = "follow.js"  # only in a page that is served

@@ -1,8 +1,7 @@
-// What the positions were cut from, beside the map: running tokens, the picture, and the keys of one long row.
+// What the positions were cut from, beside the map: running tokens, and the keys of one long row.
 
 const LONG = 240; // tokens that stand as chips; of more, those around the held one
 const AROUND = 24;
-const PICTURE = 340; // pixels of the screen, at most
 const LISTED = 12; // keys of a held row of a pooled map
 let beside = null;
 
@@ -21,9 +20,7 @@ function drawBeside(place, shown, state, look, hold) {
   if (beside?.name !== name) {
     beside = { name, parts: [], list: make("div", { class: "top-keys" }) };
     const lines = ["query", "key"].flatMap((side) => tokenLine(axes, side, spans[side], look, hold));
-    const grid = ["key", "query"].find((side) => axes[side].kind === "grid" && axes[side].picture);
-    const pictures = grid ? [pictureFigure(axes, grid, look, hold)] : [];
-    place.replaceChildren(beside.list, ...lines, ...pictures);
+    place.replaceChildren(beside.list, ...lines);
   }
   beside.shown = shown;
   drawTopKeys(beside.list, shown, state, axes, hold);
@@ -82,109 +79,6 @@ function shade(chip, value) {
   // The text takes the side of the ramp that is far from its ground.
   const bright = colour && 0.2126 * colour[0] + 0.7152 * colour[1] + 0.0722 * colour[2] > 140;
   chip.style.color = colour ? (bright ? "#14161c" : "#ffffff") : "";
-}
-
-/** The example's picture, lit where the held patch looks; a click on a patch holds it. */
-function pictureFigure(axes, side, look, hold) {
-  const axis = axes[side];
-  const [height, width, rows, columns] = axis.picture;
-  const scale = Math.min(PICTURE / width, PICTURE / height);
-  const canvas = make("canvas", { width: Math.round(width * scale), height: Math.round(height * scale) });
-  const svg = draw("svg", { width: canvas.width, height: canvas.height, role: "img", tabindex: 0 });
-  svg.setAttribute("aria-label", "the picture; arrow keys are the page's, j and k move the held patch");
-  const caption = make("p", { class: "note" });
-  const frame = make("div", { class: "picture" }, canvas, svg);
-  frame.style.width = `${canvas.width}px`;
-  frame.style.height = `${canvas.height}px`;
-  const both = axes.query.name === axes.key.name;
-  const asked = (patch, shift) => (side === "query" || (both && !shift) ? [patch, null] : [null, patch]);
-  const patchAt = (event) => {
-    const bounds = svg.getBoundingClientRect();
-    const [column, row] = [event.clientX - bounds.left, event.clientY - bounds.top].map((place) =>
-      Math.floor((place / scale - axis.offset) / axis.stride),
-    );
-    const inside = row >= 0 && column >= 0 && row < axis.shape[0] && column < axis.shape[1];
-    const patch = axis.leading + row * axis.shape[1] + column;
-    return inside && patch < axis.tokens.length ? patch : null;
-  };
-  svg.addEventListener("pointermove", (event) => {
-    const patch = patchAt(event);
-    if (patch === null) look(null, null);
-    else look(...asked(patch, event.shiftKey));
-  });
-  svg.addEventListener("pointerleave", () => look(null, null));
-  svg.addEventListener("click", (event) => {
-    const patch = patchAt(event);
-    if (patch !== null) hold(...asked(patch, event.shiftKey));
-  });
-  let pictures = null;
-  let last = [null, null];
-  const paint = (query, key) => {
-    last = [query, key];
-    // Where each query has a picture of its own, that of the first stands for all of them.
-    const picture = pictures?.[pictures.length > 1 ? (query ?? 0) : 0];
-    if (picture) light(canvas, svg, caption, picture, axes, side, scale, query, key);
-  };
-  picturesOf(axis).then((canvases) => ((pictures = canvases), paint(...last)));
-  beside.parts.push(paint);
-  return make("figure", { class: "picture-figure" }, frame, caption);
-}
-
-/** Dim the picture where little is read: the patch with the largest weight keeps all of its light. */
-function light(canvas, svg, caption, picture, axes, side, scale, query, key) {
-  const axis = axes[side];
-  const [patches, words] = patchWeights(axes, side, query, key);
-  const largest = Math.max(1e-9, ...patches.map(Math.abs));
-  const context = canvas.getContext("2d");
-  context.imageSmoothingEnabled = picture.width > canvas.width;
-  context.globalAlpha = 1;
-  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
-  context.fillStyle = "#0a0c10";
-  const square = (patch) => [
-    scale * (axis.offset + axis.stride * (patch % axis.shape[1])),
-    scale * (axis.offset + axis.stride * Math.floor(patch / axis.shape[1])),
-    scale * axis.stride,
-  ];
-  patches.forEach((value, patch) => {
-    const [x, y, size] = square(patch);
-    context.globalAlpha = 0.84 * (1 - Math.sqrt(Math.max(0, value) / largest));
-    context.fillRect(x, y, size, size);
-  });
-  context.globalAlpha = 1;
-  const marks = [];
-  const mark = (position, kind) => {
-    if (position === null || position < axis.leading) return;
-    const [x, y, size] = square(position - axis.leading);
-    for (const name of ["halo", kind]) marks.push(draw("rect", { class: name, x, y, width: size, height: size }));
-  };
-  if (side === "query" || axes.query.name === axis.name) mark(query, "frame");
-  if (side === "key") mark(key, "frame column");
-  svg.replaceChildren(...marks);
-  const lead = axis.leading && query !== null && side === "key" ? leadWords(axis, query) : "";
-  caption.textContent = `${words}; full light is ${largest.toFixed(3)}${lead}`;
-}
-
-/** The weight of every patch of one side, and in words what it is. */
-function patchWeights(axes, side, query, key) {
-  const axis = axes[side];
-  const plane = beside.shown.detail;
-  const count = axis.tokens.length - axis.leading;
-  const of = (value) => Array.from({ length: count }, (_, patch) => value(patch + axis.leading));
-  if (side === "key" && query !== null)
-    return [of((at) => weightAt(query, at)), `What ${positionName(axes.query, query)} reads`];
-  if (key !== null && axes.query.kind === "grid" && (side === "query" || axes.query.name === axis.name))
-    return [of((at) => weightAt(at, key)), `What reads ${positionName(axes.key, key)}`];
-  if (side === "key") {
-    const means = meansOf(plane);
-    return [of((at) => means[Math.floor(at / plane.keyBlock)]), "What all queries read, on average"];
-  }
-  return [of(() => 1), "Pick a patch"];
-}
-
-function leadWords(axis, query) {
-  const said = (at) => `${positionName(axis, at)} ${weightAt(query, at).toFixed(3)}`;
-  const parts = Array.from({ length: axis.leading }, (_, at) => said(at));
-  return `, and ${parts.join(", ")}`;
 }
 
 /** The largest weights of a held row of a pooled map, exact where the row or its top is kept. */

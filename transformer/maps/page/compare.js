@@ -136,6 +136,7 @@ async function rolloutShown(state) {
       ? `and all below it combined (rollout): ${said}`
       : `and all below it, on both sides, combined (rollout): ${said}`,
     detail: plane,
+    layers: maps.rollout,
     heads: "all heads",
     verbs: ["mixes in", "is mixed into"],
     tell: (query, key) => `${plane.at(query, key).toFixed(3)} of the mixture, over all heads`,

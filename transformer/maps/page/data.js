@@ -10,6 +10,7 @@
 //   wall(layer, head)  a Plane of every head (indices), at most 64 cells a side where the site is long
 //   detail             a Plane of the head that state names, at the finest level that the page carries
 //   heads              optional: what stands in the head's place in the title, where it is not one head alone
+//   layers             optional: a Plane a layer, of a view that has layers and no heads
 //   verbs              optional: what a query does to its keys, and a key suffers from its queries, in words
 //   planes             where state.lines holds: [[head, its detail], ...] of the heads whose lines are drawn, else null
 //   tell(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference

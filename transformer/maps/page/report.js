@@ -141,6 +141,7 @@ async function show() {
   // What is above is seen before what is below is drawn.
   if (!curvesDrawn) await new Promise((done) => setTimeout(done));
   drawTimeline(state, change);
+  drawDistances(byId("distances"), state, change);
   await drawNeurons(byId("neurons"), state);
   if (!curvesDrawn) redrawAll();
   curvesDrawn = true;
@@ -172,6 +173,7 @@ function showMaps(shown) {
     showRamp(byId("legend"), shown.signed ? name : valueWord(false), colourAt, marks);
   }
   drawWall(byId("wall"), shown, state, (l, h) => change({ layer: l, head: h }));
+  drawStrips(byId("strips"), shown, state, change);
   const own = state.lines
     ? drawStrands(byId("detail"), shown, state, look, hold, (query) =>
         change({ ...toggledToken(state, query), row: null }),
@@ -180,6 +182,7 @@ function showMaps(shown) {
   const parts = [
     own,
     drawBeside(byId("sentence"), shown, state, look, hold),
+    drawPicture(byId("picture"), shown, state, look, hold),
     (query, key) => (state.lines ? (byId("reading").textContent = readStrands()) : read(shown, query, key)),
   ];
   highlight = (query, key) => parts.forEach((part) => part(query, key));

@@ -1,0 +1,275 @@
+"""The panel over the picture, in a real browser: strips of queries, layers and heads, gold cells, distances."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.maps.conftest import Run, make_kept, softmax, write_record
+from tests.maps.test_page import browser, grey_of, visit, wait_for  # noqa: F401  fixtures and helpers
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.maps.report import write_report
+from transformer.maps.rollout import rollout_of
+from transformer.maps.store import MapStore
+from transformer.maps.tiers import Tiers
+from transformer.tasks.labels import Labels, Link
+
+pytestmark = pytest.mark.browser
+
+WORDS = ("▁a", "▁red", "▁disc", "▁top", "▁left", "▁and", "▁a", "▁blue", "▁ring", "▁below", "▁it", "</s>")
+GOLD = {2: (Link(2, 5, True), Link(2, 6, False)), 8: (Link(8, 11, True),)}
+
+
+def write_gaze_run(directory: Path) -> Run:
+    """Twelve words that read a picture of four by four patches in two layers of two heads; an answer in three hops."""
+    words, grid = Axis("words"), Axis("grid", AxisKind.GRID, shape=(4, 4), stride=8.0)
+    answer = Axis("answer", AxisKind.SLOTS, size=1)
+    sites = (
+        Site("decoder/cross", words, grid, ("0", "1"), ("0", "1")),
+        Site("answer/hops", answer, grid, ("0", "1", "2"), ("0",)),
+    )
+    pictures = np.random.default_rng(0).integers(0, 40, (1, 32, 32, 3)).astype(np.uint8)
+    labels = Labels(
+        {"words": (WORDS,), "grid": (grid.names(),), "answer": (answer.names(),)},
+        ("a scene",),
+        {"decoder/cross": (tuple(link for links in GOLD.values() for link in links),)},
+        pictures={"grid": pictures},
+    )
+    store = MapStore.open(directory / "maps", sites, labels, "0f" * 32)
+    maps = {}
+    for step in (10, 40):
+        rng = np.random.default_rng(step)
+        maps[step] = {
+            "decoder/cross": softmax(rng.normal(size=(2, 1, 2, 12, 16)) * 2),
+            "answer/hops": softmax(rng.normal(size=(3, 1, 1, 1, 16)) * 2),
+        }
+        store.write(step, make_kept(store, maps[step]))
+    write_record(directory, "gazes")
+    return Run(directory, sites, labels, maps)
+
+
+@pytest.fixture(scope="module")
+def gaze_run(tmp_path_factory) -> Run:
+    return write_gaze_run(tmp_path_factory.mktemp("gazes"))
+
+
+@pytest.fixture(scope="module")
+def gazes(gaze_run):
+    return write_report(gaze_run.directory)
+
+
+@pytest.fixture(scope="module")
+def patches(picture_run):
+    return write_report(picture_run.directory)
+
+
+def strip_of(page, number: int = 0):
+    return page.locator(".picture-strip").nth(number).locator(".strip-item")
+
+
+def assert_drawn_over(item, row: np.ndarray) -> None:
+    """The weights of one row lie over a picture: the largest in no fog, its number beneath it."""
+    grey, _ = grey_of(item.locator("canvas"), 4)
+    assert int(np.argmin(grey)) == int(row.argmax())
+    # The weaker a patch is read, the nearer it is to grey; a picture's own shades make ties of what is alike.
+    assert np.corrcoef(grey, -np.sqrt(row))[0, 1] > 0.9
+    assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(row.max(), abs=0.012)
+
+
+def gold_of(item) -> list[int]:
+    """The patches that an item outlines as linked, sure ones first."""
+    boxes = item.locator("svg .link").evaluate_all(
+        "all => all.map((box) => ['x', 'y', 'width'].map((name) => Number(box.getAttribute(name))))"
+    )
+    return [round(y / side) * 4 + round(x / side) for x, y, side in boxes]
+
+
+def test_every_word_has_its_picture_and_follows_the_step(gaze_run, gazes, visit):  # noqa: F811
+    page = visit(gazes, "#site=decoder/cross&layer=1&head=0&step=10")
+    items = strip_of(page)
+    assert items.count() == len(WORDS)
+    assert items.locator(".strip-name").all_inner_texts() == list(WORDS)
+    title = page.locator(".strips .note").first.inner_text()
+    assert title == "Every token of words, layer 1, head 0"
+    for step, key in ((10, "Home"), (40, "End")):
+        page.locator("#step").press(key)
+        wait_for(page, "step", str(step))
+        for word in (0, 5, 11):
+            assert_drawn_over(items.nth(word), gaze_run.maps[step]["decoder/cross"][1, 0, 0, word])
+
+
+def test_a_word_is_held_where_it_is_clicked_and_let_go_by_a_second_click(gazes, visit):  # noqa: F811
+    page = visit(gazes, "#site=decoder/cross&layer=0&head=1&step=40")
+    items = strip_of(page)
+    assert page.locator(".picture-strip").first.locator("[aria-pressed=true]").count() == 0
+    items.nth(3).click()
+    wait_for(page, "row", "4")
+    assert items.nth(3).get_attribute("aria-pressed") == "true"
+    assert page.locator(".picture-figure .note").inner_text().startswith("What “▁top” reads; the clearest patch")
+    # Keys go on from it, whether it is the page's own or the strip's.
+    page.keyboard.press("ArrowRight")
+    wait_for(page, "row", "5")
+    assert items.nth(4).evaluate("item => item === document.activeElement")
+    page.keyboard.press("j")
+    wait_for(page, "row", "6")
+    assert page.locator(".picture-strip").first.locator("[aria-pressed=true]").inner_text().startswith("▁and")
+    assert page.locator(".picture-strip").first.locator("[tabindex='0']").count() == 1
+    items.nth(5).click()
+    page.wait_for_function("!new URLSearchParams(location.hash.slice(1)).has('row')")
+
+
+def test_heads_stand_side_by_side_for_the_held_query(gaze_run, gazes, visit):  # noqa: F811
+    page = visit(gazes, "#site=decoder/cross&layer=0&head=0&step=40&row=3")
+    items = strip_of(page, 1)
+    assert items.locator(".strip-name").all_inner_texts() == ["0.0", "0.1", "1.0", "1.1"]
+    assert page.locator(".strips .note").nth(1).inner_text() == "What “▁disc” reads, all heads"
+    for number, (layer, head) in enumerate(np.ndindex(2, 2)):
+        assert_drawn_over(items.nth(number), gaze_run.maps[40]["decoder/cross"][layer, 0, head, 2])
+    items.nth(3).click()
+    wait_for(page, "head", "1")
+    wait_for(page, "layer", "1")
+    assert items.nth(3).get_attribute("aria-pressed") == "true"
+
+
+def test_gold_cells_are_outlined_for_the_query_that_is_shown(gazes, visit):  # noqa: F811
+    page = visit(gazes, "#site=decoder/cross&layer=0&head=0&step=40")
+    words = strip_of(page)
+    assert [gold_of(words.nth(word)) for word in (1, 2, 8)] == [[], [5, 6], [11]]
+    assert words.nth(2).locator(".link.possible").count() == 1
+    large = page.locator("#picture")
+    assert gold_of(large) == []
+    words.nth(8).click()
+    wait_for(page, "row", "9")
+    assert gold_of(large) == [11]
+    assert gold_of(strip_of(page, 1).nth(2)) == [11]
+    page.keyboard.press("g")
+    wait_for(page, "links", "0")
+    assert page.locator("#picture-panel .link").count() == 0
+
+
+def test_where_a_layer_has_one_query_the_strip_is_of_layers(gaze_run, gazes, visit):  # noqa: F811
+    page = visit(gazes, "#site=answer/hops&step=40")
+    items = strip_of(page)
+    assert items.locator(".strip-name").all_inner_texts() == ["layer 0", "layer 1", "layer 2"]
+    assert page.locator(".strips .note").all_inner_texts() == ["What the answer reads, layer after layer, head 0"]
+    for layer in range(3):
+        assert_drawn_over(items.nth(layer), gaze_run.maps[40]["answer/hops"][layer, 0, 0, 0])
+    items.nth(2).click()
+    wait_for(page, "layer", "2")
+    assert items.nth(2).get_attribute("aria-pressed") == "true"
+
+
+def test_the_class_token_is_shown_until_a_patch_is_held(picture_run, patches, visit):  # noqa: F811
+    page = visit(patches, "#example=2&layer=0&head=0&step=40")
+    items = strip_of(page)
+    assert page.locator(".strips .note").all_inner_texts() == ["What “[CLS]” reads (the class token), all heads"]
+    weights = picture_run.maps[40]["encoder/self"][:, 1]
+    for number, (layer, head) in enumerate(np.ndindex(2, 3)):
+        item = items.nth(number)
+        assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(
+            weights[layer, head, 0, 1:].max(), abs=0.012
+        )
+    words = page.locator(".picture-figure .note").inner_text()
+    assert words.startswith("What “[CLS]” reads (the class token; a click on the picture holds a patch)")
+    assert f"“[CLS]” {weights[0, 0, 0, 0]:.3f}"[:-1] in words
+    assert page.locator("#picture-panel .frame").count() == 0
+    frame = page.locator("#picture svg")
+    frame.scroll_into_view_if_needed()
+    box = frame.bounding_box()
+    frame.click(position={"x": box["width"] * 0.9, "y": box["height"] * 0.4})
+    wait_for(page, "row", "9")
+    assert page.locator(".strips .note").all_inner_texts() == ["What “patch 2,4” reads, all heads"]
+    for number, (layer, head) in enumerate(np.ndindex(2, 3)):
+        item = items.nth(number)
+        assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(
+            weights[layer, head, 8, 1:].max(), abs=0.012
+        )
+        assert item.locator(".frame").count() == 1
+    place = page.locator("#picture .frame").first.evaluate(
+        "box => [box.x, box.y, box.width].map((at) => at.baseVal.value)"
+    )
+    assert [round(place[0] / place[2]), round(place[1] / place[2])] == [3, 1]
+
+
+def test_rollout_is_drawn_over_the_picture_layer_after_layer(picture_run, patches, visit):  # noqa: F811
+    page = visit(patches, "#example=1&layer=1&head=0&step=40&view=rollout")
+    items = strip_of(page)
+    assert items.locator(".strip-name").all_inner_texts() == ["layer 0", "layer 1"]
+    assert page.locator(".strips .note").all_inner_texts() == [
+        "What “[CLS]” mixes in (the class token), layer after layer, all heads"
+    ]
+    mixed = rollout_of(MapStore.existing(picture_run.directory / "maps"), "encoder/self", 40)
+    for layer in range(2):
+        weight = items.nth(layer).locator(".strip-weight").inner_text()
+        assert float(weight) == pytest.approx(mixed[0, layer, 0, 1:].max(), abs=0.012)
+        grey, _ = grey_of(items.nth(layer).locator("canvas"), 4)
+        assert int(np.argmin(grey)) == int(mixed[0, layer, 0, 1:].argmax())
+    assert "What “[CLS]” mixes in" in page.locator(".picture-figure .note").inner_text()
+    page.keyboard.press("r")
+    page.wait_for_function("!location.hash.includes('rollout')")
+    page.wait_for_function("document.querySelectorAll('.strip-item').length === 6")
+
+
+def test_how_far_heads_look_is_drawn_told_and_a_measure(picture_run, patches, visit):  # noqa: F811
+    page = visit(patches, "#example=1&layer=0&head=0&step=40&statistic=distance_in_pixels")
+    chart, told = page.locator("#distance-by-layer"), page.locator(".told-head[aria-pressed=true]")
+    page.wait_for_function("document.querySelectorAll('#distance-by-layer .marker').length === 6")
+    assert page.locator("#statistic option:checked").inner_text() == "attention distance"
+    assert "pixels" in page.locator("#timeline-legend").inner_text()
+    reading = page.locator("#head-reading").inner_text()
+    chart.locator("> svg").focus()
+    page.keyboard.press("ArrowRight")
+    tip = page.locator("#tip").inner_text()
+    assert tip.startswith("head 0.0")
+    (far,) = [words for words in tip.split("\n") if "pixels" in words]
+    assert far in reading
+    pixels = float(far.split()[0])
+    assert f"; looks {round(pixels, 1):g} pixels far (evenly: " in told.inner_text()
+    # The second head of the first layer looks nearby: its dot is chosen by a key.
+    page.keyboard.press("ArrowRight")
+    (nearer,) = [words for words in page.locator("#tip").inner_text().split("\n") if "pixels" in words]
+    assert float(nearer.split()[0]) < 0.7 * pixels
+    page.keyboard.press("Enter")
+    wait_for(page, "head", "1")
+    assert nearer in page.locator("#head-reading").inner_text()
+    assert "reads the patches around its own" in told.inner_text()
+    assert f"; looks {round(float(nearer.split()[0]), 1):g} pixels far (evenly: " in told.inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_narrow_page_the_strip_alone_scrolls_sideways(gazes, visit, scheme):  # noqa: F811
+    page = visit(gazes, "#site=decoder/cross&step=40", scheme, shown=False)
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_selector("body[data-shown]")
+    strip = page.locator(".picture-strip").first
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    assert strip.evaluate("strip => strip.scrollWidth > 2 * strip.clientWidth")
+    before = page.evaluate("scrollY")
+    for _ in range(12):
+        page.keyboard.press("j")
+    wait_for(page, "row", "12")
+    # The held word is brought into sight within the strip; the page itself stays where it was.
+    assert page.evaluate("scrollY") == before
+    sides = [strip.bounding_box(), strip_of(page).nth(11).bounding_box()]
+    assert sides[0]["x"] - 1 <= sides[1]["x"]
+    assert sides[1]["x"] + sides[1]["width"] <= sides[0]["x"] + sides[0]["width"] + 1
+
+
+def test_a_pooled_map_over_a_picture_is_called_one(visit, tmp_path):  # noqa: F811
+    grid = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, leading=1)
+    site = Site("encoder/self", grid, grid, ("0",), ("0", "1"))
+    pictures = {"patches": np.zeros((1, 32, 32, 3), np.uint8)}
+    labels = Labels({"patches": (grid.names(),)}, ("dark",), pictures=pictures)
+    store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32, Tiers((8,), rows=4, top=5))
+    weights = softmax(np.random.default_rng(0).normal(size=(1, 1, 2, 17, 17)))
+    store.write(10, make_kept(store, {site.name: weights}))
+    write_record(tmp_path, "pooled")
+    page = visit(write_report(tmp_path))
+    pooled = "(pooled: each cell is the largest weight of 4 × 4 positions)"
+    assert f"What “class” reads {pooled}" in page.locator(".picture-figure .note").inner_text()
+    assert pooled in page.locator(".strips .note").inner_text()
+
+
+def test_a_run_without_pictures_has_no_such_panel(run, visit):  # noqa: F811
+    page = visit(write_report(run.directory))
+    assert page.locator("#picture-panel").is_hidden()

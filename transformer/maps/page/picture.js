@@ -1,0 +1,176 @@
+// The picture that an axis was cut from, under the weights of a row: what is read stays clear, all else lies in fog.
+
+const PICTURE = 340; // pixels of the screen, at most
+const FOG = 128; // its grey: on a dark picture and on a bright one alike what stays clear is seen
+const THICKEST = 0.88; // of the fog, where nothing is read
+
+/** The sides in pixels of the screen of an axis's picture within a square of `room`. */
+function pictureSize(axis, room) {
+  const [height, width] = axis.picture;
+  const scale = room / Math.max(width, height);
+  return { scale, width: Math.round(width * scale), height: Math.round(height * scale) };
+}
+
+/** A canvas and an SVG over it, for `paintPicture` and `outlines`. */
+function pictureFrame({ width, height }, attributes) {
+  const canvas = make("canvas", { width, height });
+  const svg = draw("svg", { width, height, ...attributes });
+  const frame = make("span", { class: "picture" }, canvas, svg);
+  frame.style.width = `${width}px`;
+  frame.style.height = `${height}px`;
+  return { frame, canvas, svg };
+}
+
+/** Where each query has a picture of its own, that one, or the first for all of them; else the only one. */
+const pictureOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
+
+/** Draw a picture in the fog that the weights of its patches leave; the largest weight leaves none. */
+function paintPicture(canvas, picture, axis, patches) {
+  const [rows, columns] = axis.shape;
+  const fog = make("canvas", { width: columns, height: rows });
+  const image = new ImageData(columns, rows);
+  const largest = largestOf(patches);
+  patches.forEach((value, patch) => {
+    const thick = THICKEST * (1 - Math.sqrt(Math.max(0, value) / largest));
+    image.data.set([FOG, FOG, FOG, Math.round(255 * thick)], 4 * patch);
+  });
+  fog.getContext("2d").putImageData(image, 0, 0);
+  const context = canvas.getContext("2d");
+  const scale = canvas.width / axis.picture[1];
+  context.imageSmoothingEnabled = picture.width > canvas.width;
+  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  context.imageSmoothingEnabled = false;
+  const side = scale * axis.stride;
+  context.drawImage(fog, scale * axis.offset, scale * axis.offset, columns * side, rows * side);
+}
+
+const largestOf = (patches) => patches.reduce((a, b) => Math.max(a, b), 1e-9);
+
+/** Outlines of patches: of those that are linked to the query, of the query's own and of the key's. */
+function outlines(axes, side, scale, state, links, query, key) {
+  const axis = axes[side];
+  const outline = (position, ...kinds) => {
+    if (position === null || position < axis.leading) return [];
+    const patch = position - axis.leading;
+    const at = (cell) => scale * (axis.offset + axis.stride * cell);
+    const [x, y] = [at(patch % axis.shape[1]), at(Math.floor(patch / axis.shape[1]))];
+    const size = { width: scale * axis.stride, height: scale * axis.stride };
+    return kinds.map((kind) => draw("rect", { class: kind, x, y, ...size }));
+  };
+  const linked = side === "key" && query !== null && state.links ? (links?.[state.example] ?? []) : [];
+  const gold = linked.filter(([from]) => from === query);
+  return [
+    ...gold.flatMap(([, to, sure]) => outline(to, ...(sure ? ["halo", "link sure"] : ["link possible"]))),
+    ...(side === "query" || axes.query.name === axis.name ? outline(query, "halo", "frame") : []),
+    ...(side === "key" ? outline(key, "halo", "frame column") : []),
+  ];
+}
+
+/** The query whose row is shown while none is held: the class token, or the only one; null where there is neither. */
+const restingQuery = ({ query }) => ((query.kind === "grid" && query.leading) || query.tokens.length === 1 ? 0 : null);
+
+/** The weights with which a query, or for null all on average, reads each patch of the keys. */
+function patchesRead(plane, axis, query) {
+  const row = query === null ? meansOf(plane) : null;
+  const at = query === null ? 0 : Math.floor(query / plane.queryBlock);
+  return Array.from({ length: axis.tokens.length - axis.leading }, (_, patch) => {
+    const cell = Math.floor((patch + axis.leading) / plane.keyBlock);
+    return row ? row[cell] : plane.at(at, cell);
+  });
+}
+
+/** What a query does, as the view has it: "What “class” reads". */
+function whatIsRead(shown, axes, query) {
+  // The only one of its kind is called by its kind.
+  const name = (at) => (axes.query.tokens.length > 1 ? positionName(axes.query, at) : `the ${spaced(axes.query.name)}`);
+  const by = query === null ? "all queries" : name(query);
+  const pooling = poolingWords(shown.detail, shown.signed);
+  const end = (query === null ? ", on average" : "") + (pooling && ` (pooled: ${pooling})`);
+  if (shown.signed) return `Where ${by} ${query === null ? "read" : "reads"} more${end}`;
+  return `What ${by} ${shown.verbs?.[0] ?? (query === null ? "read" : "reads")}${end}`;
+}
+
+let large = null; // the large picture, its name and how to paint it
+
+/**
+ * Draw the example's picture into `place`, under what the query at hand reads; a click on a patch holds it, where
+ * patches are queries. Returns the function that highlights positions: (query, key) => nothing.
+ */
+function drawPicture(place, shown, state, look, hold) {
+  const axes = { query: axisOf(shown.site, "query", state.example), key: axisOf(shown.site, "key", state.example) };
+  const side = ["key", "query"].find((each) => axes[each].kind === "grid" && axes[each].picture);
+  const name = [state.site, state.example].join(" ");
+  if (large?.name !== name) {
+    large = { name, ...(side ? pictureFigure(axes, side, look, hold) : { element: null, paint: () => {} }) };
+    place.replaceChildren(...(side ? [large.element] : []));
+    byId("picture-panel").hidden = !side && !data.roles.far[state.site];
+  }
+  const { paint } = large;
+  return (query, key) => paint(shown, state, query, key);
+}
+
+/** The large picture: { element, paint(shown, state, query, key) }. */
+function pictureFigure(axes, side, look, hold) {
+  const axis = axes[side];
+  const size = pictureSize(axis, PICTURE);
+  const { frame, canvas, svg } = pictureFrame(size, { role: "img", tabindex: 0 });
+  svg.setAttribute("aria-label", "the picture; arrow keys are the page's, j and k move the held patch");
+  const caption = make("p", { class: "note" });
+  const both = axes.query.name === axes.key.name;
+  const asked = (patch, shift) => (side === "query" || (both && !shift) ? [patch, null] : [null, patch]);
+  const patchAt = (event) => {
+    const bounds = svg.getBoundingClientRect();
+    const [column, row] = [event.clientX - bounds.left, event.clientY - bounds.top].map((place) =>
+      Math.floor((place / size.scale - axis.offset) / axis.stride),
+    );
+    const inside = row >= 0 && column >= 0 && row < axis.shape[0] && column < axis.shape[1];
+    const patch = axis.leading + row * axis.shape[1] + column;
+    return inside && patch < axis.tokens.length ? patch : null;
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const patch = patchAt(event);
+    if (patch === null) look(null, null);
+    else look(...asked(patch, event.shiftKey));
+  });
+  svg.addEventListener("pointerleave", () => look(null, null));
+  svg.addEventListener("click", (event) => {
+    const patch = patchAt(event);
+    if (patch !== null) hold(...asked(patch, event.shiftKey));
+  });
+  const made = picturesOf(axis);
+  let last = null;
+  const paint = (...now) => {
+    last = now;
+    made.then((pictures) => {
+      if (last !== now) return;
+      const [shown, state, query, key] = now;
+      const { patches, words, of } = figureRow(shown, axes, side, query, key);
+      paintPicture(canvas, pictureOfQuery(pictures, of), axis, patches);
+      svg.replaceChildren(...outlines(axes, side, size.scale, state, shown.site.links, of, key));
+      caption.textContent = words;
+    });
+  };
+  return { element: make("figure", { class: "picture-figure" }, frame, caption), paint };
+}
+
+/** What the large picture shows: the weight of every patch, the words for it, and the query whose row it is. */
+function figureRow(shown, axes, side, query, key) {
+  const axis = axes[side];
+  const plane = shown.detail;
+  const patchesOf = (value) => axis.tokens.slice(axis.leading).map((_, patch) => value(patch + axis.leading));
+  const weightOf = (from, to) => plane.at(Math.floor(from / plane.queryBlock), Math.floor(to / plane.keyBlock));
+  const column = query === null && key !== null && axes.query.kind === "grid";
+  if (column && (side === "query" || axes.query.name === axis.name)) {
+    const patches = patchesOf((at) => weightOf(at, key));
+    return { patches, of: null, words: `What reads ${positionName(axes.key, key)}${clearest(patches)}` };
+  }
+  if (side === "query") return { patches: patchesOf(() => 1), of: query, words: "Pick a patch" };
+  const of = query ?? restingQuery(axes);
+  const patches = patchesRead(plane, axis, of);
+  const rests = of !== query && axes.query.leading ? " (the class token; a click on the picture holds a patch)" : "";
+  const leading = axis.tokens.slice(0, of === null ? 0 : axis.leading);
+  const aside = leading.map((_, at) => `, ${positionName(axis, at)} ${weightOf(of, at).toFixed(3)}`).join("");
+  return { patches, of, words: `${whatIsRead(shown, axes, of)}${rests}${clearest(patches)}${aside}` };
+}
+
+const clearest = (patches) => `; the clearest patch has weight ${largestOf(patches).toFixed(3)}`;
