@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -129,6 +130,22 @@ def draw_glyphs(
 
     Errors: KeyError for a name that no glyph has.
     """
+    return cover(*strokes(names, random, variation), size)
+
+
+class Strokes(NamedTuple):
+    """Drawings of glyphs as `cover` takes them, each in its own unit square; segments of no glyph lie far outside."""
+
+    segments_NxSx2x2: Float[np.ndarray, "N S 2 2"]
+    filled_N: Bool[np.ndarray, " N"]
+    thickness_N: Float[np.ndarray, " N"]
+
+
+def strokes(names: Sequence[str], random: np.random.Generator, variation: Variation = VARIED) -> Strokes:
+    """The lines of each glyph, no two of which are alike: x to the right, y downwards.
+
+    Errors: KeyError for a name that no glyph has.
+    """
     found = [_corners(name) for name in names]
     most = max((len(segments) for segments, _ in found), default=0)
     segments_NxSx2x2 = np.full((len(names), most, 2, 2), _FAR, np.float32)
@@ -136,7 +153,7 @@ def draw_glyphs(
         segments_NxSx2x2[row, : len(segments)] = _varied(segments, random, variation)
     filled_N = np.array([filled for _, filled in found], bool)
     thickness_N = random.uniform(*variation.thickness, len(names)).astype(np.float32)
-    return cover(segments_NxSx2x2, filled_N, thickness_N, size)
+    return Strokes(segments_NxSx2x2, filled_N, thickness_N)
 
 
 def draw_clouds(

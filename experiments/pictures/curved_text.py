@@ -1,0 +1,44 @@
+"""Show, Attend and Read (Li et al. 2019) on drawn strings: attention over rows and columns, or over columns alone.
+
+    python -m launch.train --config=experiments/pictures/curved_text.py --workdir=runs/curved_text
+    python -m launch.train --config=experiments/pictures/curved_text.py:columns --workdir=runs/curved_text_columns
+    python -m launch.train --config=experiments/pictures/curved_text.py:plain --workdir=runs/curved_text_plain
+
+Half of the strings stand along a straight line, the others along an arc or a wave on which glyphs stand above one
+another. Wanted: of curved strings at least 10 points more right than with columns, of straight ones as many. Not yet
+measured. `python -m launch.generate --workdir=runs/curved_text --text='AK4'` writes that string along a curve, says
+what the model reads and maps where it looked; `--text='straight AK4'` along a straight line.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(attention: str = "neighbours") -> ConfigDict:
+    """Fresh batches of 32 strings; three convolutions make a grid of 14 x 14 places."""
+    return ConfigDict(
+        {
+            "name": f"curved_text_{attention}",
+            "seed": 1,
+            "steps": 3000,
+            "eval_every": 500,
+            "maps_every": 100,
+            "checkpoint_every": 500,
+            "task": {"name": "text_pictures", "rows": 32},
+            "model": {
+                "family": "text_reader",
+                "encoder": {"channels": (16, 32, 64), "strides": (2, 2, 1)},
+                "width": 64,
+                "layers": 1,
+                "attention": attention,
+            },
+            "optimizer": {
+                "learning_rate": 3e-3,
+                "schedule": "cosine",
+                "warmup": 100,
+                "final": 0.01,
+                "beta2": 0.999,
+                "clip_norm": 2.0,
+            },
+            "pod": "cpu:1",
+        }
+    )
