@@ -5,9 +5,10 @@
     python -m launch.train --config=experiments/pictures/curved_text.py:plain --workdir=runs/curved_text_plain
 
 Half of the strings stand along a straight line, the others along an arc or a wave on which glyphs stand above one
-another. Wanted: of curved strings at least 10 points more right than with columns, of straight ones as many. Not yet
-measured. `python -m launch.generate --workdir=runs/curved_text --text='AK4'` writes that string along a curve, says
-what the model reads and maps where it looked; `--text='straight AK4'` along a straight line.
+another. Wanted: of curved strings at least 10 points more right than with columns, of straight ones as many, within
+15 minutes of one core each. Not yet measured.
+`python -m launch.generate --workdir=runs/curved_text --text='AK4'` writes that string along a curve, says what the
+model reads and maps where it looked; `--text='straight AK4'` along a straight line.
 """
 
 from ml_collections import ConfigDict

@@ -664,6 +664,34 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
+        "text_pictures x text_reader",
+        {
+            "name": "contract",
+            # Strings of at most three glyphs have four steps: two devices can share them.
+            "task": {
+                "name": "text_pictures",
+                "fewest": 1,
+                "most": 3,
+                "pixels": 24,
+                "alphabet": "AT",
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {
+                "family": "text_reader",
+                "encoder": {"channels": (8,), "strides": (4,)},
+                "width": 8,
+                "layers": 1,
+            },
+        },
+        steps=40,
+        learning_rate=0.02,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        meshes=("data",),
+        slow=("mapped", "vectorised"),
+    ),
+    Case(
         "normed_translator",
         TRANSLATION | {"model": {"family": f"{__package__}.normed_translator", "width": 16}},
         steps=24,

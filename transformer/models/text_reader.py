@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention import (
@@ -133,8 +134,9 @@ class TextReader(Module):
     def _without_middle(self) -> Float[Array, "3 3 C F"]:
         """The matrices of the eight neighbours; a place's own is W_v, that of the attention's keys."""
         assert self.neighbours is not None
-        middle = _NEIGHBOURHOOD // 2
-        return self.neighbours.kernel[...].at[middle, middle].set(0)
+        around_VxW = np.ones((_NEIGHBOURHOOD, _NEIGHBOURHOOD), bool)
+        around_VxW[_NEIGHBOURHOOD // 2, _NEIGHBOURHOOD // 2] = False
+        return jnp.where(around_VxW[..., None, None], self.neighbours.kernel[...], 0)
 
     def forward(
         self,
