@@ -673,7 +673,7 @@ CASES = (
                 "fewest": 1,
                 "most": 3,
                 "pixels": 24,
-                "alphabet": "AT",
+                "alphabet": "AEJKT",
                 "rows": 16,
                 "examples": 16,
                 "probed": 3,

@@ -203,4 +203,20 @@ DATA = (
         "The draws of a captioner become likelier the less they were worth.",
         ("tests/tasks/test_captions.py",),
     ),
+    Fault(
+        "glyphs-turn-against-their-line",
+        "transformer/data/lettering.py",
+        "np.stack([cos, -sin], axis=-1), np.stack([sin, cos], axis=-1)",
+        "np.stack([cos, sin], axis=-1), np.stack([-sin, cos], axis=-1)",
+        "Glyphs of a curved string are turned the other way than the line that they stand on.",
+        ("tests/data/test_lettering.py",),
+    ),
+    Fault(
+        "squares-that-are-not-turned",
+        "transformer/tasks/string_metrics.py",
+        "cos * away[..., 0] + sin * away[..., 1], cos * away[..., 1] - sin * away[..., 0]",
+        "cos * away[..., 0] - sin * away[..., 1], cos * away[..., 1] + sin * away[..., 0]",
+        "The gold places of a glyph are those of a square that is turned the other way.",
+        ("tests/tasks/test_text_pictures.py",),
+    ),
 )

@@ -353,6 +353,22 @@ MODELS = (
         ("tests/models/test_captioner.py",),
     ),
     Fault(
+        "a-place-is-its-own-neighbour",
+        "transformer/models/text_reader.py",
+        "jnp.where(around_VxW[..., None, None], self.neighbours.kernel[...], 0)",
+        "self.neighbours.kernel[...]",
+        "Attention with neighbours has two matrices for the place itself.",
+        ("tests/models/test_text_reader.py",),
+    ),
+    Fault(
+        "a-reader-without-the-whole",
+        "transformer/models/text_reader.py",
+        "self.decoder.step(holistic_BxF, ",
+        "self.decoder.step(0 * holistic_BxF, ",
+        "A reader of text begins without the holistic feature of its picture.",
+        ("tests/models/test_text_reader.py",),
+    ),
+    Fault(
         "sums-of-a-sentence-shrink",
         "transformer/models/convs2s.py",
         "scale_B = jnp.sqrt(source.lengths.astype(h_BxTxF.dtype))",
