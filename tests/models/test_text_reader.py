@@ -90,11 +90,10 @@ def told(
         for i in range(rows):
             for j in range(columns):
                 inner = v[i, j] @ score["keys"] + h @ score["queries"]
-                for p in (-1, 0, 1):
-                    for q in (-1, 0, 1):
-                        inside = 0 <= i + p < rows and 0 <= j + q < columns
-                        if config.attention is Attended.NEIGHBOURS and (p, q) != (0, 0) and inside:
-                            inner = inner + v[i + p, j + q] @ weights["neighbours"]["kernel"][p + 1, q + 1]
+                around = [(p, q) for p in (-1, 0, 1) for q in (-1, 0, 1) if (p, q) != (0, 0)]
+                for number, (p, q) in enumerate(around):
+                    if config.attention is Attended.NEIGHBOURS and 0 <= i + p < rows and 0 <= j + q < columns:
+                        inner = inner + v[i + p, j + q] @ weights["neighbours"]["kernel"][:, number]
                 e[i, j] = np.tanh(inner) @ score["vector"]
         alpha = softmax(e)
         glimpse = sum(alpha[i, j] * v[i, j] for i in range(rows) for j in range(columns))

@@ -353,11 +353,11 @@ MODELS = (
         ("tests/models/test_captioner.py",),
     ),
     Fault(
-        "a-place-is-its-own-neighbour",
+        "neighbours-on-the-other-side",
         "transformer/models/text_reader.py",
-        "jnp.where(around_VxW[..., None, None], self.neighbours.kernel[...], 0)",
-        "self.neighbours.kernel[...]",
-        "Attention with neighbours has two matrices for the place itself.",
+        "padded[:, 1 + down : 1 + down + rows, 1 + right : 1 + right + columns, number]",
+        "padded[:, 1 - down : 1 - down + rows, 1 - right : 1 - right + columns, number]",
+        "Each neighbour's matrix multiplies the place opposite to it.",
         ("tests/models/test_text_reader.py",),
     ),
     Fault(

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention import (
@@ -25,7 +24,6 @@ from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import repeat_rows
-from transformer.layers.convolution import Convolution2D, Window
 from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.lengths import target_lengths
@@ -38,7 +36,8 @@ from transformer.models.family import Family, Operations
 from transformer.models.interface import CAPTIONING, Interface
 
 SITE = "decoder/attention"
-_NEIGHBOURHOOD = 3
+# Rows and columns from a place to each of the eight around it.
+_NEIGHBOURS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
 
 
 class Attended(enum.Enum):
@@ -104,8 +103,8 @@ class TextReader(Module):
         self.decoder = RecurrentStack(config.recurrent, width, builder=builder)
         self.attention = AttentionCell(AttentionCellConfig(), width, seen, builder=builder)
         around = config.attention is Attended.NEIGHBOURS
-        windows, summed = (Window(_NEIGHBOURHOOD), Window(_NEIGHBOURHOOD)), ("features", width)
-        self.neighbours = Convolution2D(seen, summed, windows, bias=False, builder=builder) if around else None
+        sums = (("groups", len(_NEIGHBOURS)), ("features", width))
+        self.neighbours = Linear((("features", seen),), sums, bias=False, builder=builder) if around else None
         read = (("features", width + seen),)
         self.output = Linear(read, (("vocabulary", vocabulary),), bias=False, builder=builder)
 
@@ -116,7 +115,7 @@ class TextReader(Module):
     def encode(self, inputs: Inputs) -> tuple[AttentionMemory, tuple[CellState, ...]]:
         """What every glyph reads of the picture, and the decoder's state before the begin token."""
         grid_BxVxWxC = self.grid(jnp.asarray(inputs["picture"], self.dtype))
-        columns_BxWxC = place(jnp.max(grid_BxVxWxC, axis=1), "batch", None, None)
+        columns_BxWxC = place(_greatest_of_columns(grid_BxVxWxC), "batch", None, None)
         _, encoded = self.encoder(columns_BxWxC)
         holistic_BxF = self.holistic(encoded[-1].hidden)
         _, first = self.decoder.step(holistic_BxF, self.decoder.initial(len(holistic_BxF), self.dtype))
@@ -125,18 +124,11 @@ class TextReader(Module):
         places_BxLxC = grid_BxVxWxC.reshape(len(grid_BxVxWxC), -1, grid_BxVxWxC.shape[-1])
         memory = self.attention.prepare(place(places_BxLxC, "batch", None, None))
         if self.neighbours is not None:
-            around = self.neighbours(grid_BxVxWxC, kernel=self._without_middle())
+            around = _from_neighbours(self.neighbours(place(grid_BxVxWxC, "batch", None, None, None)))
             # Keys as the additive score has prepared them are W_v v_ij: what stands within its tanh beside W_h h_t.
             keys = jax.tree.map(lambda own: own + around.reshape(own.shape), memory.keys)
             memory = memory._replace(keys=keys)
         return memory, first
-
-    def _without_middle(self) -> Float[Array, "3 3 C F"]:
-        """The matrices of the eight neighbours; a place's own is W_v, that of the attention's keys."""
-        assert self.neighbours is not None
-        around_VxW = np.ones((_NEIGHBOURHOOD, _NEIGHBOURHOOD), bool)
-        around_VxW[_NEIGHBOURHOOD // 2, _NEIGHBOURHOOD // 2] = False
-        return jnp.where(around_VxW[..., None, None], self.neighbours.kernel[...], 0)
 
     def forward(
         self,
@@ -189,6 +181,30 @@ class TextReader(Module):
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 
+def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:
+    """The greatest of each feature along every column.
+
+    Taken by its place: the gradient of jnp.max divides by the number of places that equal it, which were none where the
+    compiler computed the grid a second time and rounded otherwise (NaN, jax 0.12.0 on CPUs).
+    """
+    highest_Bx1xWxC = jnp.argmax(grid_BxVxWxC, axis=1, keepdims=True)
+    return jnp.take_along_axis(grid_BxVxWxC, highest_Bx1xWxC, axis=1)[:, 0]
+
+
+def _from_neighbours(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W F"]:
+    """The sum over `_NEIGHBOURS` of what each of them gives to this place; those beyond the edge give nothing.
+
+    A convolution of 3 x 3 with a hole in the middle, whose matrix is that of the attention's keys.
+    """
+    rows, columns = of_places.shape[1:3]
+    padded = jnp.pad(of_places, ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
+    given = [
+        padded[:, 1 + down : 1 + down + rows, 1 + right : 1 + right + columns, number]
+        for number, (down, right) in enumerate(_NEIGHBOURS)
+    ]
+    return sum(given[1:], start=given[0])
+
+
 def _maps(alignment: Alignment, mask: Mask | None, capture: Capture | None) -> dict[str, Captured]:
     captured = capture_weights(alignment.weights, capture_at(SITE, capture), logits=alignment.logits, mask=mask)
     return captured_at(SITE, captured, capture)
@@ -208,10 +224,7 @@ def build(config: TextReaderConfig, interface: Interface, precision: Precision) 
 
 
 def operations(config: TextReaderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition.
-
-    Of a place's neighbourhood all nine matrices count, as they are multiplied.
-    """
+    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
     rows, height, across, channels = batch["picture"].shape
     steps, seen, width = batch["target"].shape[1], config.encoder.width, config.width
     down, along = config.encoder.stages(height, across)[-1]
@@ -220,7 +233,7 @@ def operations(config: TextReaderConfig, batch: Mapping[str, Any], vocabularies:
     count += 2 * width**2 + (1 + steps) * config.recurrent.operations(width)
     count += AttentionCellConfig().operations(width, seen, queries=steps, keys=keys)
     if config.attention is Attended.NEIGHBOURS:
-        count += 2 * keys * _NEIGHBOURHOOD**2 * seen * width
+        count += 2 * keys * len(_NEIGHBOURS) * seen * width
     count += steps * 2 * (width + seen) * vocabularies["target"]
     return Operations(float(rows * count))
 
