@@ -16,21 +16,20 @@ from ml_collections import ConfigDict
 
 def get_config(attention: str = "neighbours") -> ConfigDict:
     """Fresh batches of 32 strings; three convolutions make a grid of 14 x 14 places."""
-    return ConfigDict(
+    config = ConfigDict(
         {
             "name": f"curved_text_{attention}",
             "seed": 1,
-            "steps": 3000,
-            "eval_every": 500,
+            "steps": 5000,
+            "eval_every": 1000,
             "maps_every": 100,
-            "checkpoint_every": 500,
-            "task": {"name": "text_pictures", "rows": 32},
+            "checkpoint_every": 1000,
+            "task": {"name": "text_pictures"},
             "model": {
                 "family": "text_reader",
                 "encoder": {"channels": (16, 32, 64), "strides": (2, 2, 1)},
                 "width": 64,
                 "layers": 1,
-                "attention": attention,
             },
             "optimizer": {
                 "learning_rate": 3e-3,
@@ -43,3 +42,6 @@ def get_config(attention: str = "neighbours") -> ConfigDict:
             "pod": "cpu:1",
         }
     )
+    if attention != "neighbours":
+        config.model.attention = attention
+    return config
