@@ -692,6 +692,32 @@ CASES = (
         slow=("mapped", "vectorised"),
     ),
     Case(
+        "paired_canvases x sagan",
+        {
+            "name": "contract",
+            "task": {
+                "name": "paired_canvases",
+                "digits": "17",
+                "pixels": 8,
+                "noise": 4,
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {"family": "sagan", "channels": (4, 8), "attention": (4,), "reduction": 2},
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "discriminator/loss", lambda first, last: last < 0.95 * first),
+        averages={"smooth": {"kind": "exponential", "decay": 0.9, "patterns": ("generator/*",)}},
+        rates={"generator": 0.25},
+        # Each player answers the other's rounding.
+        rounding=3e-5,
+        sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
+        meshes=("data",),
+        slow=("accumulated", "mapped", "vectorised"),
+    ),
+    Case(
         "normed_translator",
         TRANSLATION | {"model": {"family": f"{__package__}.normed_translator", "width": 16}},
         steps=24,

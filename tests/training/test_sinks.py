@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.maps.pictures import png, wall
+from transformer.data.png import png
+from transformer.maps.pictures import wall
 from transformer.maps.tiers import keep, levels_of
 from transformer.runs.records import read_records
 from transformer.training.sinks import Console, Log, MetricsFile, Sinks, TensorBoard

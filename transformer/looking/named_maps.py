@@ -12,8 +12,9 @@ from jaxtyping import Float
 from transformer.attention.capture import Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
+from transformer.data.png import png
 from transformer.maps.notebook import import_xarray
-from transformer.maps.pictures import png, wall
+from transformer.maps.pictures import wall
 from transformer.tasks.labels import Labels
 
 if TYPE_CHECKING:

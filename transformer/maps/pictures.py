@@ -1,7 +1,4 @@
-"""Maps as pictures that need no page: a grey wall of every head, as a PNG file."""
-
-import struct
-import zlib
+"""Maps as pictures that need no page: a grey wall of every head."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -20,16 +17,3 @@ def wall(weights_LxHxQxK: Float[np.ndarray, "L H Q K"]) -> UInt8[np.ndarray, "he
     height, width = padded.shape[2:]
     picture = padded.transpose(0, 2, 1, 3).reshape(layers * height, heads * width)
     return np.pad(picture, ((0, _GAP), (0, _GAP)), constant_values=128)
-
-
-def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
-    """The PNG file (ISO/IEC 15948) of a grey picture: 8 bits, filter 0."""
-    height, width = picture.shape
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        checked = kind + content
-        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
-
-    rows = np.pad(picture, ((0, 0), (1, 0))).tobytes()  # each row starts with the number of its filter
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")

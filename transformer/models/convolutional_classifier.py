@@ -78,7 +78,14 @@ class ConvolutionalClassifier(Stateless):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
         """The logits of the classes."""
-        x = jnp.asarray(inputs["picture"], self.dtype)
+        mean_BxF, maps = self.features(jnp.asarray(inputs["picture"], self.dtype), capture)
+        logits_BxC = self.head(dropout(mean_BxF, self.config.dropout, key if train else None))
+        return logits_BxC, Aux(maps, {}, state)
+
+    def features(
+        self, x: Float[Array, "B Y X C"], capture: Capture | None = None
+    ) -> tuple[Float[Array, "B F"], dict[str, Captured]]:
+        """The mean of the last grid, from which the classes are scored, and maps."""
         maps: dict[str, Captured] = {}
         for number in range(len(self.config.encoder.channels)):
             x = getattr(self, f"stage_{number}")(x)
@@ -86,9 +93,7 @@ class ConvolutionalClassifier(Stateless):
                 name = site_name(number)
                 x, captured = getattr(self, f"attention_{number}")(x, capture=capture_at(name, capture))
                 maps |= captured_at(name, captured, capture)
-        mean_BxF = jnp.mean(jax.nn.relu(self.norm(x)), axis=(1, 2))
-        logits_BxC = self.head(dropout(mean_BxF, self.config.dropout, key if train else None))
-        return logits_BxC, Aux(maps, {}, state)
+        return jnp.mean(jax.nn.relu(self.norm(x)), axis=(1, 2)), maps
 
 
 def site_name(stage: int) -> str:

@@ -64,6 +64,8 @@ PICTURE_CLASSIFICATION = signature("picture", output="class")
 CAPTIONING = signature("picture", "target", output="target tokens")
 # `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.
 ANSWERING = signature("picture", "tokens", "lengths", output="class")
+# From `noise` [B, features] pictures like `picture`, by two players: `forward` makes them, `score` tells them apart.
+GENERATION = signature("noise", "picture", output="pictures")
 # Points [B, N, coordinates] in no order, the first `lengths` of them real; a logit for each class.
 POINT_CLASSIFICATION = signature("points", "lengths", output="class")
 # What a robot sees: grey and depth pictures [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 from jaxtyping import Bool
 
-from transformer.maps.pictures import png, wall
+from transformer.data.png import png
+from transformer.maps.pictures import wall
 from transformer.maps.quantise import Quantised
 from transformer.maps.tiers import StoredMaps
 from transformer.storage import locate, storage_of

@@ -1,0 +1,53 @@
+"""Canvases whose two digits must be the same, made by a generator against a discriminator, with self-attention or not.
+
+python -m launch.train --config=experiments/pictures/sagan.py:judge --workdir=runs/judge
+python -m launch.train --config=experiments/pictures/sagan.py --workdir=runs/sagan \
+    --config.initialise_from.run=runs/judge
+python -m launch.train --config=experiments/pictures/sagan.py:convolutions --workdir=runs/sagan_convolutions \
+    --config.initialise_from.run=runs/judge
+
+The judge is a classifier of single digits, trained first and in a run of its own: two minutes on a core. Minutes and
+figures of the two arms are not yet measured.
+"""
+
+from ml_collections import ConfigDict
+
+# The rows of the grids within which both players attend.
+ARMS = {"attention": (4, 8), "convolutions": ()}
+JUDGE = (16, 32, 64)
+
+
+def get_config(arm: str = "attention") -> ConfigDict:
+    """Canvases of 16 x 32 pixels; sagan.py:convolutions is without attention, sagan.py:judge trains the classifier."""
+    if arm == "judge":
+        return ConfigDict(
+            {
+                "name": "sagan_judge",
+                "seed": 1,
+                "steps": 1000,
+                "eval_every": 250,
+                "task": {"name": "picture_classification", "dataset": "digits/size=16", "augmentation": {"crop": 1}},
+                "model": {"family": "convolutional_classifier", "encoder": {"channels": JUDGE}},
+                "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 50, "clip_norm": 1.0},
+                "pod": "cpu:1",
+            }
+        )
+    return ConfigDict(
+        {
+            "name": f"sagan_{arm}",
+            "seed": 1,
+            "steps": 6000,
+            "log_every": 100,
+            "eval_every": 1000,
+            "maps_every": 1000,
+            "averages": {"smooth": {"kind": "exponential", "decay": 0.999, "patterns": ("generator/*",)}},
+            # Of another run the judge takes all; the players begin anew.
+            "initialise_from": {"rules": ("judge/* = *", "* = fresh")},
+            "task": {"name": "paired_canvases", "evaluated_parameters": "smooth"},
+            "model": {"family": "sagan", "channels": (16, 32, 64), "attention": ARMS[arm], "judge": JUDGE},
+            # Two time scales (Heusel et al. 2017), and Adam, as the paper has them.
+            "optimizer": {"learning_rate": 4e-4, "schedule": "constant", "warmup": 0, "beta1": 0.0, "beta2": 0.9},
+            "optimizers": {"generator": {"learning_rate": 1e-4}},
+            "pod": "cpu:1",
+        }
+    )
