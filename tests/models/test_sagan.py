@@ -64,7 +64,8 @@ def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids
     assert set(maps) == {f"{player}/self_{rows}" for player in ("generator", "discriminator") for rows in (4, 2)}
     for site in model.sites:
         weights = maps[site.name].weights
-        assert weights is not None and site.key.shape is not None
+        assert weights is not None
+        assert site.key.shape is not None
         places = site.key.shape[0] * site.key.shape[1]
         assert weights.shape == (1, 3, 1, places, places)
         assert site.key.stride == 8 / site.key.shape[0]

@@ -1,4 +1,4 @@
-"""Paired canvases: what is drawn, both losses, who trains what, judges on canvases by hand, the distance of features."""
+"""Paired canvases: what is drawn, both losses, who trains what, judges on canvases by hand, a distance of features."""
 
 import zlib
 from pathlib import Path
@@ -188,7 +188,8 @@ def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(assembly: A
     assert set(report.scalars) == {f"{judge}/{name}" for judge in ("nearest", "judge") for name in names}
     assert report.scalars["nearest/drawn/right"] > 0.9
     assert report.scalars["nearest/consistent"] < 0.1 < report.scalars["nearest/distance_of_features"]
-    assert "16 samples" in report.note and "samples/validation_0.png" in report.note
+    assert "16 samples" in report.note
+    assert "samples/validation_0.png" in report.note
     (written,) = Path(task.directory / "samples").iterdir()
     content = written.read_bytes()
     assert content.startswith(b"\x89PNG")
@@ -213,7 +214,7 @@ def test_a_wall_has_each_picture_at_its_place() -> None:
 def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(assembly: Assembly, first: TrainState) -> None:
     view = view_of(assembly.model, first)
     answers = assembly.task.answer(view, Request(["7", "8"]))
-    assert len(answers.lines) == 2 and all(len(line.split()) == 2 for line in answers.lines)
+    assert [len(line.split()) for line in answers.lines] == [2, 2]
     assert set(answers.labels.pictures) == {"sample_4", "canvas_4"}
     assert answers.labels.pictures["sample_4"].shape == (2, 8, 16, 3)
     for wrong in (Request(["seven"]), Request(["7"], "de"), Request(["7"], None, {"beams": 4})):

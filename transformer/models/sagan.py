@@ -83,7 +83,7 @@ class Player(Module):
     def _own_kernels(self) -> dict[str, tuple[Array, int]]:
         """Every kernel by its name, and how many of its last axes are outputs."""
         found: dict[str, tuple[Array, int]] = {
-            name: (getattr(self, name).kernel[...], 1) for name in self.normed_layers()
+            name: (getattr(self, name).kernel[...], 1) for name in self.normed_layers
         }
         for rows in self.attention:
             block = getattr(self, f"attention_{rows}")
