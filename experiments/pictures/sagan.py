@@ -6,7 +6,7 @@ python -m launch.train --config=experiments/pictures/sagan.py --workdir=runs/sag
 python -m launch.train --config=experiments/pictures/sagan.py:convolutions --workdir=runs/sagan_convolutions \
     --config.initialise_from.run=runs/judge
 
-The judge is a classifier of single digits, trained first and in a run of its own: half a minute on a core, all of its 1,000
+The judge is a classifier of single digits, trained first and in a run of its own: half a minute on a core, all of 1,000
 test pictures right. Minutes and figures of the two arms are not yet measured.
 """
 

@@ -166,7 +166,8 @@ class Generator(Player):
     ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, Captured]]:
         """Pictures from -1 to 1, the next state, and maps."""
         kernels, spectral = self.normed(state["spectral"], train=train)
-        batch, maps = dict(state["batch"]), {}
+        batch = dict(state["batch"])
+        maps: dict[str, Captured] = {}
         x = self.first(noise_BxZ, kernels["first"]).reshape(-1, *self.smallest)
         x, batch["first_norm"] = self.first_norm(x, batch["first_norm"], train=train)
         x = jax.nn.relu(self.attend(x, kernels, maps, "generator", capture))

@@ -154,8 +154,8 @@ class PairedCanvases(PlainTask):
         for kind, pictures in (("made", made), ("drawn", jnp.asarray(batch["picture"]))):
             for name, reading in self._readings(view, pictures).items():
                 glyphs, sure, features = (part.reshape(len(made), 2, -1) for part in reading)
-                judged = Judged(glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
-                found[f"{name} of {kind}"] = judged._asdict()
+                judged = (glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
+                found[f"{name} of {kind}"] = dict(zip(Judged._fields, judged, strict=True))
         return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
 
     def _readings(self, view: View, pictures: Float[Array, "B Y X 1"]) -> dict[str, Reading]:
