@@ -704,7 +704,7 @@ CASES = (
                 "examples": 16,
                 "probed": 3,
             },
-            "model": {"family": "sagan", "channels": (4, 8), "attention": (4,), "reduction": 2},
+            "model": {"family": "sagan", "channels": (4, 8), "attention": (4,), "reduction": 1},
         },
         steps=40,
         learning_rate=0.01,

@@ -42,6 +42,15 @@ def passes(model: Model, variables: Any) -> list[np.ndarray]:
     return [np.asarray(outputs) for outputs in both(variables)]
 
 
+def scaled(params: Any) -> Any:
+    """The parameters with all kernels three times as large."""
+
+    def of_leaf(path: Any, leaf: jax.Array) -> jax.Array:
+        return 3 * leaf if path[-1].key == "kernel" else leaf
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
 def test_with_gamma_0_both_players_are_those_without_attention() -> None:
     plain, attending = model_of(SaganConfig(CONFIG.channels)), model_of(CONFIG)
     variables = attending.init(jax.random.key(0))
@@ -55,8 +64,12 @@ def test_with_gamma_0_both_players_are_those_without_attention() -> None:
     moved = jax.tree.map(jnp.array, variables)
     for player in ("generator", "discriminator"):
         moved.params[player]["attention_4"]["gamma"] += 1
-    for outputs, other in zip(before, passes(attending, moved), strict=True):
+    after = passes(attending, moved)
+    for outputs, other in zip(before, after, strict=True):
         assert np.abs(outputs - other).max() > 1e-4
+    # Of what is divided by its largest singular value the size is of no account: no kernel is read as it is.
+    for outputs, other in zip(after, passes(attending, moved._replace(params=scaled(moved.params))), strict=True):
+        np.testing.assert_allclose(outputs, other, atol=1e-5)
 
 
 def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids() -> None:
