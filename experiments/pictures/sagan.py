@@ -50,7 +50,7 @@ def get_config(arm: str = "attention") -> ConfigDict:
                 "evaluated_parameters": "smooth",
             },
             "model": {"family": "sagan", "channels": (16, 32, 64), "attention": ARMS[arm], "judge": JUDGE},
-            # Adam and two time scales as the paper has them, but not its rates, 1e-4 and 4e-4: they are for longer runs.
+            # Adam and two time scales as the paper has them; its rates, 1e-4 and 4e-4, are for longer runs.
             "optimizer": {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0, "beta1": 0.0, "beta2": 0.9},
             "optimizers": {"generator": {"learning_rate": 2.5e-4}},
             "pod": "cpu:1",
