@@ -27,7 +27,12 @@ FILES = sorted(
     for path in (CHECKOUT / "experiments").rglob("*.py")
     if path.name != "__init__.py" and path.parent.name != "peers"
 )
-ARGUMENTS = {"elmo.py": ("", ":classifier"), "wmt14.py": (":base", ":big"), "weak_scaling.py": ("", ":v5p:8x8x4")}
+ARGUMENTS = {
+    "elmo.py": ("", ":classifier"),
+    "sagan.py": ("", ":convolutions", ":judge"),
+    "wmt14.py": (":base", ":big"),
+    "weak_scaling.py": ("", ":v5p:8x8x4"),
+}
 NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in ARGUMENTS.get(file.name, ("",))]
 
 

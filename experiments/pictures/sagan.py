@@ -40,7 +40,7 @@ def get_config(arm: str = "attention") -> ConfigDict:
             "log_every": 100,
             "eval_every": 1000,
             "maps_every": 1000,
-            "averages": {"smooth": {"kind": "exponential", "decay": 0.999, "patterns": ("generator/*",)}},
+            "averages": {"smooth": {"kind": "exponential", "patterns": ("generator/*",)}},
             # Of another run the judge takes all; the players begin anew.
             "initialise_from": {"rules": ("judge/* = *", "* = fresh")},
             "task": {

@@ -69,23 +69,26 @@ def with_words(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dic
 def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
     """All keys of a config with their values as command-line flags, each with a comment.
 
-    A key that differs from its default is marked * and has the default beside it; those of `given` are marked >.
+    A key that differs from its default is marked * and has the default beside it, of an objective's optimiser what
+    `optimizer` says; those of `given` are marked >.
 
     Errors: UserError for an invalid config.
     """
     resolved = resolve(values).to_config()
-    tree, given = schema_of(values), set(given)
+    tree, given, flat = schema_of(values), set(given), flatten(resolved)
     title = "* differs from its default, > given on the command line"
     lines: dict[str, list[str]] = {"": [f"# {resolved['name']}: {title}"]}
-    for key, value in flatten(resolved).items():
+    for key, value in flat.items():
         section = key.partition(".")[0] if "." in key else ""
         node = find(tree, key)
         if isinstance(node, Group):  # a group without keys, such as no averages
             lines.setdefault(key, ["", f"# {key}: none"])
             continue
-        own = node.default is not dataclasses.MISSING and node.default == value
+        # An objective's optimiser has what `optimizer` says, where it says nothing of its own.
+        default = flat[f"optimizer.{key.rpartition('.')[2]}"] if section == "optimizers" else node.default
+        own = default is not dataclasses.MISSING and default == value
         marks = ("" if own else "*") + (">" if key in given else "")
-        beside = "" if own or node.default in (dataclasses.MISSING, "") else flag("", node.default).partition("=")[2]
+        beside = "" if own or default in (dataclasses.MISSING, "") else flag("", default).partition("=")[2]
         comment = f"  # {marks}{f' default {beside}' if beside else ''}" if marks else ""
         word = shlex.quote(flag(key, value))
         lines.setdefault(section, ["", f"# {section}"]).append(f"{word:<50}{comment}".rstrip())
