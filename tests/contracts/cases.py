@@ -688,8 +688,7 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        meshes=("data",),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "paired_canvases x sagan",
@@ -714,8 +713,7 @@ CASES = (
         # Each player answers the other's rounding.
         rounding=3e-5,
         sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
-        meshes=("data",),
-        slow=("accumulated", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "normed_translator",
