@@ -184,8 +184,9 @@ class TextReader(Module):
 def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:
     """The greatest of each feature along every column.
 
-    Taken by its place: the gradient of jnp.max divides by the number of places that equal it, which were none where the
-    compiler computed the grid a second time and rounded otherwise (NaN, jax 0.12.0 on CPUs).
+    Taken by its place: the gradient of jnp.max was NaN beside a finite loss (jax 0.12.0 on CPUs). It divides by the
+    number of places that equal the greatest, which are none if the compiler computes the grid twice and rounds
+    otherwise.
     """
     highest_Bx1xWxC = jnp.argmax(grid_BxVxWxC, axis=1, keepdims=True)
     return jnp.take_along_axis(grid_BxVxWxC, highest_Bx1xWxC, axis=1)[:, 0]
