@@ -386,13 +386,13 @@ def test_each_row_lies_over_the_picture_of_its_own_step(agent_run, visit):
         return Array.from(context.getImageData(2, 2, 1, 1).data.slice(0, 3));
     }"""
     pictures = agent_run.labels.pictures["region"][1]
-    page.locator(".picture-figure .note", has_text="full light").wait_for()
+    page.locator(".picture-figure .note", has_text="the clearest patch").wait_for()
     for row, key in ((0, None), (1, "j")):
         if key:
             page.keyboard.press(key)
         wait_for(page, "row", str(row + 1))
         # Weights are even: no patch is dimmed.
-        assert page.locator(".picture canvas").evaluate(corner) == pictures[row, 0, 0].tolist()
+        assert page.locator("#picture canvas").evaluate(corner) == pictures[row, 0, 0].tolist()
 
 
 def test_a_patch_of_the_picture_is_a_query(picture_run, visit):
