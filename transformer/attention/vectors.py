@@ -60,10 +60,8 @@ class Projected(NamedTuple):
     mask: Mask
 
 
-def with_vectors(captured: Captured | None, asked: Capture | None, projected: Projected) -> Captured | None:
+def with_vectors(captured: Captured, asked: Capture, projected: Projected) -> Captured:
     """What was captured, with the norms and the vectors that were asked for."""
-    if captured is None or asked is None or not (asked.norms or asked.vectors):
-        return captured
     q, k, v, output, spec, scheme, mask = projected
     return captured._replace(
         norms=norms_of(v, output, scheme) if asked.norms else None,

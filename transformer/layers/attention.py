@@ -84,9 +84,12 @@ class MultiHeadAttention(Module):
             capture=capture,
         )
         output_BxQxHxD = checkpoint_name(place(output_BxQxHxD, *names), OUTPUT_NAME)
-        scheme, kernel = self._scheme(table, x_BxQxE.dtype), self.output.kernel[...]
-        projected = Projected(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, jnp.asarray(kernel), self.spec, scheme, mask)
-        return self.output(output_BxQxHxD), with_vectors(attended.captured, capture, projected)
+        captured = attended.captured
+        if captured is not None and capture is not None and (capture.norms or capture.vectors):
+            scheme, kernel = self._scheme(table, x_BxQxE.dtype), jnp.asarray(self.output.kernel[...])
+            projected = Projected(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, kernel, self.spec, scheme, mask)
+            captured = with_vectors(captured, capture, projected)
+        return self.output(output_BxQxHxD), captured
 
     def __call__(
         self,

@@ -1,6 +1,7 @@
 """A picture as a grid of features: the convolutions beneath every attention over pictures."""
 
 import dataclasses
+import math
 
 import jax
 from jaxtyping import Array, Float
@@ -57,9 +58,7 @@ class GridEncoderConfig:
 
         Errors: UserError for a picture that the strides do not divide.
         """
-        stride = 1
-        for factor in self.strides:
-            stride *= factor
+        stride = math.prod(self.strides)
         if height % stride or width % stride:
             raise UserError(
                 f"pictures of {height} x {width} pixels are not divided by {stride}, the product of the strides "

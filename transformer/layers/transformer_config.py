@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import math
+from typing import Any
 
 from transformer.attention.backends import Variant, unsupported
 from transformer.attention.blocks import Sizes
@@ -289,6 +290,13 @@ def _nearest_divisor(whole: int, wanted: int) -> int:
     below = [number for number in range(1, math.isqrt(whole) + 1) if whole % number == 0]
     divisors = sorted({*below, *(whole // number for number in below)})
     return min(divisors, key=lambda number: abs(number - wanted))
+
+
+def blocks_of(config: Any) -> TransformerConfig:
+    """The blocks of a family whose config is another: its fields of the same names, and no positions."""
+    shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"positions", "size"}
+    given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in shared}
+    return TransformerConfig(positions=Positions.NONE, **given)
 
 
 def check_ring(model: TransformerConfig, placement: Placement) -> None:

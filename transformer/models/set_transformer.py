@@ -32,7 +32,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.operations import stack_operations
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.layers.transformer_config import TransformerConfig, blocks_of
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import POINT_CLASSIFICATION, Interface
@@ -83,9 +83,7 @@ class SetTransformerConfig:
     @property
     def blocks(self) -> TransformerConfig:
         """The blocks, which know no positions."""
-        shared = {field.name for field in dataclasses.fields(TransformerConfig)}
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in shared}
-        return TransformerConfig(positions=Positions.NONE, **given)
+        return blocks_of(self)
 
 
 class SetTransformer(BlockStacks):

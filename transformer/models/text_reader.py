@@ -28,12 +28,13 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.lengths import target_lengths
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CAPTIONING, Interface
+from transformer.models.stateless import Stateless
 
 SITE = "decoder/attention"
 # Rows and columns from a place to each of the eight around it.
@@ -79,7 +80,7 @@ class TextReaderConfig:
         return RecurrentConfig(width=self.width, layers=self.layers)
 
 
-class TextReader(Module):
+class TextReader(Stateless):
     """p(y_t | v, y_1 ... y_{t-1}) = softmax(W_o [h_t ; g_t]) (section 3.3 of the paper).
 
     v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbours,
@@ -107,10 +108,6 @@ class TextReader(Module):
         self.neighbours = Linear((("features", seen),), sums, bias=False, builder=builder) if around else None
         read = (("features", width + seen),)
         self.output = Linear(read, (("vocabulary", vocabulary),), bias=False, builder=builder)
-
-    def initial_state(self, key: Key[Array, ""]) -> dict:
-        """Nothing is carried from one training step to the next."""
-        return {}
 
     def encode(self, inputs: Inputs) -> tuple[AttentionMemory, tuple[CellState, ...]]:
         """What every glyph reads of the picture, and the decoder's state before the begin token."""

@@ -21,7 +21,7 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import Norm
 from transformer.layers.operations import stack_operations
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, Positions, Remat, TransformerConfig, check_ring
+from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, blocks_of, check_ring
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
@@ -94,9 +94,7 @@ class VitConfig:
     @property
     def blocks(self) -> TransformerConfig:
         """The blocks, which know nothing of pictures."""
-        shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"positions", "size"}
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in shared}
-        return TransformerConfig(positions=Positions.NONE, **given)
+        return blocks_of(self)
 
     def grid(self, height: int, width: int) -> Axis:
         """The patches of pictures of so many pixels, behind the tokens in front, as the axis of a map.
