@@ -14,23 +14,15 @@ import pytest
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.sites import Values
 from transformer.config import UserError
-from transformer.data.captions import BEGIN, END, PAD
-from transformer.data.scenes import SceneKind
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
 from transformer.models.captioner import FAMILY, SITE, CaptionerConfig, Looking
 from transformer.models.contract import Variables
-from transformer.tasks.caption_metrics import (
-    NO_CELL,
-    bleu,
-    caption_report,
-    cells_of,
-    doubly_stochastic,
-    looking_report,
-    noun_mass,
-)
+from transformer.tasks.caption_metrics import bleu, caption_report, doubly_stochastic, looking_report, named_places
 from transformer.tasks.captions import Captions, CaptionsConfig, build
 from transformer.tasks.contract import Request, View
+from transformer.tasks.described_pictures import BEGIN, END, PAD
+from transformer.tasks.looking import NO_CELL, cells_of, mass_within
 from transformer.tasks.reinforce import reinforce, token_log_likelihood
 
 PIXELS = 8
@@ -70,7 +62,7 @@ def test_a_batch_shows_what_its_caption_says(task: Captions) -> None:
         named = {step: int(cell) for step, cell in enumerate(batch["named"][row]) if cell != NO_CELL}
         assert list(named) == list(range(1, length, 5))
         for step, cell in named.items():
-            row_said, column_said = (task.words[labels[step + 1 + which]] for which in (0, 1))
+            row_said, column_said = (task.symbols[labels[step + 1 + which]] for which in (0, 1))
             assert task.kind.place(cell) == f"{row_said} {column_said}"
         # Only what is named is there to be seen.
         assert set(np.argsort(-cells[row])[: len(named)]) == set(named.values())
@@ -147,7 +139,7 @@ def test_a_model_that_looks_nowhere_is_not_asked_where(task: Captions) -> None:
 
 def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     grid = Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0, leading=1)
-    cells = cells_of(grid, SceneKind(pixels=8))
+    cells = cells_of(grid, side=3, size=24)
     assert cells[0] == NO_CELL
     np.testing.assert_array_equal(cells[1:].reshape(6, 6), np.kron(np.arange(9).reshape(3, 3), np.ones((2, 2), int)))
     weights = np.zeros((1, 2, 1, 3, 37), np.float32)
@@ -159,7 +151,7 @@ def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     weights[0, 0, 0, 1, 1 + 3 * 6 + 4] = 0.3  # cell 5
     weights[0, 1, 0, 0, 36] = 1.0  # cell 8
     weights[0, 1, 0, 2, 0] = 1.0
-    assert float(noun_mass(weights, named, cells)[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
+    assert float(mass_within(weights, named_places(named, cells))[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
     counts = np.array([[True, True, False], [True, False, True]])
     first = 0.5**2 + 4 * 0.75**2 + 0.7**2 + 0.6**2 + 0.7**2 + (37 - 8)
     second = 35.0
@@ -242,7 +234,7 @@ def test_a_described_scene_is_painted_and_captioned(task: Captions, options: dic
     texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top centre"]
     answers = task.answer(view, Request(texts, decoding=options))
     assert len(answers.lines) == 2
-    known = set(task.words[END + 1 :])
+    known = set(task.symbols[END + 1 :])
     assert all(set(line.split()) <= known for line in answers.lines)
     labels = answers.labels.completed(view.model.sites)
     assert labels.titles == tuple(answers.lines)

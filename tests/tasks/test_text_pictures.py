@@ -14,8 +14,10 @@ from transformer.layers.module import Precision
 from transformer.models.contract import Model, Variables
 from transformer.models.text_reader import FAMILY, SITE, Attended, TextReaderConfig
 from transformer.tasks.contract import Request, View
-from transformer.tasks.string_metrics import edits, glyph_mass, inside, looking_report, string_report
-from transformer.tasks.text_pictures import BEGIN, END, PAD, TextPictures, TextPicturesConfig, build
+from transformer.tasks.described_pictures import BEGIN, END, PAD
+from transformer.tasks.looking import mass_within
+from transformer.tasks.string_metrics import edits, inside, looking_report, string_report
+from transformer.tasks.text_pictures import TextPictures, TextPicturesConfig, build
 
 GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 
@@ -134,7 +136,7 @@ def test_mass_of_maps_made_by_hand_is_of_the_head_that_has_most() -> None:
     weights[0, 0, :, 1] = [[0.5, 0.5, 0, 0], [0, 0, 0.25, 0.75]]
     weights[0, 0, :, 2] = 0.25  # the end, which has no place
     found = np.array([[[True, False, False, False], [False, False, True, True], [False] * 4]])
-    mass = np.asarray(glyph_mass(weights, found))
+    mass = np.asarray(mass_within(weights, found))
     np.testing.assert_allclose(mass, [[0.1, 1.7]], rtol=1e-6)
     report = looking_report({"glyphs": np.array(2), "mass/a": mass, "mass/b": np.array([[1.0]])}, None)
     assert report.scalars == {"glyph_mass": pytest.approx(0.85)}
@@ -184,7 +186,7 @@ def test_glyphs_are_linked_to_their_places(task: TextPictures) -> None:
         assert labels.titles[row] == "".join(glyphs[:-1])
         assert not any(link.sure for link in links)
         for step in range(len(glyphs)):
-            wanted = places_by_hand(task._probed_batch, row, step) if step < len(glyphs) - 1 else set()
+            wanted = places_by_hand(task.shown, row, step) if step < len(glyphs) - 1 else set()
             assert {link.key for link in links if link.query == step} == wanted
     columns = task.labels(model_of(task, Attended.COLUMNS).sites)
     assert columns.links is None
@@ -208,10 +210,9 @@ def test_a_given_string_is_painted_and_read(task: TextPictures, options: dict) -
 
 
 def test_places_are_known_of_strings_that_were_read_right(task: TextPictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = {glyph: number for number, glyph in enumerate(task.glyphs)}
+    numbers = {glyph: number for number, glyph in enumerate(task.symbols)}
     said = np.int32([[[*(numbers[glyph] for glyph in "A4K"), END, PAD, PAD]]] * 2)
-    rollout = type("Rollout", (), {"tokens": said})
-    monkeypatch.setattr("transformer.tasks.text_pictures._decode", lambda *given: rollout)
+    monkeypatch.setattr("transformer.tasks.described_pictures.decode", lambda *given: said[:, 0])
     answers = task.answer(view_of(task), Request(["A4K", "straight PT2"]))
     assert answers.lines == ["A4K", "A4K"]
     assert answers.labels.links is not None

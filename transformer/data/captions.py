@@ -4,14 +4,12 @@ from collections.abc import Sequence
 
 from transformer.data.scenes import COLUMNS, ROWS, Item, SceneKind
 
-PAD, BEGIN, END = 0, 1, 2
-_SPECIAL = ("<pad>", "<begin>", "<end>")
 COMMA = ","
 
 
 def words(kind: SceneKind) -> tuple[str, ...]:
-    """The word of every token number: those that have no word first, and then all that a caption can say."""
-    return (*_SPECIAL, COMMA, *kind.colours, *kind.shapes, *ROWS, *COLUMNS)
+    """All words that a caption can say."""
+    return (COMMA, *kind.colours, *kind.shapes, *ROWS, *COLUMNS)
 
 
 def longest(kind: SceneKind) -> int:

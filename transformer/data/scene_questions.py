@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from transformer.config import UserError, from_config
 from transformer.data.batches import Batch
 from transformer.data.datasets.options import whole_numbers
-from transformer.data.drawn import Drawn
+from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.questions import Question, Terms, words_of
 from transformer.data.scenes import Item, SceneKind, paint
 
@@ -21,8 +21,8 @@ Scene = tuple[Item, ...]
 RELATIONS = {"right of": (0, 1), "left of": (0, -1), "below": (1, 0), "above": (-1, 0)}
 ONE_HOP = ("colour", "shape", "place")
 RELATIONAL = ("neighbour_colour", "neighbour_shape")
-# Held-out scenes are drawn by seeds by which no run trains, the questions that nothing trains on by another.
-_SEEDS = {"validation": 2**40, "test": 2**41, "train": 2**42}
+# By the last are drawn the questions of training of which it is counted what their words alone tell.
+_SEEDS = {"validation": VALIDATION, "test": TEST, "train": 2**42}
 # Cells a side: as many as have names.
 _SIDE = 3
 # So many questions of training say what their words alone tell.

@@ -14,8 +14,9 @@ from transformer.attention import Capture
 from transformer.attention.sites import Site
 from transformer.config import Looked, Positive, UserError
 from transformer.data.batches import Source
-from transformer.data.drawn import Drawn
+from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.paired_canvases import NearestDrawing, Reading, draw_pairs, halves
+from transformer.data.pictures import unscaled
 from transformer.data.png import png
 from transformer.data.strokes import DIGITS
 from transformer.models.contract import Aux
@@ -35,8 +36,6 @@ from transformer.tasks.labels import Labels
 from transformer.tasks.paired_canvases_metrics import Judged, measure
 from transformer.tasks.plain import PlainTask, check_rows, refuse_decoding
 
-# Training draws its batches by (seed, step): by these seeds no run trains.
-VALIDATION, TEST = 2**40, 2**41
 _PICTURED = 32  # samples on the wall of pictures that an evaluation writes, 8 in a row
 JUDGE = "judge"
 
@@ -179,7 +178,7 @@ class PairedCanvases(PlainTask):
             numbers = measure(made, drawn, np.asarray(found["labels"]))
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
         note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
-        pictures = as_pixels(found["made"][:_PICTURED])
+        pictures = unscaled(np.asarray(found["made"][:_PICTURED], np.float32))
         where = ""
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
@@ -250,11 +249,6 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def as_pixels(pictures: Float[np.ndarray, "B Y X 1"]) -> UInt8[np.ndarray, "B Y X 1"]:
-    """Numbers of -1 to 1 as pixels of 0 to 255."""
-    return np.round(127.5 * (np.clip(np.asarray(pictures, np.float32), -1, 1) + 1)).astype(np.uint8)
-
-
 def wall_of(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
     """Grey pictures beside and below one another, so many in a row, with a grey line around each."""
     missing = -len(pixels) % across
@@ -267,7 +261,7 @@ def shown_on(
     sites: Sequence[Site], player: str, pictures: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
 ) -> Labels:
     """Pictures beneath the maps of a player ("": of both)."""
-    coloured = np.repeat(as_pixels(pictures), 3, axis=-1)
+    coloured = np.repeat(unscaled(np.asarray(pictures, np.float32)), 3, axis=-1)
     grids = sorted({site.key.name for site in sites if site.name.startswith(player)})
     return Labels({}, tuple(titles), pictures=dict.fromkeys(grids, coloured))
 

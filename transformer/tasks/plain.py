@@ -92,6 +92,16 @@ def refuse_decoding(request: Request, does: str) -> None:
         raise UserError(f"--{name} is for runs that generate; this one {does}")
 
 
+def refuse_options(request: Request, does: str) -> None:
+    """Refuse what only texts have, for a task that decodes but `does` something else than write.
+
+    Errors: UserError for a language, samples, stop strings or a coverage penalty.
+    """
+    given = request.decoding
+    if request.language is not None or "stops" in given or given.get("samples", 1) > 1 or given.get("coverage_penalty"):
+        raise UserError(f"this run {does}: leave out --language, --samples, --stop and --coverage_penalty")
+
+
 def check_sentences(sentences: Sentences, *, two_sided: bool = False) -> None:
     """Refuse sentences that say nothing, and targets or a language for a model of one side.
 

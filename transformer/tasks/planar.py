@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.sites import Site, between
 from transformer.config import Looked, Positive, UserError
 from transformer.data.batches import Source
-from transformer.data.drawn import Drawn
+from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.planar import MOST_OF_A_TOUR, draw_points, hull, left_to_right, tours, triangulation
 from transformer.models.interface import END, POINTING, Input, Interface, Modality
 from transformer.tasks.contract import (
@@ -32,12 +32,9 @@ from transformer.tasks.contract import (
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over, means
+from transformer.tasks.plain import PlainTask, check_rows, look_over, means, refuse_options
 from transformer.tasks.planar_decoding import Answer, Problem, indices_of, point_out
 from transformer.tasks.planar_metrics import measure
-
-# Training draws its batches by (seed, step): by these seeds no run trains.
-VALIDATION, TEST = 2**40, 2**41
 
 
 class PointOrder(enum.Enum):
@@ -207,10 +204,8 @@ class Planar(PlainTask):
         Errors: UserError for a language, samples, stop strings or a coverage penalty, and for texts that are no points
         of the unit square.
         """
-        config, given = self.config, request.decoding
-        unfit = "stops" in given or given.get("samples", 1) > 1 or given.get("coverage_penalty")
-        if request.language is not None or unfit:
-            raise UserError("this run points at points: leave out --language, --samples, --stop and --coverage_penalty")
+        config = self.config
+        refuse_options(request, "points at points")
         examples = [read_points(text) for text in request.texts]
         lengths_B = np.array([len(points_Nx2) for points_Nx2 in examples])
         longest = int(lengths_B.max())
@@ -221,7 +216,7 @@ class Planar(PlainTask):
         points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
         batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
         steps = config.problem.steps(longest)
-        decoding = Decoding.asked(given, length=steps, beams=config.beams, length_penalty=0.0)
+        decoding = Decoding.asked(request.decoding, length=steps, beams=config.beams, length_penalty=0.0)
 
         @jax.jit
         def run(variables: Any, batch: Batch) -> Array:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 from transformer.attention.sites import Site
 from transformer.config import Looked, Positive, UserError
 from transformer.data.batches import Source
-from transformer.data.drawn import Drawn
+from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.strokes import DIGITS, draw_clouds
 from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, View
@@ -21,8 +21,6 @@ from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import PlainTask, check_rows, means
 
 CLASSES = tuple(DIGITS)
-# Training draws its batches by (seed, step): by these seeds no run trains.
-VALIDATION, TEST = 2**40, 2**41
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, between
 from transformer.data.questions import Question, Terms, by_question_alone
 from transformer.tasks.contract import Batch, Report, View
+from transformer.tasks.looking import cells_of
 from transformer.tasks.plain import real_rows
 
 # The axes of maps of an answer over the places of a picture.
@@ -81,9 +82,5 @@ def report_looks(sums: Mapping[str, Any], rows: object = None) -> Report:
 
 
 def places_of(axis: Axis, terms: Terms) -> Bool[np.ndarray, "C K"]:
-    """Which places of the axis lie in each cell: those whose middle does."""
-    assert axis.shape is not None
-    cell = terms.size / terms.side
-    rows, columns = ((axis.offset + (np.arange(count) + 0.5) * axis.stride) // cell for count in axis.shape)
-    cell_of_K = np.concatenate([np.full(axis.leading, -1), (rows[:, None] * terms.side + columns[None]).reshape(-1)])
-    return cell_of_K == np.arange(terms.side**2)[:, None]
+    """Which places of the axis lie in each cell."""
+    return cells_of(axis, side=terms.side, size=terms.size) == np.arange(terms.side**2)[:, None]

@@ -1,19 +1,16 @@
 """Measures of strings that were read: whole strings, glyphs, and how much attention lies on the glyph that is read."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
-from transformer.attention.capture import Capture
-from transformer.attention.sites import Axis, between
-from transformer.tasks.contract import Batch, EvaluationStep, Report, View
-
-# The axes of the maps that are measured: glyphs of a string against places of a picture.
-LOOKED = ("target", "grid")
-_MASS = "mass/"
+from transformer.attention.sites import Axis
+from transformer.tasks.contract import Batch, Report, View
+from transformer.tasks.described_pictures import inputs_of
+from transformer.tasks.looking import head_of_most, mass_sums, mass_within, middles_of, weights_over
 
 
 def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
@@ -24,10 +21,8 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
 
     Errors: ValueError for an axis that is no grid.
     """
-    if axis.shape is None:
-        raise ValueError(f"the axis {axis.name!r} of kind {axis.kind.value} has no shape: it is no grid")
-    y_V, x_W = (axis.offset + axis.stride * (np.arange(count) + 0.5) for count in axis.shape)
-    places_Kx2 = np.stack([np.tile(x_W, len(y_V)), np.repeat(y_V, len(x_W))], axis=-1)
+    y_Y, x_X = middles_of(axis)
+    places_Kx2 = np.stack([np.tile(x_X, len(y_Y)), np.repeat(y_Y, len(x_X))], axis=-1)
     middles_BxTx2, turns_BxT, sides_BxT = (jnp.asarray(batch[name]) for name in ("middles", "turns", "sides"))
     away = jnp.asarray(places_Kx2, jnp.float32) - middles_BxTx2[:, :, None]
     cos, sin = jnp.cos(turns_BxT)[..., None], jnp.sin(turns_BxT)[..., None]
@@ -39,39 +34,20 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     return jnp.pad(found, ((0, 0), (0, 0), (axis.leading, 0)))
 
 
-def glyph_mass(weights_LxBxHxTxK: Array, inside_BxTxK: Array) -> Float[Array, "L H"]:
-    """For each layer and head the sum, over all glyphs, of the attention on a glyph's own places."""
-    return jnp.sum(jnp.where(inside_BxTxK[None, :, None], weights_LxBxHxTxK, 0), axis=(1, 3, 4))
-
-
-def looking_step(inputs: Callable[[Batch], dict[str, Array]]) -> EvaluationStep:
-    """The step that sums what attention does when the glyphs of the true strings are read."""
-
-    def step(view: View, batch: Batch, key: Any) -> tuple[dict, None]:
-        sites = between(view.model.sites, *LOOKED)
-        capture = Capture(tuple(site.name for site in sites))
-        _, aux = view.model.apply(view.variables, inputs(batch), train=False, capture=capture)
-        sums: dict[str, Array] = {"glyphs": jnp.sum(jnp.asarray(batch["sides"]) > 0)}
-        for site in sites:
-            weights = aux.maps[site.name].weights
-            assert weights is not None
-            sums[_MASS + site.name] = glyph_mass(weights, inside(site.key, batch))
-        return sums, None
-
-    return step
+def looking_step(view: View, batch: Batch, key: Any) -> tuple[dict, None]:
+    """Sums what attention does when the glyphs of the true strings are read."""
+    masses = {
+        site: mass_within(weights, inside(site.key, batch))
+        for site, weights in weights_over(view, inputs_of(batch)).items()
+    }
+    return {"glyphs": jnp.sum(jnp.asarray(batch["sides"]) > 0), **mass_sums(masses)}, None
 
 
 def looking_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
     """`glyph_mass`, its mean over glyphs, of the head that has most of it."""
-    masses = {
-        (name.removeprefix(_MASS), *place): float(of_site[place]) / max(float(sums["glyphs"]), 1)
-        for name, of_site in sums.items()
-        if name.startswith(_MASS)
-        for place in np.ndindex(np.shape(of_site))
-    }
-    site, layer, head = best = max(masses, key=masses.__getitem__)
+    mass, site, layer, head = head_of_most(sums)
     note = f"{site}, layer {layer}, head {head}; {int(sums['glyphs'])} glyphs"
-    return Report({"glyph_mass": masses[best]}, note=note)
+    return Report({"glyph_mass": mass / max(float(sums["glyphs"]), 1)}, note=note)
 
 
 def edits(output: str, reference: str) -> int:
