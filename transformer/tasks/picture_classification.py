@@ -59,8 +59,9 @@ from transformer.tasks.plain import (
 class PictureClassificationConfig:
     """Labelled pictures, and what is done to those that train.
 
-    `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or "folder/NAME", files
-    in `data_dir`, resized to `side` pixels where that is given (transformer.data.datasets.pictures). `shuffled`:
+    `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
+    `data_dir`, "folder/NAME", files, "omniglot", or "tfds/NAME", a set that TFDS has prepared; these are resized to
+    `side` pixels where that is given (transformer.data.datasets.pictures). `shuffled`:
     squares of so many pixels are exchanged, in all pictures alike, so that what was near is far (0: none). `test` may
     be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
 

@@ -4,7 +4,7 @@ import concurrent.futures
 import io
 import pathlib
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,8 @@ from transformer.data.pictures import Pictures
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ENDINGS = (".jpg", ".jpeg", ".png")
-# No set of this library's has pictures of more bytes than this; decoding what is larger could fill the memory.
-_MOST_BYTES = 64 * 2**20
+# No set has pictures of more bytes than this; decoding what is larger could fill the memory.
+MOST_BYTES = 64 * 2**20
 _THREADS = 4
 
 
@@ -29,7 +29,7 @@ class _File(NamedTuple):
     content: bytes
 
 
-def splits_in(folder: str, data_dir: str | None) -> Mapping[str, pathlib.Path]:
+def splits_in(folder: str, data_dir: str | None) -> dict[str, pathlib.Path]:
     """The splits of a folder, each a folder SPLIT or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
 
     Errors: UserError for a folder that does not exist or holds none.
@@ -71,6 +71,15 @@ def read_split(
         raise UserError(f"{source} holds no pictures: put CLASS/*.jpg or .png into it")
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", side), files))
+    numbers = {label: number for number, label in enumerate(classes)}
+    return stacked(str(source), pixels, [numbers[file.label] for file in files]), classes
+
+
+def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]) -> Pictures:
+    """Pictures of one size with their classes.
+
+    Errors: UserError for pictures of several sizes.
+    """
     sizes = {one.shape for one in pixels}
     if len(sizes) > 1:
         first, second = sorted(sizes)[:2]
@@ -78,12 +87,13 @@ def read_split(
             f"{source} has pictures of {first[1]} x {first[0]} and of {second[1]} x {second[0]} pixels: give "
             "config.task.side, to which all are resized"
         )
-    numbers = {label: number for number, label in enumerate(classes)}
-    return Pictures(np.stack(pixels), np.array([numbers[file.label] for file in files], np.int32)), classes
+    return Pictures(np.stack(pixels), np.array(labels, np.int32))
 
 
-def decode(content: bytes, name: str, side: int | None = None) -> UInt8[np.ndarray, "height width 3"]:
-    """The pixels of a JPEG or PNG file in colour, resized to `side` x `side` where that is given.
+def decode(
+    content: bytes, name: str, side: int | None = None, *, grey: bool = False
+) -> UInt8[np.ndarray, "height width C"]:
+    """The pixels of a JPEG or PNG file, in colour or in one channel, resized to `side` x `side` where that is given.
 
     Errors: UserError for other files, and where Pillow is not installed.
     """
@@ -93,15 +103,15 @@ def decode(content: bytes, name: str, side: int | None = None) -> UInt8[np.ndarr
         raise UserError(
             "pictures in files are read by Pillow, which is not installed: pip install 'headwise[pictures]'"
         ) from None
-    if len(content) > _MOST_BYTES:
-        raise UserError(f"{name} has {len(content):,} bytes, more than {_MOST_BYTES:,}: make it smaller")
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{name} has {len(content):,} bytes, more than {MOST_BYTES:,}: make it smaller")
     try:
         # No other format of Pillow's is ever tried: a stranger's file chooses none of its decoders.
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
-            coloured = opened.convert("RGB")
+            converted = opened.convert("L" if grey else "RGB")
             if side is not None:
-                coloured = coloured.resize((side, side), Image.Resampling.BILINEAR)
-            return np.asarray(coloured, np.uint8)
+                converted = converted.resize((side, side), Image.Resampling.BILINEAR)
+            return np.asarray(converted, np.uint8).reshape(converted.height, converted.width, -1)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{name} is no JPEG or PNG picture that can be read: {error}") from error
 
@@ -122,7 +132,7 @@ def _archived(path: pathlib.Path) -> Iterator[_File]:
             for member in archive:
                 parts = pathlib.PurePosixPath(member.name).parts
                 if member.isfile() and len(parts) > 1 and parts[-1].lower().endswith(_ENDINGS):
-                    if member.size > _MOST_BYTES:
+                    if member.size > MOST_BYTES:
                         raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
                     content = archive.extractfile(member)
                     assert content is not None

@@ -7,13 +7,15 @@ import numpy as np
 from jaxtyping import Bool
 
 from transformer.config import UserError, from_config, nearest
+from transformer.data.datasets.omniglot import read_omniglot
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.picture_files import read_split, splits_in
+from transformer.data.datasets.picture_records import read_prepared
 from transformer.data.datasets.repeated import SPLITS
 from transformer.data.pictures import PictureFacts, Pictures
 from transformer.data.strokes import DIGITS, GLYPHS, draw_glyphs
 
-FOLDER = "folder"
+FOLDER, OMNIGLOT, TFDS = "folder", "omniglot", "tfds"
 _HELD = 20  # Of so many training pictures one validates where files hold no such split.
 
 
@@ -75,6 +77,7 @@ class DrawnGlyphs:
 
 
 _DRAWN = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
+_KNOWN = (*_DRAWN, f"{FOLDER}/NAME", OMNIGLOT, f"{TFDS}/NAME")
 
 
 def open_pictures(name: str, *, data_dir: str | None = None, side: int | None = None) -> PictureSet:
@@ -82,13 +85,18 @@ def open_pictures(name: str, *, data_dir: str | None = None, side: int | None = 
 
     `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", pictures drawn here;
     "folder/NAME", JPEG and PNG files in `data_dir`/NAME by split and class (transformer.data.datasets.picture_files),
-    which are resized to `side` x `side` pixels where that is given.
+    which are resized to `side` x `side` pixels where that is given; "omniglot", whose archives lie in `data_dir`;
+    "tfds/NAME", a set that TFDS has prepared in `data_dir`.
 
     Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
     if kind == FOLDER and rest:
-        return _of_files(name, rest, data_dir, side)
+        return _cut(name, *_of_files(name, rest, data_dir, side))
+    if kind == TFDS and rest:
+        return _cut(name, *read_prepared(rest, data_dir, side))
+    if name == OMNIGLOT:
+        return _cut(name, *read_omniglot(data_dir, side))
     drawn, classes = _drawn(name, side)
     return PictureSet(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
 
@@ -96,14 +104,14 @@ def open_pictures(name: str, *, data_dir: str | None = None, side: int | None = 
 def made_up(name: str, count: int, *, side: int | None = None) -> PictureSet:
     """So many training pictures that are all grey, of the size that the set's have: nothing is read or drawn.
 
-    Of files, whose classes only they say, there are two classes, and 32 pixels a side where `side` is none.
+    Of files, whose classes only they say, there are two classes, and 32 pixels a side where `side` is none, in colour.
 
     Errors: as `open_pictures`, of the name.
     """
     kind, _, rest = name.partition("/")
     shape: tuple[int, ...] = (side or 32, side or 32, 3)
     classes: tuple[str, ...] = ("one", "other")
-    if kind != FOLDER or not rest:
+    if name != OMNIGLOT and not (kind in (FOLDER, TFDS) and rest):
         drawn, classes = _drawn(name, side)
         shape = (drawn.size, drawn.size, 1)
     labels = np.arange(count, dtype=np.int32) % len(classes)
@@ -114,21 +122,28 @@ def _drawn(name: str, side: int | None) -> tuple[DrawnGlyphs, tuple[str, ...]]:
     """What a drawn set's pictures are, and its classes."""
     kind, _, options = name.partition("/")
     if kind not in _DRAWN:
-        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (*_DRAWN, f'{FOLDER}/NAME'))}")
+        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, _KNOWN)}")
     if side is not None:
         raise UserError(f"config.task.side={side} is for files: say the size of drawn pictures by {kind}/size={side}")
     return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _DRAWN[kind]
 
 
-def _of_files(name: str, folder: str, data_dir: str | None, side: int | None) -> PictureSet:
+def _of_files(
+    name: str, folder: str, data_dir: str | None, side: int | None
+) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
     sources = splits_in(folder, data_dir)
     if "train" not in sources:
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
-    train, classes = read_split(sources["train"], side, None)
-    splits = {split: read_split(source, side, classes)[0] for split, source in sources.items() if split != "train"}
-    cut = ""
+    train, classes = read_split(sources.pop("train"), side, None)
+    return {"train": train} | {split: read_split(each, side, classes)[0] for split, each in sources.items()}, classes
+
+
+def _cut(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...]) -> PictureSet:
+    """The set of all splits, of which training gives up a part where none validates."""
+    if "train" not in read:
+        raise UserError(f"{name} has the splits {', '.join(read)} but no train")
+    train, splits, cut = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
     if "validation" not in splits:
-        # Every twentieth of a class: files stand class by class, and by name within.
         held = _every(train, _HELD)
         splits["validation"] = Pictures(train.pixels[held], train.labels[held])
         train = Pictures(train.pixels[~held], train.labels[~held])
@@ -142,13 +157,8 @@ def _of_files(name: str, folder: str, data_dir: str | None, side: int | None) ->
     return PictureSet(name, classes, {"train": train, **splits}, cut)
 
 
-def _size(pictures: Pictures) -> str:
-    _, height, width, _ = pictures.pixels.shape
-    return f"{width} x {height}"
-
-
 def _every(pictures: Pictures, step: int) -> Bool[np.ndarray, " N"]:
-    """Which pictures are the last of every `step` of their class."""
+    """Which pictures are the last of every `step` of their class, however classes stand among one another."""
     held = np.zeros(len(pictures.labels), bool)
     for label in np.unique(pictures.labels):
         held[np.flatnonzero(pictures.labels == label)[step - 1 :: step]] = True

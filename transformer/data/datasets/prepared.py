@@ -21,6 +21,9 @@ FEATURES = "features.json"
 _TFDS = "tensorflow_datasets.core.features."
 _TEXT = f"{_TFDS}text_feature.Text"
 _TRANSLATION = f"{_TFDS}translation_feature.Translation"
+_PICTURE = f"{_TFDS}image_feature.Image"
+_CLASS = f"{_TFDS}class_label_feature.ClassLabel"
+_MOST_CLASSES = 2**20
 _RECORDS = "array_record"
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _VARIABLE = re.compile(r"\{(\w+)\}")
@@ -29,11 +32,16 @@ _WORD = re.compile(r"\w[\w.+-]*", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """What the records of a set hold: the names of all features, those that are texts, and those called supervised."""
+    """What the records of a set hold: the names of all features, those that are texts, and those called supervised.
+
+    `pictures`: how many channels each feature has that is a picture; `classes`: the names of each that is a class.
+    """
 
     names: tuple[str, ...]
     texts: tuple[str, ...]
     supervised: tuple[str, ...] = ()
+    pictures: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    classes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, builder: Any) -> "Features":
@@ -133,7 +141,7 @@ def open_prepared(folder: pathlib.Path) -> PreparedSet:
         raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
     info, features = read_object(prepared / INFO), read_object(prepared / FEATURES)
     try:
-        read = Features(*_features(features), supervised=_supervised(info))
+        read = _features(prepared, features, _supervised(info))
         stored_as = _word(info.get("fileFormat", "tfrecord"))
         name = _word(info["name"])
         splits = {_word(split["name"]): _shards(prepared, name, stored_as, split) for split in info["splits"]}
@@ -150,14 +158,35 @@ def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
 
     Errors: UserError for a record that has no such text.
     """
-    from google.protobuf.message import DecodeError
+    with _decodable(f"text in {' and '.join(names)}"):
+        features = _stored(record)
+        return [features[name].bytes_list.value[0].decode() for name in names]
+
+
+def picture_of(record: bytes, picture: str, label: str) -> tuple[bytes, int]:
+    """The file that a record's picture is stored as, and the number of its class.
+
+    Errors: UserError for a record that has no such picture and class.
+    """
+    with _decodable(f"picture in {picture} with a class in {label}"):
+        features = _stored(record)
+        return features[picture].bytes_list.value[0], features[label].int64_list.value[0]
+
+
+def _stored(record: bytes) -> Any:
     from tensorflow_datasets.proto import tf_example_pb2
 
+    return tf_example_pb2.Example.FromString(record).features.feature
+
+
+@contextlib.contextmanager
+def _decodable(what: str) -> Iterator[None]:
+    from google.protobuf.message import DecodeError
+
     try:
-        features = tf_example_pb2.Example.FromString(record).features.feature
-        return [features[name].bytes_list.value[0].decode() for name in names]
+        yield
     except (DecodeError, IndexError, UnicodeDecodeError) as error:
-        raise UserError(f"a record of the data set holds no text in {' and '.join(names)}: prepare it again") from error
+        raise UserError(f"a record of the data set holds no {what}: prepare it again") from error
 
 
 def direction_of(name: str, features: Features, languages: tuple[str, str] | None) -> tuple[str, str]:
@@ -174,14 +203,32 @@ def direction_of(name: str, features: Features, languages: tuple[str, str] | Non
     return source, target
 
 
-def _features(described: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of all features, and of those that are texts."""
+def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tuple[str, ...]) -> Features:
     if described["pythonClassName"] == _TRANSLATION:
         languages = tuple(_text(language) for language in described["translation"]["languages"])
-        return languages, languages
+        return Features(languages, languages, supervised)
     features = described["featuresDict"]["features"]
-    texts = [name for name, feature in features.items() if feature["pythonClassName"] == _TEXT]
-    return tuple(features), tuple(texts)
+    of_kind = {
+        kind: {name: feature for name, feature in features.items() if feature["pythonClassName"] == kind}
+        for kind in (_TEXT, _PICTURE, _CLASS)
+    }
+    pictures = {name: int(each["image"]["shape"]["dimensions"][-1]) for name, each in of_kind[_PICTURE].items()}
+    classes = {name: _classes(folder, name, each["classLabel"]) for name, each in of_kind[_CLASS].items()}
+    return Features(tuple(features), tuple(of_kind[_TEXT]), supervised, pictures, classes)
+
+
+def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of classes, a line each in a file beside the records; their numbers where there is none."""
+    count = int(described["numClasses"])
+    if not 0 < count <= _MOST_CLASSES:
+        raise ValueError(f"{count} is no number of classes")
+    file = folder / f"{_word(feature)}.labels.txt"
+    if not file.is_file():
+        return tuple(map(str, range(count)))
+    names = tuple(file.read_text(encoding="utf-8").splitlines())
+    if len(names) != count:
+        raise ValueError(f"{file.name} has {len(names)} lines for {count} classes")
+    return names
 
 
 def _supervised(info: Mapping[str, Any]) -> tuple[str, ...]:
