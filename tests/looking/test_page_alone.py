@@ -13,6 +13,7 @@ import pytest
 import transformer
 from tests.downloads import downloaded
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
+from tests.waiting import wait_until
 from transformer.attention.capture import Capture, Captured
 from transformer.looking.loaded import Loaded
 from transformer.looking.looked import Looked
@@ -67,7 +68,7 @@ def test_a_page_of_one_sentence_is_of_that_sentence(looked: Looked, visit: Any) 
 def test_slanted_labels_do_not_run_into_each_other(looked: Looked, visit: Any, width: int) -> None:  # noqa: F811
     page = visit(looked.path, shown=False)
     page.set_viewport_size({"width": width, "height": 800})
-    page.wait_for_function("width => document.querySelector('#detail svg')?.clientWidth < width", arg=width)
+    wait_until(page, "width => document.querySelector('#detail svg')?.clientWidth < width", arg=width)
     page.wait_for_timeout(300)
     places = page.locator("#detail text.token[transform]").evaluate_all(
         "all => all.map((label) => Number(/translate\\(([\\d.]+)/.exec(label.getAttribute('transform'))[1]))"
@@ -85,7 +86,7 @@ def test_weights_times_values_are_shown_as_shares_of_their_rows(
 ) -> None:
     page = visit(looked.path, "#layer=1&head=1")
     page.keyboard.press("w")
-    page.wait_for_function("location.hash.includes('view=normed') && document.body.dataset.shown === location.hash")
+    wait_until(page, "location.hash.includes('view=normed') && document.body.dataset.shown === location.hash")
     assert "|weight × value|, as a share of its row" in page.locator("#detail-title").inner_text()
     assert page.locator("#normed").is_checked()
     vectors = np.asarray(captured.weights)[1, 0, 1] * np.asarray(captured.norms)[1, 0, 1]
@@ -95,7 +96,7 @@ def test_weights_times_values_are_shown_as_shares_of_their_rows(
     assert [float(row["share"]) for row in rows] == pytest.approx(shares[np.tri(12, dtype=bool)], abs=0.01)
     assert np.abs(shares - np.asarray(captured.weights)[1, 0, 1, :12, :12]).max() > 0.05
     page.locator("#normed").click()
-    page.wait_for_function("!location.hash.includes('view') && document.body.dataset.shown === location.hash")
+    wait_until(page, "!location.hash.includes('view') && document.body.dataset.shown === location.hash")
 
 
 def saved_table(page: Any, directory: Path) -> str:
@@ -128,7 +129,7 @@ def test_a_querys_products_sum_to_logits_beside_the_maps_own_weights(
     assert words.startswith("component 2: ")
     assert (first, second, both) == pytest.approx((q[4, 1], k[2, 1], products[2, 1]), abs=0.003)
     page.keyboard.press("j")
-    page.wait_for_function("document.querySelectorAll('.neurons tbody tr').length === 6")
+    wait_until(page, "document.querySelectorAll('.neurons tbody tr').length === 6")
 
 
 def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_asked_for(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.maps.conftest import write_run
+from tests.waiting import wait_until
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import keep
@@ -77,7 +78,8 @@ def address(page) -> dict[str, str]:
 
 def wait_for(page, name: str, value: str) -> None:
     """Until the address has this value and the maps on the page are those of the address."""
-    page.wait_for_function(
+    wait_until(
+        page,
         """([name, value]) =>
             new URLSearchParams(location.hash.slice(1)).get(name) === value &&
             document.body.dataset.shown === location.hash""",
@@ -189,7 +191,7 @@ def test_a_click_holds_a_row_and_a_chip_shows_it(report, visit):
     page.mouse.move(5, 5)
     assert "“tausend” attends to" in page.locator("#reading").inner_text()
     page.keyboard.press("Escape")
-    page.wait_for_function("!location.hash.includes('row') && document.body.dataset.shown === location.hash")
+    wait_until(page, "!location.hash.includes('row') && document.body.dataset.shown === location.hash")
     page.locator(".chip.query").nth(1).hover()
     assert "“und” (2) attends to" in page.locator("#reading").inner_text()
 
@@ -341,13 +343,13 @@ def test_a_column_is_held_by_its_label_and_by_shift(run, report, visit):
     assert address(page)["column"] == "6"
     assert "“und” (2) attends to" in page.locator("#reading").inner_text()
     page.keyboard.press("Escape")
-    page.wait_for_function("!location.hash.includes('row') && !location.hash.includes('column')")
+    wait_until(page, "!location.hash.includes('row') && !location.hash.includes('column')")
     top = page.locator("#detail canvas").first.bounding_box()["y"]
     page.mouse.click(x, top - 8)
     wait_for(page, "column", "5")
     # Once more lets go.
     page.mouse.click(x, top - 8)
-    page.wait_for_function("!location.hash.includes('column')")
+    wait_until(page, "!location.hash.includes('column')")
 
 
 def test_a_pooled_map_says_what_its_cells_are(long_run, visit):
@@ -438,7 +440,7 @@ def test_frames_have_a_time_axis_and_their_spectrogram(speech_run, visit, scheme
     )
     page.locator("#sites button").nth(1).click()
     wait_for(page, "site", "decoder/cross")
-    page.wait_for_function("document.querySelectorAll('canvas.strip').length === 1")
+    wait_until(page, "document.querySelectorAll('canvas.strip').length === 1")
 
 
 def test_what_was_left_out_is_said(run, visit):
@@ -464,7 +466,7 @@ def test_long_sequences_scroll_inside_their_panel(run, visit, tmp_path):
 def test_a_narrow_page_needs_no_scrolling_sideways(report, visit):
     page = visit(report)
     page.set_viewport_size({"width": 400, "height": 900})
-    page.wait_for_function("document.querySelector('#curves .chart > svg').clientWidth < 360")
+    wait_until(page, "document.querySelector('#curves .chart > svg').clientWidth < 360")
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     # Samples are cards that name their cells.
     assert page.locator("#samples thead").bounding_box()["height"] <= 1

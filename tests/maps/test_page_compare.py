@@ -8,6 +8,7 @@ import pytest
 
 from tests.maps.conftest import make_kept, make_labels, make_maps, make_sites, write_record, write_run
 from tests.maps.test_page import address, browser, cell_centre, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.curves import leaves, read_curves
 from transformer.maps.matching import match_heads
@@ -107,7 +108,7 @@ def test_the_difference_of_two_steps_says_both_values(run, report, visit):  # no
         assert (float(said[2]), float(said[6])) == pytest.approx((now, then), abs=0.01)
         assert " ".join(said[3:5]) == "(step 1,600)"
     page.keyboard.press("d")
-    page.wait_for_function("!location.hash.includes('compare') && document.body.dataset.shown === location.hash")
+    wait_until(page, "!location.hash.includes('compare') && document.body.dataset.shown === location.hash")
     assert pixels(page) == plain
     page.keyboard.press("d")
     wait_for(page, "compare", "200")
@@ -137,7 +138,7 @@ def test_the_difference_of_two_runs_is_of_heads_that_are_alike(run, other_run, c
 
     expect(match.other_head)
     page.locator("#matched").uncheck()
-    page.wait_for_function("!document.querySelector('#detail-title').textContent.includes('alike')")
+    wait_until(page, "!document.querySelector('#detail-title').textContent.includes('alike')")
     expect(match.head)
     # Both runs' curves of the pair are there.
     assert page.locator(".stroke.other").count() == 1
@@ -183,7 +184,7 @@ def test_rollout_mixes_as_the_analysis_does_and_is_no_attribution(run, report, v
         wait_for(page, "layer", str((layer - 1) % 3))
     assert pixels(page) == plain
     page.keyboard.press("r")
-    page.wait_for_function("!location.hash.includes('view') && document.body.dataset.shown === location.hash")
+    wait_until(page, "!location.hash.includes('view') && document.body.dataset.shown === location.hash")
 
 
 @pytest.mark.browser
@@ -194,7 +195,7 @@ def test_rollout_needs_self_attention(report, speech_run, visit):  # noqa: F811
     assert page.locator("#rollout-toggle").get_attribute("title") == why
     assert "rollout" not in page.locator("#detail-title").inner_text()
     page.locator("#sites button").first.click()
-    page.wait_for_function("document.querySelector('#detail-title').textContent.includes('rollout')")
+    wait_until(page, "document.querySelector('#detail-title').textContent.includes('rollout')")
     # A difference and rollout are not shown at once.
     page = visit(report, "#site=decoder/cross&view=rollout")
     page.keyboard.press("d")

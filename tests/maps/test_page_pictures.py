@@ -7,6 +7,7 @@ import pytest
 
 from tests.maps.conftest import Run, make_kept, softmax, write_record
 from tests.maps.test_page import browser, grey_of, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.maps.report import write_report
 from transformer.maps.rollout import rollout_of
@@ -115,7 +116,7 @@ def test_a_word_is_held_where_it_is_clicked_and_let_go_by_a_second_click(gazes, 
     assert page.locator(".picture-strip").first.locator("[aria-pressed=true]").inner_text().startswith("▁and")
     assert page.locator(".picture-strip").first.locator("[tabindex='0']").count() == 1
     items.nth(5).click()
-    page.wait_for_function("!new URLSearchParams(location.hash.slice(1)).has('row')")
+    wait_until(page, "!new URLSearchParams(location.hash.slice(1)).has('row')")
 
 
 def test_heads_stand_side_by_side_for_the_held_query(gaze_run, gazes, visit):  # noqa: F811
@@ -206,14 +207,14 @@ def test_rollout_is_drawn_over_the_picture_layer_after_layer(picture_run, patche
         assert int(np.argmin(grey)) == int(mixed[0, layer, 0, 1:].argmax())
     assert "What “[CLS]” mixes in" in page.locator(".picture-figure .note").inner_text()
     page.keyboard.press("r")
-    page.wait_for_function("!location.hash.includes('rollout')")
-    page.wait_for_function("document.querySelectorAll('.strip-item').length === 6")
+    wait_until(page, "!location.hash.includes('rollout')")
+    wait_until(page, "document.querySelectorAll('.strip-item').length === 6")
 
 
 def test_how_far_heads_look_is_drawn_told_and_a_measure(picture_run, patches, visit):  # noqa: F811
     page = visit(patches, "#example=1&layer=0&head=0&step=40&statistic=distance_in_pixels")
     chart, told = page.locator("#distance-by-layer"), page.locator(".told-head[aria-pressed=true]")
-    page.wait_for_function("document.querySelectorAll('#distance-by-layer .marker').length === 6")
+    wait_until(page, "document.querySelectorAll('#distance-by-layer .marker').length === 6")
     assert page.locator("#statistic option:checked").inner_text() == "attention distance"
     assert "pixels" in page.locator("#timeline-legend").inner_text()
     reading = page.locator("#head-reading").inner_text()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.downloads import downloaded
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 SITE, EXAMPLE, LAYER = "decoder/cross", 2, 1
@@ -53,7 +54,7 @@ def test_the_lines_of_a_query_are_its_weights(run, report, visit):  # noqa: F811
     assert (ink(page, keys=False) > 0).tolist() == [False, True, False, False, False]
     assert f"{row.max():.1f}"[:3] in page.locator("#reading").inner_text()
     page.keyboard.press("Escape")
-    page.wait_for_function("!location.hash.includes('row') && document.body.dataset.shown === location.hash")
+    wait_until(page, "!location.hash.includes('row') && document.body.dataset.shown === location.hash")
     assert (ink(page, keys=False) > 0).all()
 
 
@@ -105,7 +106,7 @@ def test_the_lines_follow_the_step_and_the_keyboard(report, visit):  # noqa: F81
     wait_for(page, "site", "encoder/self")
     assert "tokens" not in address(page)
     page.keyboard.press("t")
-    page.wait_for_function("!location.hash.includes('draw') && document.body.dataset.shown === location.hash")
+    wait_until(page, "!location.hash.includes('draw') && document.body.dataset.shown === location.hash")
     assert page.locator(".strands").count() == 0
 
 
@@ -148,7 +149,7 @@ def test_the_lines_are_saved_as_they_are_seen(run, report, visit, tmp_path):  # 
 def test_a_narrow_page_has_room_for_the_lines(report, visit):  # noqa: F811
     page = visit(report, PLACE, shown=False)
     page.set_viewport_size({"width": 400, "height": 800})
-    page.wait_for_function("document.querySelector('.strands')?.clientWidth < 380")
+    wait_until(page, "document.querySelector('.strands')?.clientWidth < 380")
     page.wait_for_timeout(200)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     assert (ink(page, keys=False) > 0).all()

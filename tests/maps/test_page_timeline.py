@@ -7,6 +7,7 @@ import pytest
 
 from tests.maps.conftest import write_record
 from tests.maps.test_page import address, browser, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.waiting import wait_until
 from transformer.attention.sites import Axis, Site
 from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
@@ -108,7 +109,7 @@ def test_a_click_goes_to_the_head_and_the_step(report, visit):  # noqa: F811
     page.mouse.click(*cell_centre(page, 9, 2))
     wait_for(page, "step", "400")
     assert (address(page)["layer"], address(page)["head"]) == ("2", "1")
-    page.wait_for_function("document.querySelector('#head-reading').textContent.includes('step 400')")
+    wait_until(page, "document.querySelector('#head-reading').textContent.includes('step 400')")
     assert page.locator("#head-reading b").inner_text() == "head 2.1"
     assert page.locator(".row-label.lit").all_text_contents() == ["2.1"]
     box = page.locator("#head-curve svg").bounding_box()
@@ -171,7 +172,7 @@ def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
     assert float(page.locator("#tip b").inner_text().split()[0]) == pytest.approx(one, abs=1e-3)
     buttons.nth(2).click()
     page.locator("#head-curve", has_text="stored step").wait_for()
-    page.wait_for_function("document.querySelectorAll('#statistic option').length === 1")
+    wait_until(page, "document.querySelectorAll('#statistic option').length === 1")
     page.mouse.move(*cell_centre(page, 6, 32, columns=33))
     assert page.locator("#tip").inner_text().startswith("head 1.2, step 1,600 17.2")
     # Between two steps of the probe a click goes to the nearer one.
@@ -180,7 +181,7 @@ def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
     # A site whose training batches were not measured falls back on what there is.
     page.locator("#sites button").nth(1).click()
     wait_for(page, "site", "decoder/self")
-    page.wait_for_function("document.querySelectorAll('#sources button').length === 2")
+    wait_until(page, "document.querySelectorAll('#sources button').length === 2")
     assert page.locator("#sources button[aria-pressed=true]").inner_text() == "these examples (mean)"
 
 

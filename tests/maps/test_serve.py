@@ -15,6 +15,7 @@ import pytest
 
 from tests.maps.conftest import make_kept
 from tests.maps.test_page import browser  # noqa: F401  a fixture
+from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps import serve
 from transformer.maps.report import render
@@ -267,7 +268,8 @@ def test_an_open_page_follows_the_run(run, browser, tmp_path):  # noqa: F811
         page.wait_for_selector("body[data-shown]")
 
     def shows(last: str) -> None:
-        page.wait_for_function(
+        wait_until(
+            page,
             "last => document.body.dataset.shown === location.hash && document.title && "
             "document.querySelector('#facts').textContent.includes(last)",
             arg=last,
@@ -286,7 +288,7 @@ def test_an_open_page_follows_the_run(run, browser, tmp_path):  # noqa: F811
     store.write(600, make_kept(store, run.maps[600]))
     shows("maps at 4 steps")
     assert page.locator("#step-shown").inner_text() == "step 100"
-    page.wait_for_function("scrollY === 700")
+    wait_until(page, "scrollY === 700")
     page.close()
     live.end_with(KeyboardInterrupt())
     assert complaints == []

@@ -12,7 +12,7 @@ PAGES = {
     "maps": (report.FOLDER, report.STYLES, (*report.SCRIPTS, report.FOLLOWING), ("report.html", "waiting.html")),
     "study": (study.FOLDER, study.STYLES, study.SCRIPTS, ("study.html",)),
 }
-SET_BY_SCRIPT = {"heads"}  # variables
+SET_BY_SCRIPT = {"heads", "across"}  # variables
 
 
 @pytest.fixture(scope="module", params=PAGES)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.studies.example_result import least_result, whole_result, write_page
+from tests.waiting import wait_until
 
 PANELS = ["verdict", "arms", "seeds", "bands", "sensitivity", "map", "gradients", "heads", "configs", "cells"]
 
@@ -298,7 +299,7 @@ def test_the_differences_stand_above_the_words_of_the_verdict(page):
 def test_a_narrow_page_needs_no_scrolling_sideways(page):
     wide = page.locator("#bands-figure > svg").bounding_box()["width"]
     page.set_viewport_size({"width": 400, "height": 900})
-    page.wait_for_function("() => document.querySelector('#bands-figure > svg').clientWidth < 400")
+    wait_until(page, "() => document.querySelector('#bands-figure > svg').clientWidth < 400")
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     for svg in page.locator("figure > svg").all():
         assert svg.bounding_box()["width"] <= 376
@@ -313,5 +314,5 @@ def test_a_narrow_page_needs_no_scrolling_sideways(page):
         )
         assert outside == []
     page.set_viewport_size({"width": 1360, "height": 1000})
-    page.wait_for_function("() => document.querySelector('#bands-figure > svg').clientWidth > 400")
+    wait_until(page, "() => document.querySelector('#bands-figure > svg').clientWidth > 400")
     assert page.locator("#bands-figure > svg").bounding_box()["width"] == wide

@@ -10,9 +10,6 @@ from transformer.data.batches import Batch
 # Seeds of what is held out, beyond the seeds of runs: none trains on what they draw.
 VALIDATION, TEST = 2**40, 2**41
 
-# Seeds of what evaluations draw, beyond all seeds of runs: no run trains on those.
-VALIDATION, TEST = 2**40, 2**41
-
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
