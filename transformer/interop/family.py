@@ -14,8 +14,10 @@ Config = dict[str, Any]
 Names = frozenset[str]
 
 _REQUIRED = object()
-FREE = frozenset({"initialisation", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout"})
-"""Fields that say how a model is trained and run: no other library need know them."""
+FREE = frozenset(
+    {"initialisation", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
+)
+"""Fields that say how a model is trained and run: no other library need know them. Of LoRA, what is merged is written."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,7 @@ class MultiHeadAttention(Module):
         output_BxQxHxD = checkpoint_name(place(output_BxQxHxD, *names), OUTPUT_NAME)
         captured = attended.captured
         if captured is not None and capture is not None and (capture.norms or capture.vectors):
-            scheme, kernel = self._scheme(table, x_BxQxE.dtype), jnp.asarray(self.output.kernel[...])
+            scheme, kernel = self._scheme(table, x_BxQxE.dtype), self.output.whole()
             projected = Projected(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, kernel, self.spec, scheme, mask)
             captured = with_vectors(captured, capture, projected)
         return self.output(output_BxQxHxD), captured

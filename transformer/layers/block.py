@@ -1,5 +1,6 @@
 """The Transformer's block, and running a stack of them: whole sequences, prefilled caches, one position at a time."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from transformer.layers.block_aux import NO_CAPTURE, BlockAux, BlockCapture
 from transformer.layers.experts import Experts
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.module import Builder, Module, scan
-from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 from transformer.layers.rings import KeysAndValues, fill_ring
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
@@ -56,18 +56,14 @@ class Block(Module):
         alpha: float,
         builder: Builder,
     ):
-        def norm() -> LayerNorm | RmsNorm:
-            return config.make_norm(builder)
-
-        def residual() -> Residual:
-            return Residual(config.norm_placement, norm, alpha)
+        norm = functools.partial(config.make_norm, builder)
 
         def later() -> Residual:
             shared = config.norm_placement is NormPlacement.PARALLEL
             return Residual(config.norm_placement, None if shared else norm, alpha)
 
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
-        self.attention_residual = residual()
+        self.attention_residual = Residual(config.norm_placement, norm, alpha)
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
         self.cross_residual = later() if cross else None
 

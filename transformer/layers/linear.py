@@ -1,6 +1,7 @@
 """Linear maps between named axes."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +34,10 @@ class Linear(Module):
     """y = x W + b over the last axes of x, from axes `inputs` to axes `outputs`, each a list of (name, size).
 
     Computed in the type of x; parameters are cast to it. W begins by the builder's rule for its `role`, biases
-    at zero.
+    at zero. `lora` is added to the map of x, where a low rank is learned beside W (transformer.layers.lora).
     """
+
+    lora: Any = None
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class Linear(Module):
         builder: Builder,
     ):
         names, sizes = zip(*inputs, *outputs, strict=True)
-        self.contracted = len(inputs)
+        self.inputs, self.outputs, self.contracted = inputs, outputs, len(inputs)
         output_names, output_sizes = zip(*outputs, strict=True)
         fan_in, fan_out = math.prod(size for _, size in inputs), math.prod(output_sizes)
         self.kernel = builder.parameter(builder.rule(role, fan_in, fan_out), sizes, names)
@@ -58,4 +61,10 @@ class Linear(Module):
         """Contract the last axes of x with the kernel's first ones; `kernel` stands in for its own (a normed one)."""
         weights = self.kernel[...] if kernel is None else kernel
         y = product(x, jnp.asarray(weights, x.dtype), self.contracted)
+        if self.lora is not None:
+            y = y + self.lora(x)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+    def whole(self) -> Float[Array, "..."]:
+        """The matrix of the map: W, with what is learned beside it."""
+        return self.kernel[...] if self.lora is None else self.kernel[...] + self.lora.matrix()

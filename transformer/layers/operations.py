@@ -5,6 +5,7 @@ dense path computes it: the whole square of queries and keys, whatever causality
 """
 
 from transformer.attention.scores import SCORES
+from transformer.layers.lora import Projection
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import PositionJoin, Remat, TransformerConfig
 
@@ -43,9 +44,9 @@ def layer_operations(config: TransformerConfig, rows: int, length: int, experts:
     At every position 4 E H D for queries and output, 4 E G D for keys and values of G heads, and 4 E F for the
     feed-forward network, 6 E F where it is gated; of a layer with X experts, k times that and 4 E X for the two maps
     that choose the k. Rows that stay empty in an expert's room, and turns that an overfull one computes again, are
-    left out.
+    left out. With LoRA every map of a to b features has 2 r (a + b) more.
     """
-    projections = 4 * config.width * config.depth * (config.heads + config.groups)
+    projections = 4 * config.width * config.depth * (config.heads + config.groups) + _low_ranks(config, *Projection)
     feed_forward = _networks(config, experts) + (_router(config) if experts else 0)
     relative, once = config.positions.scheme.operations(config.sizes(), length)
     core = _attention(config, length, length) + relative
@@ -65,7 +66,22 @@ def _router(config: TransformerConfig) -> int:
 def cross_operations(config: TransformerConfig, queries: int, keys: int) -> int:
     """Attention of one row's target over its source: queries and output there, keys and values here."""
     of_query, of_key = 4 * config.width * config.depth * config.heads, 4 * config.width * config.depth * config.groups
+    of_query += _low_ranks(config, Projection.QUERY, Projection.OUTPUT)
+    of_key += _low_ranks(config, Projection.KEY, Projection.VALUE)
     return queries * of_query + keys * of_key + _attention(config, queries, keys)
+
+
+def _low_ranks(config: TransformerConfig, *projections: Projection) -> int:
+    """LoRA's two products at one position, beside those of these projections that have it."""
+    queries, keys = config.heads * config.depth, config.groups * config.depth
+    sums = {
+        Projection.QUERY: config.width + queries,
+        Projection.KEY: config.width + keys,
+        Projection.VALUE: config.width + keys,
+        Projection.OUTPUT: queries + config.width,
+        Projection.FEED_FORWARD: (3 if config.activation.gated else 2) * (config.width + config.feed_forward),
+    }
+    return 2 * config.lora.rank * sum(sums[each] for each in projections if each in config.lora.where)
 
 
 def _attention(config: TransformerConfig, queries: int, keys: int) -> int:

@@ -16,6 +16,7 @@ from transformer.layers.embedding import rows_for
 from transformer.layers.experts import ExpertsConfig
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation
+from transformer.layers.lora import LoraConfig, Projection
 from transformer.layers.module import Builder
 from transformer.layers.norm import LayerNorm, Norm, RmsNorm
 from transformer.layers.residual import NormPlacement
@@ -133,7 +134,8 @@ class TransformerConfig:
     sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
     `embedding_rows` is the size of the vocabulary that the model has room for, where that is more than its task's
     tokens. `unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the
-    place of feed-forward networks, each expert as large as the network was. `size` names a published model whose
+    place of feed-forward networks, each expert as large as the network was; `lora` puts matrices of low rank beside
+    those of the blocks, for `config.optimizer.trains` to train alone. `size` names a published model whose
     values fill the keys that are not given (transformer.models.sizes).
     """
 
@@ -169,6 +171,7 @@ class TransformerConfig:
     embedding_rows: int | None = None
     unroll: int = 1
     experts: ExpertsConfig = dataclasses.field(default_factory=ExpertsConfig)
+    lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
 
     @property
@@ -265,6 +268,11 @@ class TransformerConfig:
             raise UserError(f"config.model.rotary_base={self.rotary_base} must be above 0")
         if self.buckets < 4 or self.buckets % 4:
             raise UserError(f"config.model.buckets={self.buckets} must be a multiple of 4")
+        if self.lora.rank and self.experts.count and Projection.FEED_FORWARD in self.lora.where:
+            raise UserError(
+                "config.model.lora.where holds feed_forward, whose networks are a mixture here "
+                f"(config.model.experts.count={self.experts.count}): name attention's projections alone"
+            )
         for window in self.windows:
             if window < 0:
                 raise UserError(f"config.model.windows={self.windows} must hold numbers of positions, 0 for all")

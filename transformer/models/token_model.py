@@ -13,6 +13,7 @@ from transformer.layers.block_aux import BlockAux, BlockCapture, by_layer
 from transformer.layers.block_groups import Group
 from transformer.layers.ends import TokenEnds
 from transformer.layers.initialisation import DeepNorm
+from transformer.layers.lora import adapted
 from transformer.layers.module import Builder, Module
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
@@ -35,7 +36,8 @@ class BlockStacks(Stateless):
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
 
         def block(experts: bool, builder: Builder) -> Block:
-            return Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
+            made = Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
+            return adapted(made, config.lora, builder)
 
         group = config.experts.group
         if group == 1:

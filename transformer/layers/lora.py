@@ -1,0 +1,133 @@
+"""LoRA: a trained matrix of low rank beside a frozen one (Hu et al. 2021, Low-Rank Adaptation, section 4.1)."""
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer.attention.blocks import normal
+from transformer.config import Count, UserError
+from transformer.layers.linear import Linear, product
+from transformer.layers.module import Builder, Module
+
+# The name beneath a projection of what is beside its kernel.
+NAME = "lora"
+
+
+class Projection(enum.Enum):
+    """Beside which maps of a block a low rank is: one of attention's four, or those of the feed-forward network."""
+
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    OUTPUT = "output"
+    FEED_FORWARD = "feed_forward"
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """The low rank beside the matrices of a stack of blocks; `rank` 0: none, all else is not read.
+
+    `alpha`: what is learned is multiplied by alpha / rank. `where`: beside which matrices; those of queries and values
+    are the best use of a number of parameters (Hu et al. 2021, table 5).
+    """
+
+    rank: Count = 0
+    alpha: float = 16.0
+    where: tuple[Projection, ...] = (Projection.QUERY, Projection.VALUE)
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise UserError(f"config.model.lora.alpha={self.alpha} must be above 0")
+        if self.rank and not self.where:
+            known = ", ".join(each.value for each in Projection)
+            raise UserError(f"config.model.lora.where is empty, so that rank={self.rank} is of nothing: say of {known}")
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two matrices is multiplied with."""
+        return self.alpha / self.rank
+
+
+class LowRank(Module):
+    """x -> (alpha / r) x A B, beside a linear map x -> x W + b: A [inputs, r] normal, B [r, outputs] zero.
+
+    As x W + (alpha / r) x A B = x (W + (alpha / r) A B), it is one more matrix of the same map, of rank r at most; at
+    first it is zero. The paper multiplies from the left: its A is our A', its B our B'. A is drawn with deviation
+    inputs^-1/2, so that x A has the size of x. Each lies on devices as the axes of W do, r whole.
+    """
+
+    def __init__(self, linear: Linear, config: LoraConfig, *, builder: Builder):
+        inputs, outputs, rank = linear.inputs, linear.outputs, (("features", config.rank),)
+        self.contracted, self.scale = len(inputs), config.scale
+        fan_in = int(np.prod([size for _, size in inputs]))
+        self.down = builder.parameter(normal(fan_in**-0.5), *_shape_and_axes(inputs + rank))
+        self.up = builder.parameter(jax.nn.initializers.zeros, *_shape_and_axes(rank + outputs))
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """What is added to the map of x."""
+        low = product(x, jnp.asarray(self.down[...], x.dtype), self.contracted)
+        return product(low * jnp.asarray(self.scale, x.dtype), jnp.asarray(self.up[...], x.dtype))
+
+    def matrix(self) -> Float[Array, "..."]:
+        """(alpha / r) A B, in the shape of W."""
+        return self.scale * jnp.tensordot(self.down[...], self.up[...], axes=1)
+
+
+def _shape_and_axes(axes: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    return tuple(size for _, size in axes), tuple(name for name, _ in axes)
+
+
+def adapted[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
+    """A block of a Transformer with what the config asks for beside its maps.
+
+    It draws its keys behind those of the block, which begins as it would alone.
+    """
+    if config.rank:
+        for linear in _maps(block, config.where):
+            linear.lora = LowRank(linear, config, builder=builder)
+    return block
+
+
+def _maps(block: Any, where: Collection[Projection]) -> Iterator[Linear]:
+    """In an order of their own, whatever that of `where`."""
+    attentions = [each for each in (block.attention, block.cross) if each is not None]
+    for projection in Projection:
+        if projection not in where:
+            continue
+        if projection is Projection.FEED_FORWARD:
+            network = block.feed_forward
+            yield from (each for each in (network.expand, network.gate, network.contract) if each is not None)
+        else:
+            yield from (getattr(attention, projection.value) for attention in attentions)
+
+
+def has_low_rank(path: str, paths: Collection[str]) -> bool:
+    """Whether this parameter is a kernel with a low rank beside it, among the paths of a model."""
+    folder, _, name = path.rpartition("/")
+    return name == "kernel" and f"{folder}/{NAME}/down" in paths
+
+
+def merged(params: Mapping[str, Any], config: LoraConfig) -> dict[str, Any]:
+    """The parameters of the same model without LoRA: W + (alpha / r) A B in the place of each W that has it beside.
+
+    Arrays of NumPy or JAX, those of stacked layers with their leading axes.
+    """
+    plain = {name: merged(each, config) if isinstance(each, Mapping) else each for name, each in params.items()}
+    low = plain.pop(NAME, None)
+    if low is not None:
+        plain["kernel"] = with_low_rank(plain["kernel"], low["down"], low["up"], config.scale)
+    return plain
+
+
+def with_low_rank(kernel: Any, down: Any, up: Any, scale: float) -> Any:
+    """W + scale A B in the type of W, computed in at least float32; axes that all three begin with are layers'."""
+    layers = down.ndim + up.ndim - 2 - kernel.ndim
+    stacked, rank, wide = kernel.shape[:layers], down.shape[-1], np.promote_types(kernel.dtype, np.float32)
+    a, b = down.astype(wide).reshape(*stacked, -1, rank), up.astype(wide).reshape(*stacked, rank, -1)
+    return (kernel.astype(wide) + (scale * (a @ b)).reshape(kernel.shape)).astype(kernel.dtype)
