@@ -48,15 +48,7 @@ def classifier() -> ConfigDict:
     config = sentiment.get_config()
     config.name = "elmo"
     config.task.tokenizer = "given"
-    config.task.trains = (
-        "embedding/*",
-        "encoder/*",
-        "query",
-        "attention/*",
-        "output/*",
-        "elmo/weights",
-        "elmo/scale",
-    )
+    config.optimizer.frozen = ("elmo/pretrained/*",)
     config.model.elmo = {"layers": LAYERS, "width": WIDTH}
     config.initialise_from = {
         "tokenizer": True,

@@ -214,7 +214,7 @@ class Case:
             "steps": self.steps,
             "averages": self.averages,
             **self.config,
-            "optimizer": section | changes,
+            "optimizer": {**self.config.get("optimizer", {}), **section, **changes},
             "optimizers": {name: {"learning_rate": factor * rate} for name, factor in self.rates.items()},
         }
         return resolve(config)
@@ -472,10 +472,7 @@ CASES = (
         "classification x recurrent_classifier with ELMo",
         CLASSIFICATION
         | {
-            "task": CLASSIFICATION["task"]
-            | {
-                "trains": ("embedding/*", "encoder/*", "query", "attention/*", "output/*", "elmo/weights", "elmo/scale")
-            },
+            "optimizer": {"frozen": ("elmo/pretrained/*",)},
             "model": CLASSIFICATION["model"] | {"elmo": {"layers": 2, "width": 4}},
         },
         steps=40,

@@ -251,7 +251,8 @@ def assert_same_bits(state: TrainState, other: TrainState) -> None:
 def assert_only_trained_parameters_differ(trial: Trial) -> None:
     """All parameters that an objective trains have moved, and no other has."""
     here, there = by_path(trial.first.variables.params), by_path(trial.final.variables.params)
-    trained = set().union(*(trained_parameters(each, here) for each in trial.setting.task.objectives))
+    optimisers = trial.setting.optimisers
+    trained = set().union(*(trained_parameters(o, optimisers[o.name], here) for o in trial.setting.task.objectives))
     assert trained == {path for path in here if raw(here[path]) != raw(there[path])}
 
 

@@ -21,6 +21,10 @@ class Operations(NamedTuple):
     recomputed: float = 0.0
 
 
+# The parts of transformer.layers.ends, relative positions that all layers share, and maps of embeddings.
+OF_TOKENS = ("embedding/*", "*positions/*", "join/*", "types/*", "embedding_norm/*", "*relative/*", "enter_*/*")
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """Everything that the library knows of a family: what a file of `models/`, or one's own, exports as FAMILY.
@@ -30,7 +34,8 @@ class Family:
     there is no formula. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh
     axes along which they are divided (none: whole on every device). `sizes` are its published models by name.
     `check_placement(config, placement)` refuses a placement of arrays on devices that the model cannot have, before
-    anything is traced; None where it takes any.
+    anything is traced; None where it takes any. `front` are patterns of the parameters that its inputs meet before the
+    first of its stacked layers, which layer-wise rates take for the lowest.
     """
 
     config: type
@@ -40,3 +45,4 @@ class Family:
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
     check_placement: Callable[[Any, Placement], None] | None = None
+    front: tuple[str, ...] = OF_TOKENS

@@ -186,4 +186,4 @@ def operations(config: SetTransformerConfig, batch: Mapping[str, Any], vocabular
     return Operations(float(forward + rows * count), float(recomputed))
 
 
-FAMILY = Family(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), operations)
+FAMILY = Family(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), operations, front=("embed/*",))

@@ -252,4 +252,5 @@ FAMILY = Family(
     operations,
     sizes=SIZES,
     check_placement=check_placement,
+    front=("embed/*", "class_token", "distillation_token", "positions/*"),
 )

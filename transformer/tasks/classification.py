@@ -63,8 +63,7 @@ class ClassificationConfig:
     files of these splits, which are else cut from the first (transformer.data.datasets.own_files).
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of one of `lengths`, in tokens with those of
     begin and end; a longer text is cut at its end. `test` may be empty for sets without a labelled test split. Of the
-    validation texts `probed`, evenly spaced, are mapped. `trains` are patterns of paths of parameters (fnmatch):
-    those that match none stay as they begin, as the frozen features of another run.
+    validation texts `probed`, evenly spaced, are mapped.
 
     Errors: UserError for values out of range.
     """
@@ -82,7 +81,6 @@ class ClassificationConfig:
     test: str = "test"
     probed: Looked = 4
     evaluated_parameters: str = "raw"
-    trains: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
         if self.classes or not self.dataset.startswith(f"{PREFIX}/"):
@@ -132,7 +130,7 @@ class Classification(PlainTask):
         self.config, self.tokenizer, self.classes = config, tokenizer, classes_of(config.dataset, config.classes)
         self.splits = splits
         self.interface = interface_of(config, tokenizer)
-        self.objectives = (Objective("classification", self._loss, config.trains),)
+        self.objectives = (Objective("classification", self._loss),)
         self.evaluations = tuple(self._evaluation(name) for name in config.evaluated)
         held_out = splits[config.validation]
         count = min(config.probed, len(held_out.rows))

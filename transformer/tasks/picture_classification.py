@@ -80,7 +80,6 @@ class PictureClassificationConfig:
     test: str = "test"
     probed: Looked = 4
     evaluated_parameters: str = "raw"
-    trains: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
         if not self.validation:
@@ -109,7 +108,7 @@ class PictureClassification(PlainTask):
         self.config, self.classes, self.cut = config, opened.classes, opened.cut
         self.splits = {name: self._arranged(opened.split(name)) for name in ("train", *config.evaluated)}
         self.interface = interface_of(config, opened.facts)
-        self.objectives = (Objective("classification", self._loss, config.trains),)
+        self.objectives = (Objective("classification", self._loss),)
         self.evaluations = tuple(self._evaluation(split) for split in config.evaluated)
         held_out = self.splits[config.validation]
         count = min(config.probed, len(held_out.labels))

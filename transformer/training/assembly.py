@@ -17,18 +17,19 @@ from transformer.costs.flops import training_flops
 from transformer.models import registry as models
 from transformer.models.contract import Model
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import Batch, Evaluation, Task
+from transformer.tasks.contract import Batch, Evaluation, Objective, Task
 from transformer.training.experiment import Experiment
 from transformer.training.faults import first_norms
-from transformer.training.initial_state import init_state
+from transformer.training.initial_state import init_state, trained_parameters
 from transformer.training.mesh import make_placement, with_axes
-from transformer.training.optimizer import Optimizer, hyper_of, make_optimizer
+from transformer.training.optimizer import Optimizer, OptimizerConfig, hyper_of, make_optimizer
 from transformer.training.placing import traced_on
 from transformer.training.preflight import check_fit
 from transformer.training.room import check_room, memory_of
 from transformer.training.sharding import check_positions, state_shardings
-from transformer.training.state import TrainState
+from transformer.training.state import TrainState, by_path
 from transformer.training.step import Step, make_step
+from transformer.training.trained import check_patterns, heights
 
 
 class Assembly(NamedTuple):
@@ -72,7 +73,7 @@ def assemble(
         family.check_placement(experiment.model, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimisers = {
-        objective.name: make_optimizer(experiment.optimizer_of(objective.name), experiment.run.steps)
+        objective.name: _optimizer_of(objective, experiment.optimizer_of(objective.name), experiment, model)
         for objective in task.objectives
     }
     if unknown := sorted(set(experiment.optimizers) - set(optimisers)):
@@ -97,6 +98,14 @@ def assemble(
     return Assembly(task, model, optimisers, placement, initialise, placed)
 
 
+def _optimizer_of(objective: Objective, config: OptimizerConfig, experiment: Experiment, model: Model) -> Optimizer:
+    """Errors: as `trained.check_patterns` and `trained.heights`."""
+    check_patterns(config, objective, by_path(model.functional.shapes()))
+    front = models.FAMILIES[models.name_of(experiment.model)].front
+    above = None if config.layer_decay == 1 else heights(model, front)
+    return make_optimizer(config, experiment.run.steps, above)
+
+
 def preflight(experiment: Experiment, assembly: Assembly) -> None:
     """Check on abstract shapes that task and model fit each other, before anything is computed.
 
@@ -104,7 +113,9 @@ def preflight(experiment: Experiment, assembly: Assembly) -> None:
     """
     # All gradients exist at one time where they are added up, and where their norm is taken.
     run, whole = experiment.run, any(experiment.optimizer_of(o.name).clip_norm for o in assembly.task.objectives)
-    gradients = assembly.abstract.variables.params if run.accumulate > 1 or whole else ()
+    objectives, params = assembly.task.objectives, assembly.abstract.variables.params
+    trained = [trained_parameters(each, assembly.optimisers[each.name], params) for each in objectives]
+    gradients = trained if run.accumulate > 1 or whole else ()
     (device, *_) = assembly.placement.mesh.local_devices
     check_room(assembly.abstract, gradients, memory_of(device))
     batch = assembly.task.source(experiment.run.seed)[0]

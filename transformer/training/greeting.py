@@ -8,6 +8,8 @@ from transformer.models.contract import count_parameters
 from transformer.training.assembly import Assembly
 from transformer.training.opened import OpenRun
 from transformer.training.preflight import left_out
+from transformer.training.state import by_path
+from transformer.training.trained import lines_of
 
 _logger = logging.getLogger(__name__)
 
@@ -18,6 +20,7 @@ def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete:
     parameters = count_parameters(assembly.abstract.variables.params)
     opened_run.directory.record(parameters=parameters)
     said = assembly.task.said
+    sizes = {path: leaf.size for path, leaf in by_path(assembly.abstract.variables.params).items()}
     for line in said:
         _logger.info("%s", line)
     mesh = assembly.placement.mesh
@@ -32,6 +35,11 @@ def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete:
         f"{experiment.run.name}: {parameters:,} parameters on {mesh.size} x {mesh.devices.flat[0].device_kind}"
         f"{several}, {what}; run directory {opened_run.directory.path}",
         *said,
+        *(
+            line
+            for each in assembly.task.objectives
+            for line in lines_of(experiment.optimizer_of(each.name), each, sizes)
+        ),
         *left_out(assembly.model, assembly.task.evaluations),
         # The longest silence of a run: whoever waits knows for what.
         *([] if complete else ["compiling the training step; its first figures come behind that"]),

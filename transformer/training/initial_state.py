@@ -36,7 +36,9 @@ def init_state(
         key=key,
         variables=variables,
         optimisers={
-            objective.name: optimisers[objective.name].init(trained_parameters(objective, variables.params))
+            objective.name: optimisers[objective.name].init(
+                trained_parameters(objective, optimisers[objective.name], variables.params)
+            )
             for objective in task.objectives
         },
         averages=kept,
@@ -45,15 +47,15 @@ def init_state(
     )
 
 
-def trained_parameters(objective: Objective, params: Any) -> dict[str, Array]:
-    """The parameters that an objective trains, by path.
+def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) -> dict[str, Array]:
+    """The parameters that an objective trains by its optimiser, by path.
 
     Errors: ValueError where its `trains` matches none.
     """
     trained = {
         path: leaf
         for path, leaf in by_path(params).items()
-        if any(fnmatch.fnmatchcase(path, pattern) for pattern in objective.trains)
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in objective.trains) and optimizer.trains(path)
     }
     if not trained:
         raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import fnmatch
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -41,6 +42,11 @@ class OptimizerConfig:
     `learning_rate` is the peak, reached after `warmup` steps; `final` is the fraction of it that linear and cosine
     schedules end at. `clip_norm` bounds the gradient's global norm; 0 leaves it alone. `weight_decay` (adamw) acts on
     matrices and tables, not on biases and norms.
+
+    Trained are the parameters whose path matches one of the patterns `trains` and none of `frozen` (fnmatch); the
+    others keep their values, and have neither gradient nor moments. `layer_decay` d gives each of L stacked layers a
+    rate of its own, d^(L - l) of the whole for layer l = 1, ..., L; what enters the first layer has d^L, what stands
+    behind the last the whole (Howard and Ruder 2018, section 3.2, where d is 1 / 2.6; Clark et al. 2020, appendix B).
     """
 
     algorithm: Algorithm = Algorithm.ADAM
@@ -53,6 +59,9 @@ class OptimizerConfig:
     epsilon: Amount = 1e-9
     weight_decay: Amount = 0.0
     clip_norm: Amount = 0.0
+    trains: tuple[str, ...] = ("*",)
+    frozen: tuple[str, ...] = ()
+    layer_decay: Share = 1.0
 
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:
@@ -62,6 +71,17 @@ class OptimizerConfig:
                 f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw alone; "
                 f"algorithm is {self.algorithm.value}"
             )
+        if not self.layer_decay:
+            raise UserError(
+                "config.optimizer.layer_decay=0 must be above 0; config.optimizer.frozen leaves parts alone"
+            )
+
+    def chooses(self, path: str) -> bool:
+        """Whether `trains` and `frozen` have the parameter of this path trained."""
+        trains, frozen = (
+            any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns) for patterns in (self.trains, self.frozen)
+        )
+        return trains and not frozen
 
 
 Number = Float[Array, ""] | np.float32
@@ -71,20 +91,22 @@ Hyper = Mapping[str, Number]
 class Optimizer(NamedTuple):
     """An update rule over a dict of parameters by path, as functions of its numbers.
 
-    `init(params)` is its state, `update(gradients, state, params, hyper)` the updates and the next state, and
-    `learning_rate(step, hyper)` the factor of update `step` + 1. The numbers `hyper` are arguments, so that one
+    `init(params)` is its state, `update(gradients, state, params, hyper)` the updates and the next state,
+    `learning_rate(step, hyper)` the factor of update `step` + 1, and `trains(path)` whether it is for a parameter. The
+    numbers `hyper` are arguments, so that one
     compiled program serves all their values; `hyper_of` gives those of a config.
     """
 
     init: Callable[[PyTree], PyTree]
     update: Callable[[PyTree, PyTree, PyTree, Hyper], tuple[PyTree, PyTree]]
     learning_rate: Callable[[int | Int[Array, ""], Hyper], Float[Array, ""]]
+    trains: Callable[[str], bool] = lambda path: True
 
 
 def hyper_of(config: OptimizerConfig) -> dict[str, np.float32]:
     """The numbers of the config's update rule, by their field names.
 
-    A clip_norm, weight_decay or momentum of sgd of zero is left out: it makes another program.
+    A clip_norm, weight_decay or momentum of sgd of zero, a layer_decay of one are left out: they make other programs.
     """
     names = ["learning_rate", "warmup"]
     if config.schedule in (Schedule.LINEAR, Schedule.COSINE):
@@ -96,7 +118,7 @@ def hyper_of(config: OptimizerConfig) -> dict[str, np.float32]:
             names += ["beta1", "beta2", "epsilon"] + ["weight_decay"] * bool(config.weight_decay)
         case Algorithm.SGD:
             names += ["beta1"] * bool(config.beta1)
-    names += ["clip_norm"] * bool(config.clip_norm)
+    names += ["clip_norm"] * bool(config.clip_norm) + ["layer_decay"] * (config.layer_decay != 1)
     return {name: np.float32(getattr(config, name)) for name in names}
 
 
@@ -121,8 +143,13 @@ def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hy
     return hyper["learning_rate"] * jnp.where(t < warmup, t / warmup, after)
 
 
-def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
-    """The optimiser of a run of `steps` updates; of the config's numbers it depends only on which are zero."""
+def make_optimizer(
+    config: OptimizerConfig, steps: int, heights: Mapping[str, np.ndarray | int] | None = None
+) -> Optimizer:
+    """The optimiser of a run of `steps` updates; of the config's numbers it depends only on which are zero.
+
+    `heights` are how many layers stand above each parameter, by which a layer_decay slows it (trained.heights).
+    """
 
     def rate(step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
@@ -143,9 +170,12 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
         # The numbers stay float32 beside narrower parameters: 0.999 in bfloat16 would be 1.
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradients)
         updates, after = rule(hyper).update(wide, state, params)
+        if "layer_decay" in hyper and heights is not None:
+            # Behind the rule: what follows the learning rate is proportional to it, the decay of weights too.
+            updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
         return _as_types_of(gradients, updates), _as_types_of(state, after)
 
-    return Optimizer(rule(hyper_of(config)).init, update, rate)
+    return Optimizer(rule(hyper_of(config)).init, update, rate, config.chooses)
 
 
 def _as_types_of(before: PyTree, after: PyTree) -> PyTree:

@@ -71,9 +71,9 @@ def make_step(
         values: dict[str, Array] = {}
         maps: dict[str, Captured] = {}
         for objective in task.objectives:
-            gradients, aux = _accumulated(view, objective, batch, totals, key(objective.name), accumulate)
-            trained = trained_parameters(objective, view.variables.params)
             optimizer = optimisers[objective.name]
+            trained = trained_parameters(objective, optimizer, view.variables.params)
+            gradients, aux = _accumulated(view, objective, trained, batch, totals, key(objective.name), accumulate)
             updates, new_optimisers[objective.name] = optimizer.update(
                 gradients, state.optimisers[objective.name], trained, state.hyper[objective.name]
             )
@@ -103,12 +103,13 @@ def make_step(
 def _accumulated(
     view: View,
     objective: Objective,
+    trained: dict[str, Array],
     batch: Batch,
     totals: Mapping[str, Array],
     key: Key[Array, ""],
     accumulate: int,
 ) -> tuple[dict[str, Array], LossAux]:
-    """The gradient of one objective over the whole batch, and its aux."""
+    """The gradient of one objective by what it trains, over the whole batch, and its aux."""
 
     def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[dict[str, Array], LossAux]:
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
@@ -116,7 +117,7 @@ def _accumulated(
             inner = view._replace(variables=view.variables._replace(params=params))
             return _with_losses(*objective.loss(inner, batch, totals, key), counts)
 
-        return jax.grad(loss, has_aux=True)(trained_parameters(objective, view.variables.params))
+        return jax.grad(loss, has_aux=True)(trained)
 
     if accumulate == 1:
         return gradient(batch, key, None)
