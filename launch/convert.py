@@ -41,7 +41,7 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"--{next(iter(given))} goes with --from alone")
     if source is not None and arguments.step is not None:
         raise UserError("--step goes with --to alone")
-    from transformer.interop.runs import Fitting, export_run, import_run
+    from transformer.training.conversion import Fitting, export_run, import_run
 
     if source is not None:
         made = import_run(Path(source), workdir, Fitting(**given))

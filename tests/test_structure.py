@@ -29,7 +29,7 @@ ORDER = (
     "data",
     "tasks",
 )
-ORDER += ("runs", "pages", "maps", "costs", "training", "pods", "benchmarks", "interop", "looking", "studies", "launch")
+ORDER += ("runs", "pages", "maps", "costs", "interop", "training", "pods", "benchmarks", "looking", "studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
 BARE = {"axes", "config", "overrides", "named", "attention", "layers", "models"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}

@@ -12,11 +12,12 @@ import numpy as np
 
 from transformer.axes import Placement
 from transformer.models.contract import Variables
+from transformer.models.paths import by_path
 from transformer.training.assembly import Assembly, assemble
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.initialise_from import InitialiseFrom, take
 from transformer.training.optimizer import Algorithm
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 from transformer.training.train import train
 
 TRANSLATION = {

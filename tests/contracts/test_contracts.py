@@ -22,6 +22,7 @@ from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import MapsConfig, StoredMaps
+from transformer.models.paths import by_path
 from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.pulse import Pulse
@@ -38,7 +39,7 @@ from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.maps import Maps
 from transformer.training.stacking import StackedBatches, stack_states, take_run, vectorise
-from transformer.training.state import TrainState, by_path, key_for
+from transformer.training.state import TrainState, key_for
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4

@@ -13,6 +13,7 @@ import pytest
 from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.axes import Placement, SequenceParallel
+from transformer.models.paths import by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Task
 from transformer.training.assembly import Assembly, compile_once, numbers_of
@@ -21,7 +22,7 @@ from transformer.training.initial_state import init_state
 from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.placing import on_host_batches, traced_on
 from transformer.training.sharding import state_shardings
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 from transformer.training.step import make_step
 
 STEPS = 20

@@ -12,13 +12,13 @@ import numpy as np
 
 from tests.faults import small_config
 from transformer.config import UserError
+from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
 from transformer.training import assembly, experiment, mesh, rewinding
 from transformer.training.batches import Vetted
 from transformer.training.faults import Diverged
 from transformer.training.rewinding import Rewind
-from transformer.training.state import by_path
 from transformer.training.train import train
 
 Batch = dict[str, Any]

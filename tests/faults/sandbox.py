@@ -264,7 +264,7 @@ def import_all() -> None:
         "array_record.python.array_record_data_source",
         "tensorflow_datasets",
         "tensorflow_datasets.proto",
-        "transformer.interop.runs",
+        "transformer.training.conversion",
         "transformer.maps.report",
         "transformer.maps.serve",
         "transformer.studies.training",

@@ -14,10 +14,10 @@ from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.interop.huggingface import read_folder, write_folder
-from transformer.interop.runs import Fitting, export_run, import_run
 from transformer.layers.module import Precision
 from transformer.models.contract import Variables
 from transformer.models.registry import build, model_config
+from transformer.training.conversion import Fitting, export_run, import_run
 
 CASES = ("vit", "deit")
 

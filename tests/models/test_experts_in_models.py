@@ -20,8 +20,8 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.contract import count_parameters
 from transformer.models.decoder import DecoderConfig
+from transformer.models.paths import by_path
 from transformer.models.registry import operations
-from transformer.training.state import by_path
 
 COUNT = 4
 LAYERS = ("layers", "encoder_layers", "decoder_layers")

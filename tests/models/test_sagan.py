@@ -13,8 +13,8 @@ from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model
 from transformer.models.interface import GENERATION, Input, Interface, Modality
+from transformer.models.paths import by_path
 from transformer.models.sagan import SaganConfig
-from transformer.training.state import by_path
 
 CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, judge=(4,))
 RANDOM = np.random.default_rng(0)

@@ -21,13 +21,13 @@ from tests.training import small_run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.models.paths import by_path
 from transformer.runs import processes
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
 from transformer.training import assembly, experiment, mesh
 from transformer.training import train as training
-from transformer.training.state import by_path
 
 CONFIG: dict[str, Any] = {
     **small_run.CONFIG,

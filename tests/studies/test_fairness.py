@@ -9,13 +9,13 @@ import pytest
 from tests.studies.tiny import ablation, base
 from tests.training import small_run
 from transformer.config import UserError
+from transformer.models.paths import by_path
 from transformer.studies.arms import Planned, plan
 from transformer.studies.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
 from transformer.tasks import translation
 from transformer.training.assembly import assemble
 from transformer.training.experiment import resolve
 from transformer.training.mesh import one_device
-from transformer.training.state import by_path
 
 
 def planned(**changes) -> list[Planned]:

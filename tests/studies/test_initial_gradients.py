@@ -12,6 +12,7 @@ import pytest
 from launch.config_files import load_config, load_function
 from tests.contracts.cases import CASES
 from transformer.config import UserError
+from transformer.models.paths import by_path
 from transformer.studies import initial_gradients as module
 from transformer.studies.ablation import Ablation, Stack, build_ablation
 from transformer.studies.initial_gradients import gradient_norms, initial_gradients
@@ -21,7 +22,6 @@ from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm
 from transformer.training.placing import shard_batch
 from transformer.training.schema import with_overrides
-from transformer.training.state import by_path
 
 FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/norm_placement.py"
 TINY = {

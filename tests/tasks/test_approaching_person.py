@@ -16,10 +16,10 @@ from transformer.config import UserError
 from transformer.data.approaching import observe
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
+from transformer.models.paths import by_path
 from transformer.models.recurrent_q_network import FAMILY, SITE, RecurrentQNetworkConfig
 from transformer.tasks.approaching_person import TASK, ApproachingPersonConfig, Episodes
 from transformer.tasks.contract import View
-from transformer.training.state import by_path
 
 KEY = jax.random.key(1)
 CONFIG = ApproachingPersonConfig(steps=8, worlds=4, rows=6, capacity=6, examples=5, probed=3, discount=0.9)

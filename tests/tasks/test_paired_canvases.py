@@ -12,6 +12,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.paired_canvases import NearestDrawing, draw_pairs, halves
 from transformer.data.strokes import DIGITS, draw_glyphs
+from transformer.models.paths import by_path
 from transformer.tasks.contract import Request
 from transformer.tasks.paired_canvases import PairedCanvasesConfig, build, wall_of
 from transformer.tasks.paired_canvases_metrics import Judged, consistent, frechet, measure
@@ -19,7 +20,7 @@ from transformer.training.assembly import Assembly, assemble
 from transformer.training.evaluate import compile_evaluations, view_of
 from transformer.training.experiment import resolve
 from transformer.training.mesh import one_device
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 from transformer.training.step import make_step
 
 SMALL: dict[str, Any] = {

@@ -15,10 +15,10 @@ from transformer.axes import RULES, Placement, place, placed
 from transformer.config import UserError
 from transformer.layers.module import Builder, Functional, Module
 from transformer.models.contract import Aux, Model
+from transformer.models.paths import by_path
 from transformer.training.mesh import ShardingConfig, by_examples, with_axes
 from transformer.training.placing import shard_batch
 from transformer.training.sharding import state_shardings
-from transformer.training.state import by_path
 
 EXPERTS, WIDTH, HIDDEN, SLOTS = 4, 8, 12, 8
 # What a family would say as FAMILY.logical_axes.

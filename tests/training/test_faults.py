@@ -12,11 +12,12 @@ import pytest
 from tests.training.test_step import Line, Regression, batch_of, optimisers
 from transformer.config import UserError
 from transformer.models.contract import Aux, Variables
+from transformer.models.paths import by_path
 from transformer.training.averages import Average, AverageKind
 from transformer.training.faults import Diverged, Faults, Patience, first_norms, reason
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 from transformer.training.step import make_step
 
 ADAM = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0)

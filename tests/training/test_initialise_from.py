@@ -18,6 +18,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tests.training.small_run import Killed
 from transformer.config import UserError
 from transformer.models.contract import Variables
+from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.directory import RunDirectory
 from transformer.studies import fairness
@@ -26,7 +27,7 @@ from transformer.training import assembly, experiment, initialise_from, mesh, pr
 from transformer.training import train as training
 from transformer.training.initialise_from import InitialiseFrom, initialised
 from transformer.training.sinks.files import RunSinks
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 
 STEPS = 2
 CONFIG: dict[str, Any] = {

@@ -17,13 +17,14 @@ from tests.training import small_run
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
 from transformer.storage.sealed import sealed
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, mesh, programs, provenance, reading
 from transformer.training import train as training
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 
 STEPS, SAVED, STOPPED = 8, 4, 7
 PROMPTS = {"prompts": ("the ", "of "), "max_new_tokens": 4}

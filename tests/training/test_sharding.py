@@ -22,6 +22,7 @@ from transformer.models.contract import Model
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.interface import Input, Interface
+from transformer.models.paths import by_path
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.assembly import compile_once
@@ -31,7 +32,6 @@ from transformer.training.mesh import ShardingConfig, by_examples, make_mesh, ma
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.placing import shard_batch, traced_on
 from transformer.training.sharding import is_names, state_shardings
-from transformer.training.state import by_path
 from transformer.training.step import Metrics, make_step
 
 ROWS, LENGTH, VOCABULARY, HEADS = 16, 6, 20, 8

@@ -17,6 +17,7 @@ from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps import report, serve
 from transformer.maps.store import MapStore
+from transformer.models.paths import by_path
 from transformer.runs.records import read_records
 from transformer.storage import Lost, lease, locate
 from transformer.tasks.contract import Report
@@ -25,7 +26,7 @@ from transformer.training import train as training
 from transformer.training.initialise_from import bring_tokenizer, initialised
 from transformer.training.reading import load
 from transformer.training.sinks import Console
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
 

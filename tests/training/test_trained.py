@@ -12,9 +12,9 @@ from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model
 from transformer.models.interface import Interface
+from transformer.models.paths import by_path
 from transformer.tasks.contract import Objective
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.state import by_path
 from transformer.training.trained import check_patterns, heights, lines_of
 
 SIZES = {"width": 8, "heads": 2, "feed_forward": 8, "max_length": 8}

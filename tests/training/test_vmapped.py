@@ -17,6 +17,7 @@ from tests.training import small_run
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
+from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
@@ -28,7 +29,6 @@ from transformer.training.resuming import resume_together
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.vmapped import VmappedSinks
 from transformer.training.stacking import StackedBatches
-from transformer.training.state import by_path
 
 STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
 CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "vmapped", "maps_every": 4}

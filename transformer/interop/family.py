@@ -17,7 +17,7 @@ _REQUIRED = object()
 FREE = frozenset(
     {"initialisation", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
 )
-"""Fields that say how a model is trained and run: no other library need know them. Of LoRA, what is merged is written."""
+"""Fields that say how a model is trained and run: no other library need know them. LoRA is merged before."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import PyTree
 from transformer.models.interface import Interface
-from transformer.training.state import by_path
+from transformer.models.paths import by_path
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
 _OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT)

@@ -10,7 +10,7 @@ from transformer.config import UserError
 from transformer.interop.family import Entry, Family, Inexpressible
 from transformer.interop.layouts import Layout, Shape
 from transformer.models.contract import PyTree
-from transformer.training.state import by_path
+from transformer.models.paths import by_path
 
 Shapes = Mapping[str, Shape]
 

@@ -11,7 +11,6 @@ import jax
 
 from transformer.config import UserError
 from transformer.interop.huggingface import read_config, read_folder
-from transformer.interop.runs import Fitting, config_of, kept_of
 from transformer.looking.loaded import Loaded
 from transformer.models import registry as models
 from transformer.models.contract import Model, Variables
@@ -19,6 +18,7 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.storage import locate
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Reader
+from transformer.training.conversion import Fitting, config_of, kept_of
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.reading import open_run
 

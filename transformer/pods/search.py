@@ -13,13 +13,13 @@ from transformer.costs.chips import TOPOLOGIES, chip_of
 from transformer.costs.compiler import topology_devices
 from transformer.costs.program import split_arguments
 from transformer.layers.transformer_config import Remat, TransformerConfig
+from transformer.models.paths import by_path
 from transformer.pods.prove import Proof, prove
 from transformer.tasks.synthetic import abstract_batch
 from transformer.training.assembly import assemble, count_flops
 from transformer.training.experiment import Experiment
 from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.sharding import is_names
-from transformer.training.state import by_path
 
 # The share of the memory for what the formulas leave out: temporaries of the update, the program itself.
 _FREE = 0.1

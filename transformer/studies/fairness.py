@@ -11,6 +11,7 @@ import numpy as np
 from transformer.config import UserError, flatten
 from transformer.models import registry as models
 from transformer.models.contract import count_parameters
+from transformer.models.paths import by_path
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned, same
 from transformer.tasks import registry as tasks
@@ -19,7 +20,7 @@ from transformer.training.assembly import compile_once
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.initialise_from import take
 from transformer.training.mesh import one_device
-from transformer.training.state import by_path, key_for
+from transformer.training.state import key_for
 
 COMPARED = 4  # batches of each source, from its beginning
 

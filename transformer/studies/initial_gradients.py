@@ -21,12 +21,13 @@ from transformer.config import UserError
 from transformer.models import registry as models
 from transformer.models.averaged import with_average
 from transformer.models.contract import Model, Variables
+from transformer.models.paths import by_path
 from transformer.studies.ablation import Ablation, Stack
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.schema import with_overrides
-from transformer.training.state import by_path, key_for
+from transformer.training.state import key_for
 
 # Where a family keeps its first feed-forward matrices, [layer, width, hidden], or [layer, expert, width, hidden] of
 # experts; of two stacks the decoder's is measured.

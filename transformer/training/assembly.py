@@ -16,6 +16,7 @@ from transformer.config import UserError
 from transformer.costs.flops import training_flops
 from transformer.models import registry as models
 from transformer.models.contract import Model
+from transformer.models.paths import by_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Evaluation, Objective, Task
 from transformer.training.experiment import Experiment
@@ -27,7 +28,7 @@ from transformer.training.placing import traced_on
 from transformer.training.preflight import check_fit
 from transformer.training.room import check_room, memory_of
 from transformer.training.sharding import check_positions, state_shardings
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 from transformer.training.step import Step, make_step
 from transformer.training.trained import check_patterns, heights
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.config import UserError
-from transformer.training.state import by_path
+from transformer.models.paths import by_path
 
 
 class AverageKind(enum.Enum):

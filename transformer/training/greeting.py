@@ -5,10 +5,10 @@ import logging
 import jax
 
 from transformer.models.contract import count_parameters
+from transformer.models.paths import by_path
 from transformer.training.assembly import Assembly
 from transformer.training.opened import OpenRun
 from transformer.training.preflight import left_out
-from transformer.training.state import by_path
 from transformer.training.trained import lines_of
 
 _logger = logging.getLogger(__name__)

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.models.contract import Model, Variables
+from transformer.models.paths import by_path
 from transformer.tasks.contract import Objective, Task, View
 from transformer.training.averages import Average, init_average
 from transformer.training.optimizer import Hyper, Optimizer
-from transformer.training.state import TrainState, by_path, key_for
+from transformer.training.state import TrainState, key_for
 
 
 def init_state(

@@ -22,13 +22,14 @@ from transformer.config import UserError, nearest
 from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.tokenizer import FILE, saved_in
 from transformer.models.contract import Model, Variables
+from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf
 from transformer.runs.directory import RunDirectory
 from transformer.runs.processes import primary
 from transformer.storage import locate, storage_of
 from transformer.training.initialisation_plan import Leaf, Plan, parse, plan
 from transformer.training.sharding import is_names
-from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState, by_path
+from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,11 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.models.contract import Aux, Model
 from transformer.models.interface import Interface
+from transformer.models.paths import by_path
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task
 from transformer.tasks.labels import Labels
 from transformer.training.evaluate import view_of
-from transformer.training.state import TrainState, by_path, key_for
+from transformer.training.state import TrainState, key_for
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.config import UserError
 from transformer.data.batches import Source
+from transformer.models.paths import by_path
 from transformer.runs.endings import Failed
 from transformer.runs.processes import decided, primary
 from transformer.storage import storage_of
@@ -17,7 +18,7 @@ from transformer.training.assembly import Assembly
 from transformer.training.batches import Vetted, merged, number_of
 from transformer.training.faults import Diverged
 from transformer.training.opened import OpenRun
-from transformer.training.state import TrainState, by_path
+from transformer.training.state import TrainState
 
 # Facts in environment.json: what was last asked for, the batches that the run leaves out, and a step that it is on its
 # way back to: a process that is killed on that way is followed by one that goes the rest of it.

@@ -10,7 +10,8 @@ from transformer.axes import Placement, check_count
 from transformer.config import UserError
 from transformer.models.contract import Model
 from transformer.models.interface import Interface
-from transformer.training.state import TrainState, by_path
+from transformer.models.paths import by_path
+from transformer.training.state import TrainState
 
 MEGABYTE = 1e6
 

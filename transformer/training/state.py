@@ -1,7 +1,7 @@
 """The training state: everything that one step hands to the next, and that a checkpoint holds."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -39,9 +39,3 @@ class TrainState(NamedTuple):
 def key_for(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:
     """The key of one named purpose at one step: a pure function, so that only the run's key is saved."""
     return jax.random.fold_in(jax.random.fold_in(key, step), zlib.crc32(name.encode()))
-
-
-def by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """The leaves of a tree by their path, names joined with "/"; `is_leaf` as in `jax.tree`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

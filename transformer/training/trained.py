@@ -8,9 +8,9 @@ import numpy as np
 from transformer.config import UserError, nearest
 from transformer.layers.lora import has_low_rank
 from transformer.models.contract import Model
+from transformer.models.paths import by_path
 from transformer.tasks.contract import Objective
 from transformer.training.optimizer import OptimizerConfig
-from transformer.training.state import by_path
 
 LAYERS = "layers"
 
