@@ -31,6 +31,11 @@ PAIRS = ["--config.task.tokens_per_batch=256", "--config.task.vocabulary=100"]
 TINY = {
     "runs/book": ["--config.model.layers=1", "--config.model.feed_forward=32"],
     "runs/pairs": PAIRS,
+    # The model of the folder that the test writes.
+    "runs/lora": [
+        *(f"--config.model.{key}" for key in ("layers=2", "feed_forward=64", "max_length=32", "embedding_rows=263")),
+        *("--config.task.context=16", "--config.task.rows=8", "--config.task.probed_length=16"),
+    ],
     "runs/rates": [*PAIRS, "--trials=2"],
     "runs/norms": [*PAIRS, "--seeds=1"],
     "gpt.py": ["--config.model.layers=1", "--config.task.context=64", "--config.task.rows=16"],
@@ -86,7 +91,7 @@ def test_every_command_of_the_page_is_one_that_its_launcher_takes(beside: Path) 
     (beside / "runs/tuned").mkdir(parents=True)
     (beside / "runs/tuned/config.json").write_text(json.dumps({"name": "a run that convert has made"}))
     found = commands(PAGE.read_text(encoding="utf-8"))
-    assert len(found) == 20
+    assert len(found) == 23
     for module, words in found:
         behind = words_of(words)
         command = launcher("launch.train" if behind != list(words) else module).COMMAND

@@ -84,6 +84,9 @@ LANGUAGE_MODELLING = {
     },
 }
 
+UNTIED = LANGUAGE_MODELLING | {"model": LANGUAGE_MODELLING["model"] | {"tied": False}}
+PROJECTIONS = ("query", "key", "value", "output", "feed_forward")
+
 MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
     "task": {
         "name": "masked_language_modelling",
@@ -425,6 +428,20 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own noise, and a coefficient of variation is no sum over micro-batches",
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
+        "language_modelling x decoder with LoRA and a new head",
+        UNTIED
+        | {
+            "model": UNTIED["model"] | {"lora": {"rank": 2, "alpha": 4.0, "where": PROJECTIONS}},
+            "optimizer": {"trains": ("*/lora/*", "unembedding/*")},
+        },
+        steps=24,
+        learning_rate=0.01,
+        begins_from={**UNTIED, "steps": 4, "optimizer": DESCENT},
+        rules=("*/lora/* = fresh", "unembedding/* = fresh"),
+        metric=("train", "cross_entropy", lambda first, last: last < 0.95 * first),
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(

@@ -153,6 +153,11 @@ REFUSED = {
         (),
         r"the run has no 'norm/bias' for the parameter norm/bias \(4, 3\); .*'norm/bias = fresh'$",
     ),
+    "absent inside": (
+        {"layers__query__lora__down": NEW, "layers__key__lora__down": NEW},
+        (),
+        r"the run has no 'layers/query/lora/down' .*, or leave it fresh with '\*/lora/\* = fresh'$",
+    ),
     "named by a rule": (
         {},
         ("norm/* = norms/*",),

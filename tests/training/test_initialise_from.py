@@ -13,10 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from tests.looking.conftest import write_gpt2
 from tests.training.small_run import Killed
 from transformer.config import UserError
+from transformer.data.any_tokenizer import load_tokenizer
+from transformer.data.tokenizer import Tokenizer
+from transformer.data.tokenizer_foreign import from_huggingface
+from transformer.interop.huggingface import read_folder
 from transformer.models.contract import Variables
 from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
@@ -183,7 +189,7 @@ def test_another_vocabulary_more_positions_and_a_fresh_head(source: Path, tmp_pa
         "  resized: positions/table (16, 8) -> (14, 8), 14 along axis 0 kept",
         "  fresh by 'output_bias/* = fresh': output_bias/bias",
         "  fresh by 'unembedding/* = fresh': unembedding/kernel",
-        "  not used of that run: output_bias/bias, unembedding/kernel",
+        "  not used of it: output_bias/bias, unembedding/kernel",
     ]
 
 
@@ -273,7 +279,7 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
         if tokenizer:
             initialise_from.bring_tokenizer(made.initialise_from, tmp_path)
             assert (tmp_path / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
-            assert begun(made, tmp_path)[2].notes == ()
+            assert begun(made, tmp_path)[2].source.notes == ()
         else:
             with pytest.raises(UserError, match=r"config\.task\.tokenizer=given.*config\.initialise_from\.tokenizer"):
                 assembly.assemble(made, tmp_path)
@@ -330,7 +336,11 @@ def test_an_ablation_says_with_what_its_arms_begin(source: Path, tmp_path: Path)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no run": ({"run": "RUNS/none"}, r"run=RUNS/none is missing; name the --workdir"),
     "no run directory": ({"run": "RUNS"}, r"run=RUNS is no run directory: it has no config\.json"),
-    "published weights": ({"run": "RUNS/published"}, r"run=RUNS/published has no checkpoint yet; .*launch\.convert"),
+    "published weights": ({"run": "RUNS/published"}, r"run: RUNS/published holds no model\.safetensors"),
+    "a step of published weights": (
+        {"run": "RUNS/published", "step": 3},
+        r"step=3 is of runs: .* is a published model",
+    ),
     "no step": ({"step": 7}, r"step=7: .* has checkpoints of \[1, 2\] alone"),
     "no average": ({"average": "slwo"}, r"average='slwo' is no average of .*: did you mean 'slow'\?"),
     "itself": ({"run": "RUNS/new"}, r"run=RUNS/new is this very run: name another"),
@@ -393,9 +403,9 @@ def placed(array: np.ndarray, sharding: Any = None) -> jax.Array:
     return jax.make_array_from_callback(array.shape, where, array.__getitem__)
 
 
-def saved(folder: Path, variables: Variables) -> Path:
+def saved(folder: Path, variables: Variables, config: Mapping[str, Any] | None = None) -> Path:
     """A run directory with these variables."""
-    with RunDirectory.claim(folder, {}):
+    with RunDirectory.claim(folder, config or {}):
         pass
     checkpoints = Checkpoints(folder / "checkpoints", keep=1)
     checkpoints.save(3, state_of(jax.tree.map(placed, variables)), {})
@@ -449,6 +459,68 @@ def test_parameters_come_where_they_lie(tmp_path: Path) -> None:
     assert np.asarray(found["table"]).tobytes() == expected.tobytes()
     assert np.asarray(found["kernel"]).tobytes() == old["kernel"].tobytes()
     assert np.array_equal(found["half"], old["half"].astype(np.float32))
+
+
+def of_none(variables: Variables) -> Toy:
+    """A run of these variables whose axes nothing asks for."""
+    return Toy(shapes_of(variables), jax.tree.map(lambda leaf: (None,) * leaf.ndim, variables))
+
+
+def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
+    folder = write_gpt2(tmp_path / "gpt2")
+    published = read_folder(folder).params
+    new = Variables({**published, "head": {"kernel": numbers(16, 3)}}, {})
+    del new.params["positions"]
+    toy = of_none(new)
+    config = InitialiseFrom(str(folder), tokenizer=True)
+    with pytest.raises(UserError, match=r"has no 'head/kernel' for the parameter head/kernel \(16, 3\)"):
+        initialised(config, toy, jax.random.key(0), tmp_path)
+    initialise_from.bring_tokenizer(config, tmp_path)
+    config = dataclasses.replace(config, rules=("head/* = fresh",))
+    state, report = initialised(config, toy, jax.random.key(0), tmp_path)
+    assert report is not None
+    found = by_path(state.variables.params)
+    assert_same(
+        {path: np.asarray(leaf) for path, leaf in found.items() if path != "head/kernel"},
+        {path: leaf for path, leaf in by_path(published).items() if path != "positions/table"},
+    )
+    count = sum(leaf.size for leaf in found.values()) - 16 * 3
+    assert report.lines() == [
+        f"initialised from {folder}, a gpt2 model as Hugging Face publishes it",
+        f"  loaded: {len(found) - 1} parameters ({count:,} numbers)",
+        "  fresh by 'head/* = fresh': head/kernel",
+        "  not used of it: positions/table",
+    ]
+    assert load_tokenizer(tmp_path).encode(["the q"]) == from_huggingface(folder).encode(["the q"])
+    with RunDirectory.claim(tmp_path / "other", {}) as directory:
+        Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
+    _, report = initialised(config, toy, jax.random.key(0), tmp_path / "other")
+    assert report is not None
+    assert report.lines()[-1].startswith(f"  note: {folder} has another tokenizer")
+
+
+def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    shapes = {"kernel": (2, 4, 3, 2), "lora": {"down": (2, 4, 2), "up": (2, 2, 3, 2)}}
+    draw = functools.partial(jax.tree.map, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    old = draw(lambda shape: random.normal(size=shape).astype(np.float32), {"query": shapes, "other": (2,)})
+    run = saved(tmp_path / "run", Variables(old, {}), {"model": {"lora": {"rank": 2, "alpha": 3.0}}})
+    plain = Variables({"query": {"kernel": old["query"]["kernel"]}, "other": old["other"]}, {})
+    state, report = initialised(InitialiseFrom(str(run)), of_none(plain), jax.random.key(0), tmp_path / "new")
+    low = np.einsum("lir,lrhd->lihd", *(old["query"]["lora"][name].astype(np.float64) for name in ("down", "up")))
+    expected = old["query"]["kernel"] + 1.5 * low
+    np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
+    assert report is not None
+    assert report.lines()[1:] == [
+        "  loaded: 2 parameters (50 numbers)",
+        "  merged with what LoRA learned beside them: query/kernel",
+    ]
+    # With LoRA of its own it goes on with what was learned.
+    again = of_none(Variables(old, {}))
+    state, report = initialised(InitialiseFrom(str(run)), again, jax.random.key(0), tmp_path / "new")
+    assert_same({path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}, by_path(old))
+    assert report is not None
+    assert report.facts()["merged"] == report.facts()["unused"] == []
 
 
 def test_a_checkpoint_that_was_damaged_is_not_begun_from(tmp_path: Path) -> None:

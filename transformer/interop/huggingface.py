@@ -1,7 +1,8 @@
 """Conversion between Hugging Face folders (config.json, model.safetensors) and our models."""
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +44,20 @@ class Foreign(NamedTuple):
     pictures: Config
 
 
-def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
-    """The model of a Hugging Face folder, its parameters in the type `dtype`, as NumPy arrays.
+class Published(NamedTuple):
+    """A model whose folder was opened and checked: as `Foreign`, with the shapes of its parameters and their reader."""
+
+    config: Config
+    model: Config
+    interface: Interface
+    shapes: PyTree
+    notes: list[str]
+    pictures: Config
+    read: Callable[[], PyTree]
+
+
+def open_folder(folder: Path, dtype: str = "float32") -> Published:
+    """The model of a Hugging Face folder, whose parameters, in the type `dtype`, are read when they are asked for.
 
     Errors: UserError for a family or a config that our models cannot express, naming the key and its value; for a
     tensor that is missing, unknown or of another shape, naming it; for a pickle or a damaged file.
@@ -54,16 +67,26 @@ def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
     family = choice(str(config.get("model_type")), FAMILIES, f"{folder / CONFIG}: model_type")
     try:
         section, interface = _section(family, config, frozenset(headers))
-        model = registry.build(registry.model_config(section), interface, Precision())
-        slots = plan(family, shapes_of(model.functional.shapes()))
+        shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
+        slots = plan(family, shapes_of(shapes))
         names = sort_names(family, headers, slots)
         _check(slots, names, headers)
         _check_aliases(family, names, headers)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    params = _read(slots, names, headers, dtype)
     pictures = read_object(folder / PICTURES) if (folder / PICTURES).is_file() else {}
-    return Foreign(config, section, interface, params, _notes(names, headers, dtype), pictures)
+    notes = _notes(names, headers, dtype)
+    read = functools.partial(_read, slots, names, headers, dtype)
+    return Published(config, section, interface, shapes, notes, pictures, read)
+
+
+def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
+    """The model of a Hugging Face folder, its parameters in the type `dtype`, as NumPy arrays.
+
+    Errors: as `open_folder`.
+    """
+    config, model, interface, _, notes, pictures, read = open_folder(folder, dtype)
+    return Foreign(config, model, interface, read(), notes, pictures)
 
 
 def write_folder(

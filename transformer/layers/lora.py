@@ -107,10 +107,15 @@ def _maps(block: Any, where: Collection[Projection]) -> Iterator[Linear]:
             yield from (getattr(attention, projection.value) for attention in attentions)
 
 
+def beside(path: str) -> tuple[str, str]:
+    """The paths of the two matrices A and B beside a kernel, where it has them."""
+    folder = path.rpartition("/")[0]
+    return f"{folder}/{NAME}/down", f"{folder}/{NAME}/up"
+
+
 def has_low_rank(path: str, paths: Collection[str]) -> bool:
     """Whether this parameter is a kernel with a low rank beside it, among the paths of a model."""
-    folder, _, name = path.rpartition("/")
-    return name == "kernel" and f"{folder}/{NAME}/down" in paths
+    return path.endswith("/kernel") and beside(path)[0] in paths
 
 
 def merged(params: Mapping[str, Any], config: LoraConfig) -> dict[str, Any]:

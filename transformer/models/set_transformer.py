@@ -29,6 +29,7 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
+from transformer.layers.lora import LoraConfig
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.operations import stack_operations
 from transformer.layers.residual import NormPlacement
@@ -74,6 +75,7 @@ class SetTransformerConfig:
     dropout: float = 0.0
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
+    lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
         self.blocks.check()

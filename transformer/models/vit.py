@@ -17,6 +17,7 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.linear import Linear
+from transformer.layers.lora import LoraConfig
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import Norm
 from transformer.layers.operations import stack_operations
@@ -82,6 +83,7 @@ class VitConfig:
     backend: Backend = Backend.AUTO
     remat: Remat = Remat.NONE
     unroll: int = 1
+    lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
 
     def __post_init__(self) -> None:

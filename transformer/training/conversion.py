@@ -16,6 +16,7 @@ from transformer.data.pictures import Normalisation, PictureFacts
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.interop.huggingface import PICTURES, Foreign, read_folder, write_folder
+from transformer.layers.lora import LoraConfig, merged
 from transformer.models import registry
 from transformer.models.contract import PyTree, count_parameters
 from transformer.runs.checkpoint import Checkpoints
@@ -197,7 +198,7 @@ def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> d
 
 
 def export_run(workdir: Path, target: Path, step: int | None = None) -> Converted:
-    """Write a run's parameters, config.json and tokenizer as Hugging Face publishes them.
+    """Write a run's parameters, config.json and tokenizer as Hugging Face publishes them; LoRA is merged.
 
     Errors: UserError for a folder that is no run, a step without a checkpoint, and a model that Hugging Face has no
     class for, naming what it cannot express.
@@ -213,15 +214,25 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     step, params = run.restored(
         step, lambda checkpoints, at: checkpoints.restore_part(at, shapes, ("variables", "params"))
     )
+    notes = [f"step {step}"]
+    model, params = without_lora(experiment.model, params)
+    if model is not experiment.model:
+        notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
     if isinstance(kept, PictureFacts):
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
-        family = write_folder(target, experiment.model, params, keys=labels)
+        family = write_folder(target, model, params, keys=labels)
         write_json(target / PICTURES, _preprocessor(family.model_type, kept, experiment.task.normalisation))
     else:
-        family = write_folder(target, experiment.model, params, _token_keys(experiment, kept))
+        family = write_folder(target, model, params, _token_keys(experiment, kept))
         _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
-    return Converted(family.model_type, count_parameters(params), (f"step {step}",))
+    return Converted(family.model_type, count_parameters(params), tuple(notes))
+
+
+def without_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
+    """The model and its parameters with LoRA merged; themselves where there is none."""
+    lora = getattr(model, "lora", LoraConfig())
+    return (dataclasses.replace(model, lora=LoraConfig()), merged(params, lora)) if lora.rank else (model, params)
 
 
 def _preprocessor(model_type: str, facts: PictureFacts, normalisation: Normalisation) -> dict[str, Any]:

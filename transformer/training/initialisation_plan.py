@@ -187,10 +187,13 @@ def _check_sources(
 
 
 def _together(missing: Sequence[str], targets: Mapping[str, Leaf]) -> str:
-    """A pattern for the first missing path, or for all of its folder if they are all missing."""
-    folder = missing[0].split("/")[0] + "/"
-    beside = [path for path in targets if path.startswith(folder)]
-    return f"{folder}*" if len(beside) > 1 and set(beside) <= set(missing) else missing[0]
+    """A pattern for all missing paths where one of their parts tells them from the others, such as "head/*"."""
+    first, *inner = missing[0].split("/")[:-1] or [missing[0]]
+    for pattern in (f"{first}/*", *(f"*/{part}/*" for part in reversed(inner))):
+        matched = {path for path in targets if captures(pattern, path) is not None}
+        if len(matched) > 1 and matched <= set(missing):
+            return pattern
+    return missing[0]
 
 
 def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rule]) -> Taken:

@@ -1,16 +1,14 @@
-"""Initialising a run with the parameters of another: fine-tuning, other vocabularies, longer contexts.
+"""Initialising a run with the parameters of another, or of a published model: fine-tuning, longer contexts.
 
-The other run is a run directory, which `launch.convert` makes of published weights too. Only the shapes in its
-checkpoint and the taken arrays are read: its family and its task need not be known to this library. Taken are a model's
-variables, parameters under their own paths and batch statistics under "state/". The step, the optimisers and the
-averages of the new run start from these variables as in any run.
+The source is a run directory, or a folder as Hugging Face publishes models (transformer.training.initial_sources).
+Taken are a model's variables, parameters under their own paths and batch statistics under "state/". The step, the
+optimisers and the averages of the new run start from these variables as in any run.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -18,28 +16,27 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.config import UserError, nearest
-from transformer.data.any_tokenizer import load_tokenizer
-from transformer.data.tokenizer import FILE, saved_in
+from transformer.data.tokenizer import saved_in
+from transformer.layers.lora import beside, has_low_rank, with_low_rank
 from transformer.models.contract import Model, Variables
 from transformer.models.paths import by_path
-from transformer.runs.checkpoint import Checkpoints, StoredLeaf
 from transformer.runs.directory import RunDirectory
 from transformer.runs.processes import primary
-from transformer.storage import locate, storage_of
+from transformer.training.initial_sources import Source, open_source, tokenizer_of
 from transformer.training.initialisation_plan import Leaf, Plan, parse, plan
 from transformer.training.sharding import is_names
-from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
+from transformer.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class InitialiseFrom:
-    """The source of initial values: the run directory `run` ("": none) at `step` (None: its latest checkpoint).
+    """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
 
-    `average` names an average of it whose parameters are taken instead of the raw ones, where it has them. Every
-    parameter takes the values of the one of the same path, unless `rules` say otherwise: "head/* = fresh",
-    "decoder/* = layers/*", "resize embedding/table" (transformer.training.initialisation_plan). With `tokenizer` the
-    new run has the tokenizer of the other.
+    Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
+    model.safetensors. `average` names an average of a run whose parameters are taken instead of the raw ones, where it
+    has them. Every parameter takes the values of the one of the same path, unless `rules` say otherwise:
+    "head/* = fresh", "decoder/* = layers/*", "resize embedding/table" (transformer.training.initialisation_plan). With
+    `tokenizer` the new run has the tokenizer of the other.
     """
 
     run: str = ""
@@ -71,21 +68,30 @@ class Beginning(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used."""
+    """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used.
+
+    `merged` are those that what the source has learned beside them, by LoRA, is added to.
+    """
 
     run: str
-    step: int
+    source: Source
     average: str
     plan: Plan
     averaged: int
-    notes: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The source's arrays that are neither taken nor merged."""
+        merged = {name for path in self.merged for name in beside(self.plan.taken[path].source)}
+        return tuple(name for name in self.plan.unused if name not in merged)
 
     def facts(self) -> dict[str, Any]:
         """The report as plain values, for the run directory."""
         plan = self.plan
         return {
             "run": self.run,
-            "step": self.step,
+            "step": self.source.step,
             "average": self.average,
             "loaded": {path: taken.source for path, taken in plan.taken.items()},
             "resized": {
@@ -93,9 +99,10 @@ class Report:
             },
             "cast": {path: [plan.taken[path].leaf.dtype, plan.targets[path].dtype] for path in plan.cast},
             "averaged": self.averaged,
+            "merged": list(self.merged),
             "fresh": dict(plan.fresh),
-            "unused": list(plan.unused),
-            "notes": list(self.notes),
+            "unused": list(self.unused),
+            "notes": list(self.source.notes),
         }
 
     def lines(self) -> list[str]:
@@ -110,7 +117,7 @@ class Report:
             loaded += f", {renamed} from another path"
         if self.average:
             loaded += f", {self.averaged} as the average {self.average!r} has them"
-        lines = [f"initialised from {self.run} at step {self.step}", loaded]
+        lines = [f"initialised from {self.source.said}", loaded]
         for path in plan.resized:
             shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
             kept = min(shape[axis], plan.targets[path].shape[axis])
@@ -120,44 +127,42 @@ class Report:
             change = f"{plan.taken[path].leaf.dtype} -> {plan.targets[path].dtype}"
             casts[change] = casts.get(change, 0) + 1
         lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
+        if self.merged:
+            lines.append(f"  merged with what LoRA learned beside them: {_listed(self.merged)}")
         for rule in dict.fromkeys(plan.fresh.values()):
             lines.append(f"  fresh by {rule!r}: {_listed([path for path, by in plan.fresh.items() if by == rule])}")
-        if plan.unused:
-            lines.append(f"  not used of that run: {_listed(plan.unused)}")
-        return lines + [f"  note: {note}" for note in self.notes]
+        if self.unused:
+            lines.append(f"  not used of it: {_listed(self.unused)}")
+        return lines + [f"  note: {note}" for note in self.source.notes]
 
 
 class Prepared(NamedTuple):
-    """The plan before any array is read; `names` maps the paths of sources to the checkpoint's names."""
+    """The plan before any array is read, and what it reads from."""
 
-    checkpoints: Path
+    source: Source
     report: Report
-    names: Mapping[str, str]
 
 
 def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> Prepared:
-    """Open the other run, and plan on shapes alone what is taken from it; all processes do it together.
+    """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
 
     `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
 
-    Errors: UserError for a missing run, checkpoint, step or average, for a run that would begin from itself,
-    and as `initialisation_plan.plan`.
+    Errors: UserError as `initial_sources.open_source` and `initialisation_plan.plan`.
     """
-    source = _opened(config, workdir)
-    with _reading(config, source) as checkpoints:
-        steps = checkpoints.steps()
-        if not steps:
-            raise UserError(f"config.initialise_from.run={config.run} has no checkpoint yet; {_HOW}")
-        step = steps[-1] if config.step is None else config.step
-        if step not in steps:
-            raise UserError(f"config.initialise_from.step={step}: {config.run} has checkpoints of {steps} alone")
-        leaves = checkpoints.leaves(step)
-    names = _source_names(config, leaves)
-    sources = {path: Leaf(leaves[name].shape, leaves[name].dtype) for path, name in names.items()}
-    planned = plan(_targets(model, abstract), sources, [parse(rule) for rule in config.rules])
-    averaged = sum(names[taken.source].startswith(AVERAGES) for taken in planned.taken.values())
-    report = Report(config.run, step, config.average, planned, averaged, _notes(source, workdir))
-    return Prepared(source / "checkpoints", report, names)
+    source = open_source(config.run, config.step, config.average, workdir)
+    planned = plan(_targets(model, abstract), source.leaves, [parse(rule) for rule in config.rules])
+    averaged = sum(taken.source in source.averaged for taken in planned.taken.values())
+    return Prepared(source, Report(config.run, source, config.average, planned, averaged, _to_merge(planned, source)))
+
+
+def _to_merge(planned: Plan, source: Source) -> tuple[str, ...]:
+    """The targets whose matrix has something beside it in the source, and nothing here."""
+    return tuple(
+        path
+        for path, taken in planned.taken.items()
+        if has_low_rank(taken.source, source.leaves) and not has_low_rank(path, planned.targets)
+    )
 
 
 def initialised(
@@ -187,10 +192,9 @@ def take(
 
     Errors: as `initialised`.
     """
-    checkpoints, report, names = prepare(config, model, abstract, workdir)
+    source, report = prepare(config, model, abstract, workdir)
     where = flat(abstract)
-    with contextlib.closing(Checkpoints.reading(checkpoints)) as reader:
-        values = _read(reader, report, names, where)
+    values = _read(source, report, where)
     drawn = flat(fresh()) if report.plan.fresh or report.plan.resized else {}
     values |= _fitted(report.plan, drawn, values, where)
     leaves = [values[path] if path in values else drawn[path] for path in where]
@@ -220,10 +224,7 @@ def bring_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
     """
     if not (config.run and config.tokenizer) or saved_in(workdir):
         return
-    source = _opened(config, workdir)
-    if not saved_in(source):
-        raise UserError(f"config.initialise_from.tokenizer=True, but {config.run} holds no tokenizer")
-    load_tokenizer(source).save(workdir)
+    tokenizer_of(config.run, workdir).save(workdir)
 
 
 def flat(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
@@ -238,75 +239,34 @@ def flat(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> 
     return params | state
 
 
-_HOW = "train it, or make a run of published weights with python -m launch.convert --from=FOLDER --workdir=RUN"
-
-
-def _opened(config: InitialiseFrom, workdir: Path | None) -> Path:
-    """The directory of the run to begin from."""
-    source = locate(config.run)
-    if workdir is not None and source.resolve() == locate(workdir).resolve():
-        raise UserError(f"config.initialise_from.run={config.run} is this very run: name another")
-    try:
-        storage_of(source).reach(source)
-        recorded = RunDirectory(source).config_file.is_file()
-    except OSError as error:
-        raise UserError(f"config.initialise_from.run={config.run} cannot be read: {error.strerror or error}") from error
-    if not recorded:
-        what = "is no run directory: it has no config.json" if source.is_dir() else "is missing"
-        raise UserError(f"config.initialise_from.run={config.run} {what}; name the --workdir of a run")
-    return source
-
-
-@contextlib.contextmanager
-def _reading(config: InitialiseFrom, source: Path) -> Iterator[Checkpoints]:
-    checkpoints = RunDirectory(source).checkpoints
-    if not checkpoints.is_dir():
-        raise UserError(f"config.initialise_from.run={config.run} has no checkpoint yet; {_HOW}")
-    with contextlib.closing(Checkpoints.reading(checkpoints)) as reader:
-        yield reader
-
-
-def _source_names(config: InitialiseFrom, leaves: Mapping[str, StoredLeaf]) -> dict[str, str]:
-    """The names of the checkpoint's leaves that can be taken, by their paths in rules."""
-    names = {name.removeprefix(PARAMS): name for name in leaves if name.startswith(PARAMS)}
-    if config.average:
-        averages = sorted({name.split("/")[1] for name in leaves if name.startswith(AVERAGES)})
-        if config.average not in averages:
-            near = nearest(config.average, averages) if averages else "it has none"
-            raise UserError(f"config.initialise_from.average={config.average!r} is no average of {config.run}: {near}")
-        inside = f"{AVERAGES}{config.average}/"
-        names |= {path: f"{inside}{path}" for path in names if f"{inside}{path}" in leaves}
-    return names | {f"state/{name.removeprefix(STATE)}": name for name in leaves if name.startswith(STATE)}
-
-
 def _targets(model: Model, abstract: Variables) -> dict[str, Leaf]:
     axes = flat(model.axes(), is_names)
     return {path: Leaf(tuple(leaf.shape), str(leaf.dtype), axes.get(path, ())) for path, leaf in flat(abstract).items()}
 
 
-def _notes(source: Path, workdir: Path | None) -> tuple[str, ...]:
-    """A warning where the tokenizers differ: rows of a table of tokens are matched by number."""
-    files = [path / FILE for path in (source, locate(workdir or source))]
-    if all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes():
-        return (
-            f"{source} has another tokenizer: row n of a table of tokens that was loaded was another token's "
-            "(config.initialise_from.tokenizer=True brings it along)",
-        )
-    return ()
-
-
-def _read(
-    reader: Checkpoints, report: Report, names: Mapping[str, str], where: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.Array]:
-    """The stored values of every target that has a source."""
+def _read(source: Source, report: Report, where: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """The values of every target that has a source, with what was learned beside them."""
     values: dict[str, jax.Array] = {}
     waiting = dict(report.plan.taken)
     while waiting:  # again only where several targets take one source
-        paths = {names[taken.source]: path for path, taken in waiting.items()}
-        wanted = {name: _stored(where[path], waiting.pop(path).leaf) for name, path in paths.items()}
-        stored = reader.restore_leaves(report.step, wanted)
+        paths = {taken.source: path for path, taken in waiting.items()}
+        stored = source.read({name: _stored(where[path], waiting.pop(path).leaf) for name, path in paths.items()})
         values |= {path: stored[name] for name, path in paths.items()}
+    for path in report.merged:
+        assert source.lora is not None
+        names = beside(report.plan.taken[path].source)
+        low = source.read({name: _whole(where[path], source.leaves[name]) for name in names})
+        merge = jax.jit(with_low_rank, static_argnames="scale", out_shardings=values[path].sharding)
+        values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
     return values
+
+
+def _whole(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """A small array as it is read: whole on every device of its target's."""
+    sharding = target.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
 
 
 def _stored(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:

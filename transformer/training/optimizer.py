@@ -149,7 +149,11 @@ def make_optimizer(
     """The optimiser of a run of `steps` updates; of the config's numbers it depends only on which are zero.
 
     `heights` are how many layers stand above each parameter, by which a layer_decay slows it (trained.heights).
+
+    Errors: ValueError for a layer_decay without them.
     """
+    if config.layer_decay != 1 and heights is None:
+        raise ValueError(f"layer_decay={config.layer_decay} needs the height of every parameter")
 
     def rate(step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
@@ -170,7 +174,7 @@ def make_optimizer(
         # The numbers stay float32 beside narrower parameters: 0.999 in bfloat16 would be 1.
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradients)
         updates, after = rule(hyper).update(wide, state, params)
-        if "layer_decay" in hyper and heights is not None:
+        if heights is not None and "layer_decay" in hyper:
             # Behind the rule: what follows the learning rate is proportional to it, the decay of weights too.
             updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
         return _as_types_of(gradients, updates), _as_types_of(state, after)

@@ -1,0 +1,1 @@
+"""Pre-training a language model, and what is made of it."""
