@@ -1,13 +1,15 @@
-"""Fine-tuning a small GPT of the documentation inside Python to symbols that repeat: by LoRA, whole, or from nothing.
+"""Fine-tuning a small GPT of the documentation inside Python to Python's own code: by LoRA, whole, or from nothing.
 
+    mkdir -p runs && python -c 'import argparse, inspect; print(inspect.getsource(argparse))' > runs/code.txt
     python -m launch.train --config=experiments/pretraining/fine_tuning.py --workdir=runs/documentation
     python -m launch.train --config=experiments/pretraining/fine_tuning.py:lora --workdir=runs/lora
     python -m launch.train --config=experiments/pretraining/fine_tuning.py:layers --workdir=runs/layers
     python -m launch.train --config=experiments/pretraining/fine_tuning.py:scratch --workdir=runs/scratch
 
-Needs no data. The last three begin with what the first has learned (but for `:scratch`, which begins with nothing), and
-train on text of another kind, of which little can be known but that symbols repeat. `:lora` trains matrices of rank 8
-beside frozen ones, `:layers` all parameters, the lower layers more slowly. Figures: not yet measured.
+Needs no data. `:lora` trains matrices of rank 8 beside frozen ones, `:layers` all parameters, the lower layers more
+slowly; both begin with what the first run has learned, `:scratch` with nothing. Each takes less than a minute on one
+core. Expect 1.33 nats a byte of the test text by LoRA, which trains 36,864 of 253,376 numbers, 1.16 by all of them and
+1.43 from nothing: experiments/results/fine_tuning.md.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +23,7 @@ def get_config(part: str = "documentation") -> ConfigDict:
         {
             "name": part,
             "seed": 1,
-            "steps": 1000,
+            "steps": 500,
             "log_every": 50,
             "eval_every": 250,
             "maps_every": 0,
@@ -67,10 +69,11 @@ def further(config: ConfigDict, part: str) -> None:
     """What the others differ in from the first run: their text and steps, what they begin with, what they train."""
     config.steps = 300
     config.eval_every = 50
-    config.task.dataset = f"repeated/symbols=32,shortest=8,longest=16,length={CONTEXT}"
-    config.task.prompts = ()
+    config.task.dataset = "runs/code.txt"
+    config.task.prompts = ("def ",)
     if part != "scratch":
-        config.initialise_from = ConfigDict({"run": "runs/documentation"})
+        config.initialise_from = ConfigDict({"run": "runs/documentation", "tokenizer": True})
+        config.task.tokenizer = "given"
     if part == "lora":
         config.model.lora = {"rank": 8, "where": ("query", "key", "value", "output", "feed_forward")}
         config.optimizer.trains = ("*/lora/*",)

@@ -1,0 +1,43 @@
+"""A model with LoRA is published as the plain one whose matrices are the merged ones."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.interop.huggingface import read_folder, write_folder
+from transformer.layers.module import Precision
+from transformer.models.interface import Interface
+from transformer.models.paths import by_path
+from transformer.models.registry import build, model_config
+from transformer.training.conversion import without_lora
+
+MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}
+
+
+def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(tmp_path: Path) -> None:
+    config = model_config({**MODEL, "lora": {"rank": 2, "alpha": 5.0, "where": ("value", "output", "feed_forward")}})
+    interface = Interface({}, {"tokens": 11, "joint": 11}, pad=0, begin=1, end=2)
+    random = np.random.default_rng(0)
+    shapes = build(config, interface, Precision()).functional.shapes()
+    params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)
+    with pytest.raises(UserError, match="Hugging Face has no such model"):
+        write_folder(tmp_path / "raw", config, params)
+    model, plain = without_lora(config, params)
+    write_folder(tmp_path / "merged", model, plain)
+    found, given = by_path(read_folder(tmp_path / "merged").params), by_path(params)
+    assert found.keys() == {path for path in given if "/lora/" not in path}
+    adapted = {path.partition("/lora/")[0] for path in given if "/lora/" in path}
+    assert len(adapted) == 4
+    for path, leaf in found.items():
+        folder = path.removesuffix("/kernel")
+        expected = given[path].astype(np.float64)
+        if folder in adapted:
+            inputs = "xy" if folder.endswith("output") else "x"
+            outputs = "hd" if folder.endswith("value") else "o"
+            low = (given[f"{folder}/lora/{name}"] for name in ("down", "up"))
+            expected = expected + 2.5 * np.einsum(f"l{inputs}r,lr{outputs}->l{inputs}{outputs}", *low)
+        np.testing.assert_allclose(leaf, expected, atol=1e-5, err_msg=path)
+    assert without_lora(model, plain) == (model, plain)
