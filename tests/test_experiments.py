@@ -29,6 +29,7 @@ FILES = sorted(
 )
 ARGUMENTS = {
     "elmo.py": ("", ":classifier"),
+    "fine_tuning.py": ("", ":lora", ":layers", ":scratch"),
     "sagan.py": ("", ":convolutions", ":judge"),
     "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),

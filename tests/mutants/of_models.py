@@ -408,4 +408,12 @@ MODELS = (
         "A hypothesis inherits what the one that stood in its row before has attended to.",
         ("tests/decode/test_coverage.py",),
     ),
+    Fault(
+        "merged-without-its-scale",
+        "transformer/layers/lora.py",
+        "(kernel.astype(wide) + (scale * (a @ b)).reshape(kernel.shape))",
+        "(kernel.astype(wide) + (a @ b).reshape(kernel.shape))",
+        "What LoRA learned is merged without alpha / r: the published model is another than the trained one.",
+        ("tests/layers/test_lora.py", "tests/training/test_conversion.py"),
+    ),
 )

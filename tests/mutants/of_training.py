@@ -134,6 +134,22 @@ TRAINING = (
         ("tests/runs/test_checkpoint.py",),
     ),
     Fault(
+        "lowest-layers-learn-fastest",
+        "transformer/training/trained.py",
+        "above = shapes[path][0] * (inner + 1) - 1 - numbers",
+        "above = numbers",
+        "Layer-wise rates stand on their head: what is general changes most.",
+        ("tests/training/test_trained.py",),
+    ),
+    Fault(
+        "frozen-all-the-same-trained",
+        "transformer/training/initial_state.py",
+        " and optimizer.trains(path)",
+        "",
+        "config.optimizer.frozen freezes nothing: the features of another run are forgotten.",
+        ("tests/training/test_trained.py",),
+    ),
+    Fault(
         "everything-stays-fresh",
         "transformer/training/initialise_from.py",
         "leaves = [values[path] if path in values else drawn[path] for path in where]",
