@@ -33,7 +33,8 @@ TINY = {
     "runs/pairs": PAIRS,
     # The model of the folder that the test writes.
     "runs/lora": [
-        *(f"--config.model.{key}" for key in ("layers=2", "feed_forward=64", "max_length=32", "embedding_rows=263")),
+        *("--config.model.layers=2", "--config.model.kv_heads=2", "--config.model.head_dim=8"),
+        *("--config.model.feed_forward=64", "--config.model.max_length=32", "--config.model.embedding_rows=263"),
         *("--config.task.context=16", "--config.task.rows=8", "--config.task.probed_length=16"),
     ],
     "runs/rates": [*PAIRS, "--trials=2"],

@@ -140,6 +140,17 @@ def test_of_rank_zero_there_is_nothing_and_each_place_can_be_alone() -> None:
         assert names == ({"key"} if where == "key" else {"expand", "gate", "contract"})
 
 
+@pytest.mark.parametrize("family", MODELS)
+def test_its_operations_are_two_for_each_of_its_numbers_at_every_position(family: str) -> None:
+    batch = {name: jax.ShapeDtypeStruct((2, 5), jnp.int32) for name in ("tokens", "source", "target")}
+    vocabularies = {"tokens": VOCABULARY, "joint": VOCABULARY}
+    (plain, _), (config, model) = made(family, 0), made(family, 3)
+    counted = [registry.operations(each, batch, vocabularies) for each in (plain, config)]
+    numbers = sum(leaf.size for path, leaf in by_path(model.functional.shapes()).items() if "/lora/" in path)
+    assert None not in counted
+    assert counted[1].forward - counted[0].forward == 2 * numbers * 10
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
