@@ -453,6 +453,24 @@ CASES = (
         slow=("mapped", "vectorised"),
     ),
     Case(
+        "masked_language_modelling x encoder of pairs",
+        MASKED_LANGUAGE_MODELLING
+        | {
+            "task": {
+                **MASKED_LANGUAGE_MODELLING["task"],
+                "examples": "pairs",
+                "masks": "static",
+                "next_sentence": True,
+                "middle": True,
+            },
+            "model": {**MASKED_LANGUAGE_MODELLING["model"], "head": "pretraining"},
+        },
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
         "algorithms x turing",
         ALGORITHMS | {"model": {"family": "turing", "width": 8, "write_heads": 2, "slots": 6, "slot_width": 4}},
         steps=60,

@@ -109,7 +109,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "encoder": ENCODER,
     "encoder-concatenated": dataclasses.replace(ENCODER, position_join=PositionJoin.CONCATENATED),
     "encoder-pooled": dataclasses.replace(ENCODER, head=Head.NONE, pooler=True),
-    "encoder-both": dataclasses.replace(ENCODER, pooler=True, tied=False, activation=Activation.GEGLU_TANH),
+    "encoder-both": dataclasses.replace(ENCODER, head=Head.PRETRAINING, tied=False, activation=Activation.GEGLU_TANH),
 }
 
 

@@ -49,7 +49,6 @@ def real(lengths: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    # A model with both of BERT's heads is written as published ones are, under the name of a class that reads one.
-    for case in (name for name in EXCHANGED if name != "bert_pretraining"):
+    for case in EXCHANGED:
         export(case, Path(sys.argv[1]))
         print(case, flush=True)

@@ -93,9 +93,9 @@ def test_logits_states_and_maps_are_those_recorded(name: str, tmp_path: Path) ->
     for what in states.keys() & recorded.arrays.keys():
         last = recorded._replace(arrays={**recorded.arrays, what: recorded.arrays[what][-1]})
         compare(last, what, found[states[what]], 1e-4)
-    if "pooled" in recorded.arrays:
-        message = RENEW.format(what="pooled", architecture=recorded.about["architecture"])
-        np.testing.assert_allclose(found["pooled"], recorded.arrays["pooled"], rtol=0, atol=1e-4, err_msg=message)
+    for extra in {"pooled", "next_sentence"} & recorded.arrays.keys():
+        message = RENEW.format(what=extra, architecture=recorded.about["architecture"])
+        np.testing.assert_allclose(found[extra], recorded.arrays[extra], rtol=0, atol=1e-4, err_msg=message)
 
 
 QUICK = ("mistral", "t5")

@@ -19,6 +19,8 @@ from transformer.layers.module import Precision
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import build, model_config
 
+NEXT_SENTENCE = "cls.seq_relationship.weight"
+
 
 def bits(tensors: dict[str, np.ndarray]) -> dict[str, bytes]:
     return {name: tensor.tobytes() for name, tensor in tensors.items()}
@@ -36,8 +38,7 @@ def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> Non
     foreign = read(recorded, tmp_path / "in")
     family = write_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
     written = load_file(tmp_path / "out" / "model.safetensors")
-    # No model here predicts whether one sentence follows another.
-    expected = {key: value for key, value in recorded.weights.items() if "seq_relationship" not in key}
+    expected = recorded.weights
     assert bits(written) == bits(expected)
     assert {key: value.shape for key, value in written.items()} == {key: value.shape for key, value in expected.items()}
     assert family.model_type == recorded.config["model_type"]
@@ -51,11 +52,24 @@ def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> Non
 
 
 def test_what_has_no_place_is_said(tmp_path: Path) -> None:
-    foreign = read(recording("bert_pretraining"), tmp_path)
+    recorded = recording("bert_pretraining")
+    alone = {name: value for name, value in recorded.weights.items() if not name.startswith("cls.predictions")}
+    foreign = read(recorded._replace(weights=alone), tmp_path, architectures=["BertForNextSentencePrediction"])
     assert foreign.notes == [
         "left out, as no model of ours has them: cls.seq_relationship.bias, cls.seq_relationship.weight"
     ]
     assert foreign.model["pooler"]
+    assert foreign.model["head"] == "none"
+
+
+def test_both_heads_of_pretraining_are_read_under_the_name_of_either_class(tmp_path: Path) -> None:
+    recorded = recording("bert_pretraining")
+    both, published = read(recorded, tmp_path / "a"), read(recorded, tmp_path / "b", architectures=["BertForMaskedLM"])
+    assert both.model == published.model
+    assert both.model["head"] == "pretraining"
+    np.testing.assert_array_equal(both.params["next_sentence"]["kernel"].T, recorded.weights[NEXT_SENTENCE])
+    write_folder(tmp_path / "out", model_config(published.model), published.params)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])

@@ -97,3 +97,13 @@ def test_the_head_alone_scores_a_part_of_the_states(case: Any) -> None:
 def test_counts_below_zero_are_refused(name: str, value: int) -> None:
     with pytest.raises(UserError, match=rf"config\.model\.{name}={value} must be at least 0"):
         build("encoder", **{name: value})
+
+
+def test_the_head_of_pairs_reads_the_pooler_alone() -> None:
+    model, config = build("encoder", head=Head.PRETRAINING, types=2)
+    variables = lively(model)
+    _, aux = model.apply(variables, {"tokens": TOKENS}, method="hidden", train=False)
+    _, _, pooled = oracle.encoder(kind_of(config), exact(variables.params), TOKENS, lengths=LENGTHS)
+    weights = exact(variables.params)["next_sentence"]
+    expected = np.asarray(pooled) @ weights["kernel"] + weights["bias"]
+    np.testing.assert_allclose(aux.extras["next_sentence"], expected, rtol=0, atol=1e-4)

@@ -86,6 +86,8 @@ def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: in
         # The published 110,106,428 and 336,226,108 have the head of sentence pairs, 2 d + 2, besides.
         ("bert-base", None, {"pooler": True}, 110_106_428 - 2 * 768 - 2),
         ("bert-large", None, {"pooler": True}, 336_226_108 - 2 * 1024 - 2),
+        ("bert-base", None, {"head": Head.PRETRAINING}, 110_106_428),
+        ("bert-large", None, {"head": Head.PRETRAINING}, 336_226_108),
         ("bert-base", 28_996, POOLED, 108_310_272),
         ("bert-large", 28_996, POOLED, 333_579_264),
         ("roberta-base", None, {}, 124_697_433),

@@ -67,6 +67,24 @@ def test_hidden_places_are_filled_with_ordinary_tokens(masked_task: Any, masked_
     assert "<mask>" not in line
 
 
+def test_words_are_weighed_at_hidden_places_by_the_models_own_probabilities(
+    masked_task: Any, masked_view: View, language_task: Any, language_view: View
+) -> None:
+    text, words = "The f<mask>x<mask>", ("o", " ")
+    (line,) = masked_task.answer(masked_view, Request([text], decoding={"words": words})).lines
+    said = [[float(part.rsplit(" ", 1)[1]) for part in place.split(", ")] for place in line.rsplit(" | ", 2)[1:]]
+    tokenizer = masked_task.tokenizer
+    tokens = np.int32([[*b"The f", tokenizer.mask, *b"x", tokenizer.mask]])
+    logits = np.asarray(masked_view.model.apply(masked_view.variables, {"tokens": tokens}, train=False)[0], np.float64)
+    ordinary = np.exp(logits[0, [5, 7]][:, :256])
+    expected = ordinary[:, list(b"o ")] / ordinary.sum(1, keepdims=True)
+    np.testing.assert_allclose(said, expected, rtol=6e-3)
+    with pytest.raises(UserError, match="--words names 'ox'"):
+        masked_task.answer(masked_view, Request([text], decoding={"words": ("ox",)}))
+    with pytest.raises(UserError, match="--words=o is for runs that fill in hidden tokens"):
+        language_task.answer(language_view, Request(["The"], decoding={"words": ("o",)}))
+
+
 def test_what_a_task_cannot_do_is_refused(
     language_task: Any, language_view: View, masked_task: Any, masked_view: View
 ) -> None:

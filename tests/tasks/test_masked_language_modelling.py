@@ -2,17 +2,21 @@
 
 import collections
 import itertools
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from tests.tasks.conftest import view_of
+from tests.tasks.conftest import make_task, view_of
 from tests.tasks.test_language_modelling import log_probabilities
 from transformer.config import UserError
+from transformer.models.contract import Aux
 from transformer.tasks.contract import View
-from transformer.tasks.masked_language_modelling import Baselines, MaskedLanguageModellingConfig
+from transformer.tasks.losses import TokenLoss
+from transformer.tasks.masked_language_modelling import Baselines, MaskedLanguageModellingConfig, Masks
 
 
 def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: View) -> None:
@@ -67,6 +71,127 @@ def test_the_baselines_are_those_counted_by_hand() -> None:
     np.testing.assert_array_equal(
         bigram[0], [baselines.most_frequent, following[3], following[5], baselines.most_frequent]
     )
+
+
+@pytest.fixture(scope="session")
+def pairs_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("pairs")
+    return make_task(
+        text_file,
+        folder,
+        "masked_language_modelling",
+        examples="pairs",
+        next_sentence=True,
+        masks="static",
+        context=64,
+        tokenizer="characters",
+        middle=True,
+    )
+
+
+def test_static_masks_are_those_of_the_example_whatever_the_key_and_its_row(pairs_task: Any) -> None:
+    view = View(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
+    source = pairs_task.source(0)
+    epoch = source.batches_per_epoch
+    batch, again = source[1], source[1 + epoch]
+    turned = {name: values[::-1] for name, values in again.items()}
+    hide = jax.jit(lambda batch, key: pairs_task.prepare(view, batch, key)[0])
+    found, other = hide(batch, jax.random.key(0)), hide(turned, jax.random.key(1))
+    for name in ("tokens", "labels", "counts"):
+        np.testing.assert_array_equal(found[name], np.asarray(other[name])[::-1])
+    counts = np.asarray(found["counts"])
+    assert (counts[0] != counts[1]).any()
+    special = np.isin(batch["tokens"], sorted(pairs_task.tokenizer.special))
+    assert not (counts & (special | (np.arange(64) >= batch["lengths"][:, None]))).any()
+    eligible = batch["lengths"] - 3
+    np.testing.assert_array_equal(counts.sum(1), np.round(np.float32(0.15) * eligible.astype(np.float32)))
+
+
+def test_both_losses_are_means_of_their_own_and_their_sum_is_minimised(pairs_task: Any) -> None:
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(4, 2)).astype(np.float32)
+    follows = np.int32([0, 1, 1, 0])
+
+    class Said(type(pairs_task)):  # type: ignore[misc]
+        """The task before a model that says `logits`, with 30 nats and 4 right answers over its hidden tokens."""
+
+        def token_sums(self, *arguments: Any, **options: Any) -> tuple[TokenLoss, Aux]:
+            sums = TokenLoss(*map(jax.numpy.float32, (0, 30, 4)))
+            return sums, Aux({}, {"next_sentence": jax.numpy.asarray(logits)}, {})
+
+    task = object.__new__(Said)
+    task.__dict__ |= pairs_task.__dict__
+    batch = {"tokens": np.zeros((4, 64), np.int32), "counts": np.arange(256).reshape(4, 64) < 12, "follows": follows}
+    totals = task.totals(batch)
+    assert {name: float(total) for name, total in totals.items()} == {"tokens": 12.0, "pairs": 4.0}
+    loss, aux = task._loss(View(None, None, {}, {}, 0, train=True), batch, totals, None)  # type: ignore[arg-type]
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    said = -np.log(probabilities[np.arange(4), follows]).mean()
+    expected = {
+        "loss": 30 / 12 + said,
+        "masked_loss": 30 / 12,
+        "accuracy": 4 / 12,
+        "next_sentence_loss": said,
+        "next_sentence_accuracy": (logits.argmax(1) == follows).mean(),
+    }
+    assert {name: float(value) for name, value in aux.metrics.items()} == pytest.approx(expected, rel=1e-6)
+    assert float(loss) == pytest.approx(expected["loss"], rel=1e-6)
+
+
+class Asked(Exception):
+    """What a model would have been asked."""
+
+    def __init__(self, batch: Mapping[str, Any]):
+        super().__init__()
+        self.batch = {name: np.asarray(values) for name, values in batch.items()}
+
+
+def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_may_see(
+    pairs_task: Any, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"context": 64, "tokenizer": "characters", "middle": True}
+    causal = make_task(text_file, tmp_path, "language_modelling", **given)
+
+    def token_sums(view: View, batch: Mapping[str, Any], counts: Any, key: Any) -> None:
+        raise Asked({**batch, "counts": counts})
+
+    batches = []
+    for task in (causal, pairs_task):
+        monkeypatch.setattr(task, "token_sums", token_sums)
+        evaluation = next(each for each in task.evaluations if each.name == "middle")
+        with pytest.raises(Asked) as asked:
+            evaluation.step(None, evaluation.batches[0], None)
+        batches.append((evaluation.batches[0], asked.value.batch))
+    (text, left), (framed, both) = batches
+    # The text from the left: it is to say the token at place 32 behind having read places 0 to 31.
+    assert (left["counts"].sum(1) == 1).all()
+    assert left["counts"][:, 31].all()
+    np.testing.assert_array_equal(left["labels"][:, 31], text["tokens"][:, 32])
+    np.testing.assert_array_equal(left["tokens"], text["tokens"])
+    # From both sides: all is shown but this one token.
+    assert both["counts"][:, 32].all()
+    assert (both["tokens"][both["counts"]] == pairs_task.tokenizer.mask).all()
+    np.testing.assert_array_equal(both["labels"], framed["tokens"])
+    np.testing.assert_array_equal(both["tokens"][~both["counts"]], framed["tokens"][~both["counts"]])
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"next_sentence": True}, r"config\.task\.examples=crops: say pairs"),
+        ({"masks": Masks.STATIC}, "crops never come again"),
+    ],
+)
+def test_options_that_need_other_examples_are_refused(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        MaskedLanguageModellingConfig(**values)
+
+
+def test_a_model_that_lacks_what_pairs_need_is_refused(pairs_task: Any) -> None:
+    with pytest.raises(UserError, match=r"config\.model\.head=masked does not say .* say config\.model\.head=pretrain"):
+        view_of(pairs_task, "encoder")
+    with pytest.raises(UserError, match=r"config\.model\.types=1 cannot tell two texts apart"):
+        view_of(pairs_task, "encoder", head="pretraining", types=1)
 
 
 def test_shares_that_cannot_be_are_refused() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from transformer.config import UserError
-from transformer.data.batches import Batch
+from transformer.data.batches import Batch, Bucket, BucketPlan
 
 
 def join(documents: Iterable[np.ndarray], end: int | None) -> np.ndarray:
@@ -37,14 +37,14 @@ class Windows:
     """Batches of `rows` windows, `context` positions wide, of a stream of tokens.
 
     With a seed, a step's windows start at places drawn from (seed, step), all equally likely (Karpathy's nanoGPT);
-    `batches_per_epoch` steps read about as many tokens as the stream has. Without a seed, an epoch holds the
-    stream once, in windows that do not overlap; the last may be partly filled, and rows that fill up the last
-    batch are empty.
+    `batches_per_epoch` steps read about as many tokens as the stream has. Without a seed, or with `crops` False, an
+    epoch holds the stream once, in windows that do not overlap, in their order or in one drawn from (seed, epoch); the
+    last may be partly filled, and rows that fill up the last batch are empty.
 
     Each batch has `tokens` [B, T] and `index` [B], which is where a crop starts, or a window's number, -1 for a
     row without one. Without a `frame`, `labels` [B, T] are the tokens one further, so that an epoch predicts every
     token but the stream's first; with one, the windows are for a model that reads both ways and have no labels.
-    Without a seed `lengths` [B] says how many positions are real; the others hold `pad`.
+    Where windows do not overlap, `lengths` [B] says how many positions are real; the others hold `pad`.
 
     Errors: UserError for a stream too short for one crop, or a frame that leaves no room.
     """
@@ -57,9 +57,10 @@ class Windows:
         rows: int,
         seed: int | None,
         frame: Frame | None = None,
+        crops: bool = True,
         pad: int = 0,
     ):
-        self._stream, self._seed, self._frame, self._pad = stream, seed, frame, pad
+        self._stream, self._frame, self._pad = stream, frame, pad
         self._context, self._rows = context, rows
         self._new = context if frame is None else context - frame.size
         if self._new < 1:
@@ -73,6 +74,8 @@ class Windows:
             )
         self.windows = -(-(len(stream) - self._ahead) // self._new)
         self.batches_per_epoch = -(-self.windows // rows)
+        self._seed = seed if crops else None  # of crops alone
+        self._plan = BucketPlan([Bucket(context, rows, np.arange(self.windows))], None if crops else seed)
 
     def text_bytes(self, sizes: np.ndarray) -> int:
         """The bytes of text that an epoch's tokens stand for, those of the labels if it has any.
@@ -89,8 +92,7 @@ class Windows:
             batch = self._fill(starts, starts)
             del batch["lengths"]
             return batch
-        first = step % self.batches_per_epoch * self._rows
-        numbers = np.arange(first, min(first + self._rows, self.windows))
+        _, numbers = self._plan[step]
         return self._fill(numbers * self._new, numbers)
 
     def _fill(self, starts: np.ndarray, index: np.ndarray) -> Batch:

@@ -41,6 +41,8 @@ _ONLY = (
     Only("add_cross_attention", False),
     Only("tie_word_embeddings", True),
 )
+# BERT's second head of pre-training: whether a text follows another.
+_FOLLOWS = "cls.seq_relationship"
 # Old files call a norm's scale and bias gamma and beta.
 _RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
@@ -69,19 +71,18 @@ def _heads(config: Config, names: Names, body: str, transform: str) -> Config:
     """The config with the heads that the model has, by its architecture and its file: they decide `unembed`."""
     architectures = config.get("architectures") or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
-    pooled = {f"{body}.pooler.dense.weight", "pooler.dense.weight"}
-    return {
-        **config,
-        "pooler": bool(pooled & names),
-        "head": "masked" if scored else "none",
-        "output_bias": scored,
-    }
+    pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
+    # Published files may hold the second head of pre-training under the name of a class that passes over it.
+    both = scored and pooled and f"{_FOLLOWS}.weight" in names
+    head = "pretraining" if both else "masked" if scored else "none"
+    return {**config, "pooler": pooled, "head": head, "output_bias": scored}
 
 
 def _publish_heads(config: Config, bare: str) -> Config:
     """The class of a model with these heads; as in published files, one with both is that of the masked head."""
     rest = {name: value for name, value in config.items() if name not in ("pooler", "head", "output_bias")}
-    return rest if config["head"] == "masked" else {**rest, "architectures": [bare]}
+    named = {"pretraining": {"architectures": ["BertForPreTraining"]}, "none": {"architectures": [bare]}}
+    return rest | named.get(config["head"], {})
 
 
 def _simplify_bert(config: Config, names: Names) -> Config:
@@ -103,8 +104,11 @@ BERT = Family(
     fixed={**_FIXED, "position_offset": 0},
     begun={"initialisation": "bert"},
     only=_ONLY,
-    entries=_entries(
-        "bert", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+    entries=(
+        *_entries(
+            "bert", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+        ),
+        *linear(_FOLLOWS, "next_sentence"),
     ),
     prefix="bert.",
     aliases={

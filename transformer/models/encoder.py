@@ -21,7 +21,7 @@ from transformer.layers.operations import embedding_operations, score_operations
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
-from transformer.models.interface import FILLING, Interface, check_length
+from transformer.models.interface import FILLING, FILLING_PAIRS, FOLLOWING, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
 from transformer.models.token_model import TokenModel, split_key
@@ -30,9 +30,14 @@ STACK = "encoder"
 
 
 class Head(enum.Enum):
-    """What scores the tokens: BERT's head of masked language models, or none, so that the states come out."""
+    """What scores the tokens: BERT's head of masked language models, or none, so that the states come out.
+
+    pretraining: both heads of BERT's pre-training, the masked one and behind the pooler, which is then always there,
+    one of two logits: the second text follows the first, or is from elsewhere (Devlin et al. 2019, section 3.1).
+    """
 
     MASKED = "masked"
+    PRETRAINING = "pretraining"
     NONE = "none"
 
 
@@ -69,6 +74,11 @@ class EncoderConfig(TransformerConfig):
             if getattr(self, name) < 0:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 0")
 
+    @property
+    def pooled(self) -> bool:
+        """Whether the model has a pooler: asked for, or because a head reads it."""
+        return self.pooler or self.head is Head.PRETRAINING
+
 
 def _square(config: EncoderConfig, builder: Builder) -> Linear:
     width, bias = config.width, config.biases is not Biases.NONE
@@ -92,14 +102,15 @@ class Encoder(TokenModel):
 
     inputs: `tokens` [B, T]; `types` [B, T] where the model has any (absent: all 0); `lengths` [B], beyond which an
     example is padding (absent: the padding token ends it). Outputs: logits [B, T, V] of the token that stands at
-    each position, or the states [B, T, E] without a head; a pooler's output [B, E] is in the extras as `pooled`.
+    each position, or the states [B, T, E] without a head; a pooler's output [B, E] is in the extras as `pooled`, the
+    logits [B, 2] of the head that reads it as `next_sentence`.
     """
 
     def __init__(self, config: EncoderConfig, interface: Interface, builder: Builder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta))
         # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
-        scored = config.head is Head.MASKED
+        scored = config.head is not Head.NONE
         super().__init__(
             config if scored else dataclasses.replace(config, tied=True, output_bias=False),
             config.rows(interface.vocabularies["tokens"]),
@@ -111,8 +122,11 @@ class Encoder(TokenModel):
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_table(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
-        self.pooler = _square(config, builder) if config.pooler else None
+        self.pooler = _square(config, builder) if config.pooled else None
         self.head = MaskedHead(config, builder=builder) if scored else None
+        model, two, bias = (("embed", config.width),), (("features", 2),), config.biases is not Biases.NONE
+        follows = config.head is Head.PRETRAINING
+        self.next_sentence = Linear(model, two, bias=bias, builder=builder) if follows else None
 
     def forward(
         self,
@@ -153,6 +167,8 @@ class Encoder(TokenModel):
             asked=asked_of(STACK, capture),
         )
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
+        if self.next_sentence is not None:
+            extras["next_sentence"] = self.next_sentence(extras["pooled"])
         return x_BxTxE, Aux(maps_of(STACK, aux), extras, state, losses_of(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
@@ -171,13 +187,23 @@ class Encoder(TokenModel):
 def build(config: EncoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model of this config for a task.
 
-    Errors: UserError when the task's texts have more positions than the model, or it needs a head.
+    Errors: UserError when the task's texts have more positions than the model, or it needs a head or kinds of tokens.
     """
     check_length(config.max_length, interface)
-    if config.head is Head.NONE and interface.signature == FILLING:
+    if config.head is Head.NONE and interface.signature in (FILLING, FILLING_PAIRS):
         raise UserError(
             "config.model.head=none scores no tokens, which filling in needs: say config.model.head=masked, or convert "
             "a folder whose model has its masked head"
+        )
+    if config.head is not Head.PRETRAINING and interface.signature == FOLLOWING:
+        raise UserError(
+            f"config.model.head={config.head.value} does not say whether a text follows another, which "
+            "config.task.next_sentence needs: say config.model.head=pretraining"
+        )
+    if config.types < 2 and "types" in interface.inputs:
+        raise UserError(
+            f"config.model.types={config.types} cannot tell two texts apart, which config.task.examples=pairs needs: "
+            "say config.model.types=2"
         )
     tokens = Axis("tokens")
     return Model(
@@ -191,12 +217,18 @@ def operations(config: EncoderConfig, batch: Mapping[str, Any], vocabularies: Ma
     """The matrix products of a batch; with a head every position is scored against the whole vocabulary."""
     rows, length = batch["tokens"].shape
     square = 2 * config.width**2
-    head = square + score_operations(config, vocabularies["tokens"]) if config.head is Head.MASKED else 0
-    ends = rows * (length * (embedding_operations(config) + head) + (square if config.pooler else 0))
+    head = square + score_operations(config, vocabularies["tokens"]) if config.head is not Head.NONE else 0
+    pooled = square * config.pooled + 2 * config.width * 2 * (config.head is Head.PRETRAINING)
+    ends = rows * (length * (embedding_operations(config) + head) + pooled)
     forward, recomputed = stack_operations(config, config.layers, rows, length)
     return Operations(float(forward + ends), float(recomputed))
 
 
 FAMILY = Family(
-    EncoderConfig, build, frozenset({FILLING}), operations, sizes=of_family("encoder"), check_placement=check_ring
+    EncoderConfig,
+    build,
+    frozenset({FILLING, FILLING_PAIRS, FOLLOWING}),
+    operations,
+    sizes=of_family("encoder"),
+    check_placement=check_ring,
 )

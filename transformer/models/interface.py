@@ -54,6 +54,10 @@ def signature(*inputs: str, output: str) -> Signature:
 TRANSLATION = signature("source", "target", output="target tokens")
 CONTINUATION = signature("tokens", output="next tokens")
 FILLING = signature("tokens", output="hidden tokens")
+# Two texts a row: `types` are 0 for the tokens of the first and 1 for those of the second, `lengths` count both.
+FILLING_PAIRS = signature("tokens", "types", "lengths", output="hidden tokens")
+# The same, and a logit for "the second text follows the first" and for "it is from elsewhere": extras["next_sentence"].
+FOLLOWING = signature("tokens", "types", "lengths", output="hidden tokens and whether the second text follows")
 # Texts, the first `lengths` of their tokens real; a logit for each of `Interface.vocabularies["classes"]` classes.
 CLASSIFICATION = signature("tokens", "lengths", output="class")
 # Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.

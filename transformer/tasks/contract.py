@@ -124,7 +124,8 @@ Look = Callable[[Capture], Mapping[str, Captured]]
 class Request(NamedTuple):
     """A request to a trained run: texts, a target language if the run knows several, and how to decode.
 
-    `decoding` sets fields of transformer.tasks.decoding.Decoding that are not the task's own.
+    `decoding` sets fields of transformer.tasks.decoding.Decoding that are not the task's own, or for a task that fills
+    in hidden tokens `words`, whose probabilities there are asked for.
     """
 
     texts: Sequence[str]

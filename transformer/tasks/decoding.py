@@ -55,6 +55,7 @@ class Decoding:
 
         Errors: as the class.
         """
+        refuse_words(given)
         if any(name in given for name in _SAMPLING):
             own["beams"] = 1
         if (own | dict(given)).get("beams", 1) == 1:
@@ -88,6 +89,15 @@ class Decoding:
     def _sampled(self) -> list[str]:
         """The given options that ask for sampling."""
         return [name for name in _SAMPLING if getattr(self, name) is not None]
+
+
+def refuse_words(given: Mapping[str, Any]) -> None:
+    """Refuse words to be weighed at hidden places, for a run that fills in none.
+
+    Errors: UserError.
+    """
+    if "words" in given:
+        raise UserError(f"--words={','.join(given['words'])} is for runs that fill in hidden tokens")
 
 
 def check_coverage(coverage_penalty: float, beams: int) -> None:

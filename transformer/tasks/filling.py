@@ -1,11 +1,12 @@
 """Filling in the hidden places of a text with a trained masked language model."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
@@ -33,29 +34,64 @@ def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
     return [number for number in (tokenizer.begin, *inner, _closing(tokenizer)) if number is not None]
 
 
-def fill_in(view: View, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int) -> list[list[int]]:
-    """The texts' token numbers with the most probable token at every hidden place.
+class Filled(NamedTuple):
+    """A text's token numbers, and how probable each word is at each of its hidden places: [places, words]."""
 
+    tokens: list[int]
+    probabilities: Float[np.ndarray, "places words"]
+
+
+def fill_in(
+    view: View, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int, words: Sequence[str] = ()
+) -> list[Filled]:
+    """The texts with the most probable token at every hidden place, and the probabilities of `words` there.
+
+    A word's probability is that of its token among all ordinary ones, with and without a space in front together.
     `max_length` is the model's number of positions.
 
-    Errors: UserError for a text that hides nothing or has more tokens.
+    Errors: UserError for a text that hides nothing or has more tokens, and for a word of several tokens.
     """
     encoded = [encode_hidden(tokenizer, text) for text in texts]
     for text, tokens in zip(texts, encoded, strict=True):
         if len(tokens) > max_length:
             raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions")
+    spelled = [_tokens_of(tokenizer, word) for word in words]
     batch = padded(encoded, tokenizer)
     # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
     allowed = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
 
     @jax.jit
-    def best(variables: Variables, batch: Batch) -> Array:
+    def predict(variables: Variables, batch: Batch) -> tuple[Array, list[Array]]:
         logits, _ = view.model.apply(variables, batch, train=False)
-        return jnp.take(jnp.asarray(allowed), jnp.argmax(logits[..., allowed], axis=-1))
+        best = jnp.take(jnp.asarray(allowed), jnp.argmax(logits[..., allowed], axis=-1))
+        everything = jax.nn.logsumexp(logits[..., allowed], axis=-1)
+        return best, [jnp.exp(jax.nn.logsumexp(logits[..., each], axis=-1) - everything) for each in spelled]
 
-    predicted = np.asarray(best(view.variables, batch))
-    filled = np.where(batch["tokens"] == tokenizer.mask, predicted, batch["tokens"])
-    return [list(row[:length]) for row, length in zip(filled, batch["lengths"], strict=True)]
+    best, weights = predict(view.variables, batch)
+    hidden = batch["tokens"] == tokenizer.mask
+    filled = np.where(hidden, best, batch["tokens"])
+    probabilities = np.stack([np.asarray(each) for each in weights], -1) if weights else np.zeros((*hidden.shape, 0))
+    return [
+        Filled(list(row[:length]), of_row[places])
+        for row, length, of_row, places in zip(filled, batch["lengths"], probabilities, hidden, strict=True)
+    ]
+
+
+def weighed(words: Sequence[str], probabilities: Float[np.ndarray, "places words"]) -> str:
+    """What a line says of words beside the text: " | dog 0.120, ran 0.001" for every hidden place; "" without words."""
+    places = (", ".join(f"{word} {p:.3g}" for word, p in zip(words, place, strict=True)) for place in probabilities)
+    return "".join(f" | {place}" for place in places) if words else ""
+
+
+def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
+    """The tokens that a word may be, with and without a space in front.
+
+    Errors: UserError for a word that is none.
+    """
+    single = {tokens[0] for tokens in tokenizer.encode([word, f" {word}"]) if len(tokens) == 1}
+    if not single - tokenizer.special:
+        raise UserError(f"--words names {word!r}, which is no single token of the run's tokenizer")
+    return np.array(sorted(single - tokenizer.special))
 
 
 def _closing(tokenizer: AnyTokenizer) -> int | None:

@@ -1,8 +1,11 @@
 """Masked language modelling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
+import enum
+import functools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +15,15 @@ from jaxtyping import Array, Key
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
+from transformer.data.drawn import VALIDATION
+from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
 from transformer.data.windows import Frame, Windows, join
-from transformer.models.interface import FILLING
+from transformer.models.contract import Aux
+from transformer.models.interface import FILLING, FILLING_PAIRS, FOLLOWING
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
-from transformer.tasks.filling import fill_in
-from transformer.tasks.masking import mask_tokens, words_of_row
+from transformer.tasks.filling import fill_in, weighed
+from transformer.tasks.losses import class_loss
+from transformer.tasks.masking import mask_examples, mask_tokens, words_of_row
 from transformer.tasks.plain import refuse_decoding
 from transformer.tasks.reading import HIDING, answers_of, reading_of
 from transformer.tasks.synthetic import made_up_documents
@@ -24,18 +31,56 @@ from transformer.tasks.text_data import Documents, TextConfig, load_documents
 from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, real_places
 
 
+class Examples(enum.Enum):
+    """What fills a row.
+
+    crops: a stretch that begins anywhere in the text, its documents joined. windows: the text in stretches that do not
+    overlap, every one once an epoch. pairs: two spans of whole sentences between special tokens, the second of which
+    follows the first every other time; their tokens are of kind 0 and 1 (transformer.data.sentence_pairs).
+    """
+
+    CROPS = "crops"
+    WINDOWS = "windows"
+    PAIRS = "pairs"
+
+
+class Masks(enum.Enum):
+    """When it is drawn which tokens of an example are hidden, and as what.
+
+    dynamic: each time that it is fed (Liu et al. 2019, section 4.1). static: once, the same in every epoch, and a pair
+    comes again as well, as in data that were prepared beforehand (Devlin et al. 2019).
+    """
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModellingConfig(TextConfig):
     """Masked language modelling: `masked` is the share of the tokens that are predicted, whole words or not.
 
-    Masks are drawn anew each time that a text is fed (Liu et al. 2019, section 4.1), but fixed in evaluations.
+    With `next_sentence` it is also predicted of every pair whether the second text follows the first, and both losses
+    are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens.
     """
 
     masked: float = 0.15
     whole_words: bool = False
+    masks: Masks = Masks.DYNAMIC
+    examples: Examples = Examples.CROPS
+    next_sentence: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.next_sentence and self.examples is not Examples.PAIRS:
+            raise UserError(
+                f"config.task.next_sentence=True asks about pairs of texts, but config.task.examples="
+                f"{self.examples.value}: say pairs"
+            )
+        if self.masks is Masks.STATIC and self.examples is Examples.CROPS:
+            raise UserError(
+                "config.task.masks=static hides the same tokens of an example in every epoch, but crops never come "
+                "again: say config.task.examples=windows or pairs"
+            )
         if not 0 < self.masked < 1:
             raise UserError(f"config.task.masked={self.masked} must be above 0 and below 1")
 
@@ -53,45 +98,53 @@ class MaskedLanguageModelling(TextTask):
     ):
         if tokenizer.mask is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=FILLING, how=how)
+        asks = FOLLOWING if config.next_sentence else FILLING_PAIRS if config.examples is Examples.PAIRS else FILLING
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=asks, how=how)
         self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
         self.objectives = (Objective("masked_language_modelling", self._loss),)
-        self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+        self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples is Examples.PAIRS else None
+        held_out = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+        middles = tuple(self._middle(name, splits[name]) for name in config.evaluated if config.middle)
+        self.evaluations = (*held_out, *middles)
 
     def source(self, seed: int) -> Source:
-        return self._windows(self._train, seed)
+        return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves."""
         tokens_BxT = jnp.asarray(batch["tokens"])
-        hidden = mask_tokens(
-            tokens_BxT,
-            real_places(batch) & ~jnp.take(jnp.asarray(self._special_V), tokens_BxT),
-            words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT)),
-            key,
-            share=self.config.masked,
-            mask=self._mask,
-            ordinary_N=jnp.asarray(self._ordinary_N),
-        )
+        eligible_BxT = self._eligible(batch)
+        word_BxT = words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
+        ordinary_N = jnp.asarray(self._ordinary_N)
+        hide = functools.partial(mask_tokens, share=self.config.masked, mask=self._mask, ordinary_N=ordinary_N)
+        match self.config.masks:
+            case Masks.DYNAMIC:
+                hidden = hide(tokens_BxT, eligible_BxT, word_BxT, key)
+            case Masks.STATIC:
+                hidden = mask_examples(tokens_BxT, eligible_BxT, word_BxT, jnp.asarray(batch["index"]), hide)
         return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.extra
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of hidden tokens, by which every sum of losses is divided."""
-        return {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
+        """The number of hidden tokens, by which every sum over them is divided, and that of pairs."""
+        totals = {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
+        return totals | ({"pairs": jnp.float32(len(batch["follows"]))} if self.config.next_sentence else {})
 
     def answer(self, view: View, request: Request) -> Answers:
-        """The texts with their hidden tokens filled in.
+        """The texts with their hidden tokens filled in, and how probable the words are that were asked about.
 
-        Errors: UserError for a language, for a way of decoding, and for texts that hide nothing or are too long.
+        Errors: UserError for a language, for a way of decoding, for texts that hide nothing or are too long, and for
+        words that are no token.
         """
-        refuse_decoding(request, "fills in hidden tokens")
-        rows = fill_in(view, self.tokenizer, request.texts, max_length_of(view))
-        lines = [self.tokenizer.decode(row) for row in rows]
-        return answers_of(view, lines, reading_of(self.tokenizer, [row[:MAPPED_TOKENS] for row in rows]))
+        given = dict(request.decoding)
+        words = given.pop("words", ())
+        refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
+        filled = fill_in(view, self.tokenizer, request.texts, max_length_of(view), words)
+        lines = [self.tokenizer.decode(each.tokens) + weighed(words, each.probabilities) for each in filled]
+        return answers_of(view, lines, reading_of(self.tokenizer, [each.tokens[:MAPPED_TOKENS] for each in filled]))
 
     def _windows(self, documents: Documents, seed: int | None) -> Windows:
         """Windows between the tokenizer's begin and end tokens, if it has them, across the bounds of documents."""
@@ -100,21 +153,64 @@ class MaskedLanguageModelling(TextTask):
             context=self.config.context,
             rows=self.config.rows,
             seed=seed,
-            frame=Frame(self.tokenizer.begin, self.tokenizer.end),
+            frame=self._frame,
+            crops=self.config.examples is Examples.CROPS,
         )
+
+    def _pairs(self, documents: Documents, seed: int) -> SentencePairs:
+        assert self._bounds is not None
+        return SentencePairs(
+            documents,
+            self._bounds,
+            context=self.config.context,
+            rows=self.config.rows,
+            seed=seed,
+            frame=self._frame,
+            repeats=self.config.masks is Masks.STATIC,
+        )
+
+    @property
+    def _frame(self) -> Frame:
+        return Frame(self.tokenizer.begin, self.tokenizer.end)
+
+    def _eligible(self, batch: Batch) -> Array:
+        """The places that hold a token which may be hidden."""
+        return real_places(batch) & ~jnp.take(jnp.asarray(self._special_V), jnp.asarray(batch["tokens"]))
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
-        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        sums, aux = self._of_batch(view, batch, key)
+        metrics = _divided(sums, totals)
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
+    def _of_batch(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
+        """Sums over the hidden tokens, and over the pairs whose second text is judged."""
+        sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
+        found = {"loss": sums.cross_entropy, "accuracy": sums.correct}
+        if self.config.next_sentence:
+            follows_B = jnp.asarray(batch["follows"])
+            said = class_loss(aux.extras["next_sentence"], follows_B, jnp.ones_like(follows_B, bool))
+            found |= {"next_sentence_loss": said.cross_entropy, "next_sentence_accuracy": said.correct}
+        return found, aux
+
+    def _middle(self, name: str, documents: Documents) -> Evaluation:
+        """The token in the middle of a window, from all others."""
+
+        def ask(batch: Batch) -> Batch:
+            tokens_BxT = jnp.asarray(batch["tokens"])
+            counts_BxT = self._eligible(batch) & (jnp.arange(self.config.context) == self.config.context // 2)
+            shown_BxT = jnp.where(counts_BxT, self._mask, tokens_BxT)
+            return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": counts_BxT}
+
+        return self.middle_evaluation(name, self._windows(documents, None), ask)
+
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
+        held_out = self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION)
         return Evaluation(
             name="masked",
             split=name,
-            batches=OneEpoch(self._windows(documents, None)),
+            batches=OneEpoch(held_out),
             step=self._sums,
             finish=_finish,
             at_end=name != self.config.validation,
@@ -125,11 +221,11 @@ class MaskedLanguageModelling(TextTask):
         """Sums over the hidden tokens; every evaluation hides the same ones, so that figures compare."""
         fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
         batch, _ = self.prepare(view, batch, fixed)
-        _, aux = self._loss(view, batch, {"tokens": jnp.float32(1)}, key)
+        found, _ = self._of_batch(view, batch, key)
         labels_BxT, counts_BxT = batch["labels"], batch["counts"]
         unigram, bigram = self.baselines.predict(jnp.asarray(batch["tokens"]), self._mask)
         sums = {
-            **aux.metrics,
+            **found,
             "unigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == unigram)),
             "bigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == bigram)),
             **self.totals(batch),
@@ -170,21 +266,36 @@ class Baselines:
         return unigram_BxT, jnp.where(known_BxT, jnp.take(jnp.asarray(self.following_V), before_BxT), unigram_BxT)
 
 
+def _divided(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, Any]:
+    """The mean of every sum over hidden tokens, or over pairs; the loss of both, where there are two, is their sum."""
+    means = {
+        name: value / totals["pairs" if name.startswith("next_sentence") else "tokens"] for name, value in sums.items()
+    }
+    if "next_sentence_loss" in means:
+        means |= {"loss": means["loss"] + means["next_sentence_loss"], "masked_loss": means["loss"]}
+    return means
+
+
 def _finish(sums: Mapping[str, float], rows: object) -> Report:
-    tokens = max(sums["tokens"], 1)
-    means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
+    totals = {name: max(sums[name], 1) for name in ("tokens", "pairs") if name in sums}
+    means = _divided({name: value for name, value in sums.items() if name not in totals}, totals)
     return Report(means, note=f"{int(sums['tokens'])} hidden tokens, the same at every evaluation")
+
+
+def _roles(config: MaskedLanguageModellingConfig) -> tuple[str, ...]:
+    """The special tokens of a tokenizer that is trained here."""
+    return ("mask", "begin", "end") if config.examples is Examples.PAIRS else ("mask",)
 
 
 def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    tokenizer, splits, how = load_documents(config, directory, roles=("mask",))
+    tokenizer, splits, how = load_documents(config, directory, _roles(config))
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:
     """The task over made-up text."""
-    tokenizer, splits = made_up_documents(config, roles=("mask",))
+    tokenizer, splits = made_up_documents(config, _roles(config))
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 

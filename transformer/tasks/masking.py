@@ -1,5 +1,6 @@
 """Which tokens of a text a masked language model must predict, and what it is shown in their place."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -46,6 +47,22 @@ def mask_tokens(
     shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK + SHOWN_AS_RANDOM, random_BxT, tokens_BxT)
     shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK, mask, shown_BxT)
     return Masked(jnp.where(predicted_BxT, shown_BxT, tokens_BxT).astype(tokens_BxT.dtype), predicted_BxT)
+
+
+def mask_examples(
+    tokens_BxT: Int[Array, "B T"],
+    eligible_BxT: Bool[Array, "B T"],
+    word_BxT: Int[Array, "B T"],
+    index_B: Int[Array, " B"],
+    hide: Callable[..., Masked],
+) -> Masked:
+    """`hide` for every row by a key that is made of the example's number alone, so that it always hides the same."""
+
+    def row(tokens_T: Array, eligible_T: Array, word_T: Array, index: Array) -> Masked:
+        key = jax.random.fold_in(jax.random.key(0), index.astype(jnp.uint32))
+        return hide(tokens_T[None], eligible_T[None], word_T[None], key)
+
+    return jax.tree.map(lambda x: x[:, 0], jax.vmap(row)(tokens_BxT, eligible_BxT, word_BxT, index_B))
 
 
 def words_of_row(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:

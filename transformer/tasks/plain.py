@@ -11,6 +11,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.models.contract import Aux, Variables
 from transformer.tasks.contract import Answers, Batch, Evaluation, Look, PyTree, Report, Request, Sentences, View
+from transformer.tasks.decoding import refuse_words
 
 
 class PlainTask:
@@ -87,6 +88,7 @@ def refuse_decoding(request: Request, does: str) -> None:
     """
     if request.language is not None:
         raise UserError(f"--language={request.language} is for runs that translate")
+    refuse_words(request.decoding)
     if request.decoding:
         name = next(iter(request.decoding))
         raise UserError(f"--{name} is for runs that generate; this one {does}")

@@ -15,7 +15,9 @@ from transformer.tasks.text_data import TextConfig, describe, padded
 def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> Interface:
     """What a task over rows of tokens asks of a model."""
     return Interface(
-        inputs={name: Input((config.rows, config.context)) for name in asks.inputs},
+        inputs={
+            name: Input((config.rows,) if name == "lengths" else (config.rows, config.context)) for name in asks.inputs
+        },
         vocabularies={"tokens": tokenizer.vocabulary},
         pad=tokenizer.pad,
         begin=tokenizer.begin,

@@ -43,7 +43,7 @@ def made_up_tokenizer_of(kind: TokenizerKind, vocabulary: int, roles: tuple[str,
 def made_up_documents(config: TextConfig, roles: tuple[str, ...]) -> tuple[Tokenizer, dict[str, Documents]]:
     """Stands in for `load_documents`: the vocabulary that the config gives, and two made-up documents a split."""
     # The real text may have several documents, which need an end token.
-    roles = (*roles, "end")
+    roles = tuple(dict.fromkeys((*roles, "end")))
     tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, roles)
     document = np.arange(config.context + 1, dtype=np.int32) % (tokenizer.vocabulary - len(roles))
     return tokenizer, {name: [document, document] for name in ("train", *config.evaluated)}

@@ -43,7 +43,8 @@ class TextConfig:
     generated.
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
     sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
-    holds `logits_at_once` logits at a time on one device.
+    holds `logits_at_once` logits at a time on one device. With `middle` it is also measured how well the token in the
+    middle of every held-out window is said: by those before it or by those on both sides, as the model has it.
     """
 
     dataset: str = "python_docs"
@@ -59,6 +60,7 @@ class TextConfig:
     probed: Looked = 4
     probed_length: int = 48
     logits_at_once: int = LOGITS_AT_ONCE
+    middle: bool = False
     evaluated_parameters: str = "raw"
 
     def __post_init__(self) -> None:
@@ -108,7 +110,7 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
     for name, texts in splits.items():
         if not any(map(str.strip, texts)):
             raise UserError(f"{config.dataset} has an empty split {name!r}: give it text")
-    roles = (*roles, "end") if len(splits["train"]) > 1 else roles
+    roles = tuple(dict.fromkeys((*roles, "end"))) if len(splits["train"]) > 1 else roles
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, splits, roles)
     encoded: dict[str, Documents] = {
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()

@@ -1,0 +1,88 @@
+"""BERT's pre-training in parts: next sentences, pairs of texts, masks drawn once, and one direction alone.
+
+    python -m launch.ablate --config=experiments/ablations/bert.py --workdir=runs/bert_parts --workers=2
+
+40 runs of MINUTES. One run alone:
+
+    python -m launch.train --config=experiments/ablations/bert.py --workdir=runs/one
+
+The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, tables 1 and 2, on the documentation inside Python. All
+are judged by the token in the middle of each held-out window, which a decoder says from those before it and an encoder
+from those on both sides. Expect pairs to cost a little text a row, the second loss to change little, masks drawn once to
+be no better than new ones in the ten epochs, and both sides to be far better than one. Not yet measured."""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations import base
+
+MODEL = {
+    "layers": 2,
+    "width": 96,
+    "heads": 4,
+    "feed_forward": 384,
+    "norm_placement": "pre",
+    "positions": "rotary",
+    "max_length": 64,
+    "initialisation": "bert",
+    "embedding_norm": False,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "unroll": 2,
+}
+TASK = {
+    "dataset": "python_docs",
+    "tokenizer": "characters",
+    "context": 64,
+    "rows": 32,
+    "middle": True,
+    "probed_length": 32,
+}
+
+
+def get_config() -> ConfigDict:
+    """No next sentences: windows of text that do not overlap, masks drawn anew, about ten epochs."""
+    return ConfigDict(
+        {
+            "name": "bert",
+            "seed": 1,
+            "steps": 2000,
+            "eval_every": 500,
+            "maps_every": 1000,
+            "checkpoint_every": 0,
+            "keep": 1,
+            "task": {"name": "masked_language_modelling", "examples": "windows", **TASK},
+            "model": {"family": "encoder", **MODEL},
+            "optimizer": {
+                "algorithm": "adamw",
+                "learning_rate": 2e-3,
+                "schedule": "linear",
+                "warmup": 100,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )
+
+
+def get_ablation(ablation):
+    """Five arms, eight seeds."""
+    return ablation(
+        question="What do BERT's second task, its pairs, its prepared masks and its two directions give?",
+        arms={
+            "no nsp": {},
+            "pairs without nsp": {"task.examples": "pairs"},
+            "nsp": {"task.examples": "pairs", "task.next_sentence": True, "model.head": "pretraining"},
+            "static masks": {"task.masks": "static"},
+            "left-to-right": {
+                "task": {"name": "language_modelling", **TASK},
+                "model": {"family": "decoder", **MODEL},
+            },
+        },
+        reference="no nsp",
+        chosen_by="validation/middle_loss",
+        reported="test/middle_loss",
+        seeds=base.EIGHT,
+        notable=0.1,
+        followed=("validation/middle_accuracy", "test/middle_accuracy", "validation/accuracy"),
+    )

@@ -1,0 +1,134 @@
+"""Two texts a row: spans of whole sentences of which the second follows the first, or comes from anywhere (BERT)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.data.batches import Batch
+from transformer.data.windows import Frame
+
+FOLLOWS, ELSEWHERE = 0, 1
+"""What `follows` of a batch holds; the order of the two logits, as published models have it."""
+
+
+class SentenceBounds:
+    """Where sentences begin in texts of tokens, by the bytes that each token writes.
+
+    A sentence ends with ".", "!" or "?" in front of white space, and with its paragraph.
+    """
+
+    def __init__(self, written: Sequence[bytes]):
+        self._stops_V = np.array([text[-1:] in (b".", b"!", b"?") for text in written])
+        self._spaced_V = np.array([text[:1].isspace() for text in written])
+        self._blank_V = np.array([text[-1:].isspace() for text in written])
+        self._line_V = np.array([text[:1] == b"\n" for text in written])
+        self._lines_V = np.array([text.startswith(b"\n\n") for text in written])
+
+    def starts(self, document: np.ndarray, most: int) -> np.ndarray:
+        """The places of a document's first tokens of sentences; one of more than `most` tokens is cut into several."""
+        if not len(document):
+            return np.zeros(0, int)
+        before, here, after = document[:-1], document[1:], np.append(document[2:], document[-1:])[: len(document) - 1]
+        sentence = self._stops_V[before] & self._spaced_V[here]
+        paragraph = ~self._blank_V[before] & (self._lines_V[here] | (self._line_V[here] & self._line_V[after]))
+        starts = np.concatenate([[0], 1 + np.flatnonzero(sentence | paragraph)])
+        sizes = np.diff(np.append(starts, len(document)))
+        return np.concatenate([start + np.arange(0, size, most) for start, size in zip(starts, sizes, strict=True)])
+
+
+class _Sentence(NamedTuple):
+    """A sentence: its document, its number in there, and whether another stands behind it."""
+
+    document: int
+    number: int
+    continued: bool
+
+
+class SentencePairs:
+    """Batches of `rows` pairs of texts, `context` positions wide: begin, first text, end, second text, end.
+
+    The first text is a random number of whole sentences, which begin at any sentence of `documents`; the second goes
+    on behind them (`follows` 0) or, with a probability of one half, begins at any other sentence (`follows` 1), and
+    fills up the row as far as the documents of both go (Devlin et al. 2019, appendix A.2). A sentence is at most half
+    of what a row holds. A step's pairs are a function of (seed, step); `batches_per_epoch` steps read about as many
+    tokens as the documents have. If `repeats`, they come again in every epoch, as those of data that were prepared
+    once.
+
+    Each batch has `tokens` and `types` [B, T], the latter 1 in the second text and the end behind it, `lengths` [B],
+    `follows` [B] and `index` [B], the number of the pair in its epoch.
+
+    Errors: UserError for documents that hold no two sentences, a row that cannot hold two, and a frame without both
+    tokens.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[np.ndarray],
+        bounds: SentenceBounds,
+        *,
+        context: int,
+        rows: int,
+        seed: int,
+        frame: Frame,
+        repeats: bool = False,
+        pad: int = 0,
+    ):
+        if frame.begin is None or frame.end is None:
+            raise UserError("pairs of texts stand between tokens of begin and end, and the run's tokenizer lacks one")
+        self._room = context - 3
+        if self._room < 2:
+            raise UserError(f"config.task.context={context} leaves no room for two texts beside three special tokens")
+        self._documents, self._frame, self._pad = documents, frame, pad
+        self._context, self._rows, self._seed, self._repeats = context, rows, seed, repeats
+        # Behind the last sentence stands the document's end: sentence n is starts[n] to starts[n + 1].
+        self._starts = [
+            np.append(bounds.starts(document, most=self._room // 2), len(document)) for document in documents
+        ]
+        sentences = [
+            _Sentence(document, number, number + 2 < len(starts))
+            for document, starts in enumerate(self._starts)
+            for number in range(len(starts) - 1)
+        ]
+        self._sentences = sentences
+        self._first = [number for number, sentence in enumerate(sentences) if sentence.continued]
+        if not self._first or len(sentences) < 3:
+            raise UserError("the text has no two sentences of one document, and a third: config.task.examples=pairs")
+        self.batches_per_epoch = max(sum(map(len, documents)) // (rows * self._room), 1)
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step."""
+        step = step % self.batches_per_epoch if self._repeats else step
+        random = np.random.default_rng((self._seed, step))
+        shape = self._rows, self._context
+        tokens, types = np.full(shape, self._pad, np.int32), np.zeros(shape, np.int32)
+        lengths, follows = np.zeros((2, self._rows), np.int32)
+        for row in range(self._rows):
+            first, second, follows[row] = self._pair(random)
+            text = np.array([self._frame.begin, *first, self._frame.end, *second, self._frame.end], np.int32)
+            lengths[row] = len(text)
+            tokens[row, : len(text)], types[row, len(first) + 2 : len(text)] = text, 1
+        index = np.arange(self._rows, dtype=np.int32) + step % self.batches_per_epoch * self._rows
+        return {"tokens": tokens, "types": types, "lengths": lengths, "follows": follows, "index": index}
+
+    def _pair(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
+        chosen = self._first[random.integers(len(self._first))]
+        document, number, _ = self._sentences[chosen]
+        starts = self._starts[document]
+        # So many whole sentences fit the row, two at least; the first text has all but one of them at most.
+        fit = int(np.searchsorted(starts[number:], starts[number] + self._room, side="right")) - 1
+        size = int(random.integers(1, fit))
+        behind = chosen + size
+        first = self._documents[document][starts[number] : starts[number + size]]
+        other = int(random.integers(len(self._sentences) - 1))
+        texts = [self._from(sentence, self._room - len(first)) for sentence in (behind, other + (other >= behind))]
+        follows = int(random.integers(2))
+        # What follows is the rest of a document, shorter than a text from anywhere: its length would say which it is.
+        return first, texts[follows][: min(map(len, texts))], follows
+
+    def _from(self, sentence: int, room: int) -> np.ndarray:
+        """At most `room` tokens of a document from a sentence on."""
+        document, number, _ = self._sentences[sentence]
+        start = self._starts[document][number]
+        return self._documents[document][start : start + room]
