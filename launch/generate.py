@@ -35,7 +35,7 @@ COMMAND = Command(
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
         *DECODING,
         Flag("stop", "stop in front of this text"),
-        Flag("words", "words, divided by commas: how probable each is at every hidden place that is filled in"),
+        Flag("weighed", "words, divided by commas: how probable each is at every hidden place that is filled in"),
         ENSEMBLE,
         TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
@@ -61,7 +61,7 @@ def main(arguments: Arguments) -> None:
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
-    decoding["words"] = tuple(arguments.words.split(",")) if arguments.words else None
+    decoding["words"] = tuple(arguments.weighed.split(",")) if arguments.weighed else None
     runs: list[str | Path] = [workdir, *arguments.ensembled]
     experiment, assembly, state = load_ensemble(runs, arguments.step, changes, arguments.trusted)
     view = view_of(assembly.model, state)

@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
@@ -17,13 +18,19 @@ COMMAND = Command(
     description=(
         "Print the published models that --config.model.size names: their shape, their parameters counted from "
         "abstract shapes beside the published number, the operations of training, and where they are published. With "
-        "--workdir print the parameters of a trained run by part of its model, as its latest checkpoint holds them."
+        "--workdir print the parameters of a trained run by part of its model, as its latest checkpoint holds them. "
+        "With --rate, --tokens or --price print what training each would cost; with --trained what published trainings "
+        "did."
     ),
     example="python -m launch.sizes --name=gpt2-xl",
     flags=(
         Flag("name", "one size alone (default: all)"),
         Flag("workdir", "a run directory: the sizes of that run"),
         TRUST,
+        Flag("tokens", "what training costs on so many tokens (default: as published)", kind=float),
+        Flag("rate", "the operations a second that one device sustains: training in days of one device", kind=float),
+        Flag("price", "dollars of one device for an hour (of --trained: 1)", kind=float),
+        Flag("trained", "print published trainings: devices x hours x rate, beside what is printed", False, bool),
         Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, kind=bool),
     ),
 )
@@ -51,7 +58,14 @@ FLOPS_NOTE = (
 
 def main(arguments: Arguments) -> None:
     """Count and print."""
+    for name in ("tokens", "rate", "price"):
+        value = getattr(arguments, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise UserError(f"--{name}={value} must be above 0 and finite")
+    asked = [name for name in ("tokens", "rate", "price", "trained") if getattr(arguments, name)]
     if arguments.workdir is not None:
+        if asked:
+            raise UserError(f"--{asked[0]} is about published models: leave --workdir out")
         if arguments.name is not None:
             raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
         from transformer.training.run_sizes import run_sizes
@@ -61,12 +75,89 @@ def main(arguments: Arguments) -> None:
         return
     if arguments.trust is not None:
         raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or leave it out")
+    if arguments.trained:
+        if unread := [name for name in ("name", "tokens", "rate") if getattr(arguments, name) is not None]:
+            raise UserError(f"--{unread[0]} is for what training would cost: leave --trained out")
+        published = trained_entries(1.0 if arguments.price is None else arguments.price)
+        print(json.dumps(published, indent=2) if arguments.json else columns(published))
+        return
     from transformer.models.registry import sizes
 
     if arguments.name is not None:
         choice(arguments.name, sizes(), "--name")
     entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else sizes())]
+    if asked:
+        costs = [cost_entry(each, arguments.tokens, arguments.rate, arguments.price) for each in entries]
+        known = [each for each in costs if each["tokens"] is not None]
+        if not known:
+            raise UserError("no source says on how many tokens it was trained: give --tokens")
+        print(json.dumps(known, indent=2) if arguments.json else columns(known))
+        return
     print(json.dumps(entries, indent=2) if arguments.json else table(entries))
+
+
+def cost_entry(each: dict[str, Any], tokens: float | None, rate: float | None, price: float | None) -> dict[str, Any]:
+    """What training a model size would cost, beside the operations that its source prints."""
+    from transformer.costs.price import estimate
+
+    tokens = each["training_tokens"] if tokens is None else tokens
+    entry = {"name": each["name"], "parameters": each["parameters"], "tokens": tokens}
+    if tokens is None:
+        return entry
+    found = estimate(each["parameters"], tokens, each["flops_a_token"], rate=rate, price=price)
+    return entry | {
+        "6 N D": found.simple,
+        "exact": found.exact,
+        "published": each["training_flops"],
+        "device-days": found.device_days,
+        "dollars": found.dollars,
+    }
+
+
+def trained_entries(price: float) -> list[dict[str, Any]]:
+    """Published trainings: the operations of their devices and hours, those that are printed, and their rent."""
+    from transformer.costs.price import TRAINED
+
+    return [
+        {
+            "name": each.name,
+            "devices": each.devices,
+            "device": each.device,
+            "hours": each.hours,
+            "operations": each.operations,
+            "printed": each.printed,
+            "dollars": each.dollars(price),
+            "source": each.source,
+        }
+        for each in TRAINED
+    ]
+
+
+def columns(entries: list[dict[str, Any]]) -> str:
+    """Entries with the same keys as aligned columns: texts to the left, numbers to the right."""
+    left = {name for name, value in entries[0].items() if isinstance(value, str)}
+    heading = dict(zip(entries[0], entries[0], strict=True))
+    return aligned([heading, *({name: _shown(value) for name, value in each.items()} for each in entries)], left)
+
+
+def aligned(rows: list[dict[str, str]], left: Collection[str]) -> str:
+    """Rows of one width a column; those named `left` begin where their heading begins, others end where it ends."""
+    widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
+    return "\n".join(
+        "  ".join(f"{row[name]:{'<' if name in left else '>'}{width}}" for name, width in widths.items()).rstrip()
+        for row in rows
+    )
+
+
+def _shown(value: Any) -> str:
+    """A whole number with its thousands, a great one by its power of ten."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 1000 <= value < 1e12 or value == int(value) < 1e12 else f"{value:.4g}"
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -102,12 +193,7 @@ def entry(name: str) -> dict[str, Any]:
 
 def table(entries: list[dict[str, Any]]) -> str:
     """The entries as aligned columns, with their notes beneath."""
-    rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_row, entries)]
-    widths = {column: max(len(row[column]) for row in rows) for column in COLUMNS}
-    lines = [
-        "  ".join(f"{row[name]:{'<' if name in LEFT else '>'}{widths[name]}}" for name in COLUMNS).rstrip()
-        for row in rows
-    ]
+    lines = [aligned([dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_row, entries)], LEFT)]
     lines += ["", *textwrap.wrap(FLOPS_NOTE, 116)]
     names_of_note: dict[str, list[str]] = {}
     for each in entries:

@@ -175,3 +175,48 @@ def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
     arguments = parsing.parse(command, [f"--config={file}", "--config.model.size=gpt2-xl"])
     config = model_config(arguments.config["model"])
     assert (config.layers, config.width, config.heads, config.dropout) == (48, 1600, 25, 0.1)
+
+
+def test_published_trainings_cost_what_their_tables_print(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {each["name"]: each for each in json.loads(printed(capsys, "--trained", "--json"))}
+    # Vaswani et al. 2017, table 2 and footnote 5: devices x seconds x sustained rate.
+    assert found["transformer-base"]["operations"] == 8 * 12 * 3600 * 9.5e12 == pytest.approx(3.2832e18)
+    assert found["transformer-big"]["operations"] == pytest.approx(2.29824e19)
+    for name, each in found.items():
+        if each["printed"] is not None:
+            # To the two figures that the table prints; 1.39e20 and 2.05e19 are rounded as they stand there.
+            assert each["operations"] == pytest.approx(each["printed"], rel=0.025), name
+    assert found["gopher-280b"]["dollars"] == 4096 * 920 == 3_768_320
+    assert "3,768,320" in printed(capsys, "--trained")
+    doubled = {each["name"]: each for each in json.loads(printed(capsys, "--trained", "--price=2", "--json"))}
+    assert doubled["gopher-280b"]["dollars"] == 2 * 3_768_320
+
+
+def test_the_cost_of_training_is_six_n_d_and_exact_in_days_and_dollars(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--name=gpt3-175b", "--rate=1e14", "--price=2", "--json")
+    (found,) = json.loads(printed(capsys, *words))
+    assert found["6 N D"] == 6 * 174_604_259_328 * 300e9 == pytest.approx(found["published"], rel=2e-3)
+    attention = 12 * 96 * 12288 * 2048
+    assert found["exact"] == pytest.approx(found["6 N D"] + attention * 300e9, rel=1e-3)
+    assert found["device-days"] == pytest.approx(found["exact"] / 1e14 / 86400)
+    assert found["dollars"] == pytest.approx(found["device-days"] * 24 * 2)
+    (fewer,) = json.loads(printed(capsys, "--name=gpt2", "--tokens=1e9", "--json"))
+    assert fewer["6 N D"] == 6 * 124_439_808 * 1e9
+    assert fewer["device-days"] is None
+    assert fewer["dollars"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--rate=0",), "--rate=0.0 must be above 0"),
+        (("--name=gpt2", "--rate=1e12"), "give --tokens"),
+        (("--trained", "--rate=1e12"), "leave --trained out"),
+        (("--workdir=runs/x", "--price=1"), "leave --workdir out"),
+    ],
+)
+def test_costs_that_cannot_be_told_are_refused(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(sizes.COMMAND, sizes.main, words) == 2
+    assert told in capsys.readouterr().err

@@ -79,9 +79,9 @@ def test_words_are_weighed_at_hidden_places_by_the_models_own_probabilities(
     ordinary = np.exp(logits[0, [5, 7]][:, :256])
     expected = ordinary[:, list(b"o ")] / ordinary.sum(1, keepdims=True)
     np.testing.assert_allclose(said, expected, rtol=6e-3)
-    with pytest.raises(UserError, match="--words names 'ox'"):
+    with pytest.raises(UserError, match="--weighed names 'ox'"):
         masked_task.answer(masked_view, Request([text], decoding={"words": ("ox",)}))
-    with pytest.raises(UserError, match="--words=o is for runs that fill in hidden tokens"):
+    with pytest.raises(UserError, match="--weighed=o is for runs that fill in hidden tokens"):
         language_task.answer(language_view, Request(["The"], decoding={"words": ("o",)}))
 
 

@@ -97,7 +97,7 @@ def refuse_words(given: Mapping[str, Any]) -> None:
     Errors: UserError.
     """
     if "words" in given:
-        raise UserError(f"--words={','.join(given['words'])} is for runs that fill in hidden tokens")
+        raise UserError(f"--weighed={','.join(given['words'])} is for runs that fill in hidden tokens")
 
 
 def check_coverage(coverage_penalty: float, beams: int) -> None:

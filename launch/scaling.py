@@ -1,0 +1,115 @@
+"""Fit how the loss of runs falls with their parameters, tokens and operations."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
+from transformer.config import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transformer.studies.scaling import Fit, Scaled
+
+FILE = "scaling.json"
+
+COMMAND = Command(
+    name="scaling",
+    description=(
+        "Fit how the loss falls with parameters N, tokens D and training operations C over the runs of a sweep or an "
+        "ablation, or over given run directories: L = E + A / N^alpha + B / D^beta where both vary, as far as the runs "
+        "can tell it, with 95 % intervals by bootstrap over seeds or runs. Print a table and write it as JSON."
+    ),
+    example="python -m launch.scaling --workdir=runs/sizes",
+    flags=(
+        Flag("workdir", "the directory of a sweep or an ablation", required=True),
+        Flag("runs", "run directories instead, commas between them", waives=("workdir",)),
+        Flag("metric", "the loss to fit, as split/name", default="validation/loss"),
+        Flag("draws", "bootstrap samples", default=200, kind=int),
+        Flag("seed", "of the bootstrap samples", default=0, kind=int),
+        Flag("to", f"the JSON file to write (default: WORKDIR/{FILE}; of --runs none)"),
+    ),
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Read, fit, print and write."""
+    if arguments.workdir is not None and arguments.runs is not None:
+        raise UserError(f"--workdir={arguments.workdir} and --runs={arguments.runs}: give one of them")
+    if arguments.draws < 0 or arguments.seed < 0:
+        raise UserError(f"--draws={arguments.draws} and --seed={arguments.seed} must be at least 0")
+    from transformer.storage import locate, storage_of
+    from transformer.studies.scaled_runs import read_runs
+    from transformer.studies.scaling import falls, fits
+
+    given = [arguments.workdir] if arguments.runs is None else arguments.runs.split(",")
+    read = read_runs([locate(path) for path in given if path], arguments.metric)
+    for line in read.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if len(read.runs) < 2:
+        raise UserError(f"{len(read.runs)} finished runs report {arguments.metric}: a fit needs two of different sizes")
+    found, monotone = fits(read.runs, draws=arguments.draws, seed=arguments.seed), falls(read.runs)
+    print(table(read.runs, found, monotone, arguments.metric))
+    if (path := _target(arguments)) is not None:
+        result = result_of(read.runs, found, monotone, arguments.metric)
+        storage_of(path).replace(path, (json.dumps(result, indent=2) + "\n").encode())
+        print(f"written: {path}")
+
+
+def _target(arguments: Arguments) -> Path | None:
+    from transformer.storage import locate
+
+    if arguments.to is not None:
+        return locate(arguments.to)
+    return None if arguments.workdir is None else locate(arguments.workdir) / FILE
+
+
+def result_of(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool, metric: str) -> dict[str, Any]:
+    """The runs and the fits as plain values."""
+    return {
+        "metric": metric,
+        "runs": [run._asdict() for run in runs],
+        "falls_with_parameters": monotone,
+        "fits": {
+            name: {
+                "form": fit.form,
+                "values": dict(fit.values),
+                "intervals": {key: list(interval) for key, interval in fit.intervals.items()},
+            }
+            for name, fit in fits.items()
+        },
+    }
+
+
+def table(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool, metric: str) -> str:
+    """The runs from the smallest to the greatest, and each form with its values and their intervals."""
+    width = max(len("run"), *(len(run.name) for run in runs))
+    lines = [f"{'run':<{width}}  {'parameters':>14}  {'tokens':>10}  {'operations':>10}  {metric:>16}"]
+    lines += [
+        f"{name:<{width}}  {parameters:>14,.0f}  {tokens:>10.3g}  {operations:>10.3g}  {loss:>16.4f}"
+        for name, parameters, tokens, operations, loss in sorted(runs, key=lambda run: run[1:])
+    ]
+    lines += ["", f"the loss falls with every greater size: {'yes' if monotone else 'no'}"]
+    for name, fit in fits.items():
+        lines.append(f"{name}: {fit.form}")
+        lines += [f"  {key} = {value:.4g}{_interval(fit, key)}" for key, value in fit.values.items()]
+        if {"alpha", "beta"} <= fit.values.keys():
+            from transformer.studies.scaling import shares
+
+            a, b = shares(fit)
+            lines.append(f"  at the least loss for so many operations: N ~ C^{a:.2f}, D ~ C^{b:.2f}")
+    return "\n".join(lines)
+
+
+def _interval(fit: "Fit", key: str) -> str:
+    if key not in fit.intervals:
+        return "  (too few runs for an interval)"
+    low, high = fit.intervals[key]
+    return f"  (95 %: {low:.4g} to {high:.4g})"
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))
