@@ -22,14 +22,12 @@ MODEL = {
     "norm_placement": "pre",
     "positions": "rotary",
     "max_length": 64,
-    "initialisation": "bert",
     "embedding_norm": False,
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "unroll": 2,
 }
 TASK = {
-    "dataset": "python_docs",
     "tokenizer": "characters",
     "context": 64,
     "rows": 32,
@@ -45,7 +43,6 @@ def get_config() -> ConfigDict:
             "name": "bert",
             "seed": 1,
             "steps": 2000,
-            "eval_every": 500,
             "maps_every": 1000,
             "checkpoint_every": 0,
             "keep": 1,
@@ -75,7 +72,7 @@ def get_ablation(ablation):
             "static masks": {"task.masks": "static"},
             "left-to-right": {
                 "task": {"name": "language_modelling", **TASK},
-                "model": {"family": "decoder", **MODEL},
+                "model": {"family": "decoder", **MODEL, "initialisation": "bert"},
             },
         },
         reference="no nsp",

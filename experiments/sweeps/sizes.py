@@ -27,7 +27,6 @@ def get_config() -> ConfigDict:
             "keep": 1,
             "task": {
                 "name": "language_modelling",
-                "dataset": "python_docs",
                 "tokenizer": "characters",
                 "context": 64,
                 "rows": 32,
@@ -39,11 +38,8 @@ def get_config() -> ConfigDict:
                 "width": 64,
                 "heads": 2,
                 "feed_forward": 256,
-                "norm_placement": "pre",
                 "positions": "rotary",
                 "max_length": 64,
-                "dropout": 0.0,
-                "attention_dropout": 0.0,
                 "unroll": 4,
             },
             "optimizer": {

@@ -68,6 +68,26 @@ def test_windows_read_whole_stand_in_their_frame(begin: int | None, end: int | N
     assert (np.diff(crop["tokens"][:, 1:-1]) == 1).all()
 
 
+def test_windows_in_epochs_come_once_each_in_an_order_of_seed_and_epoch() -> None:
+    made = Windows(TOKENS, context=10, rows=3, seed=1, frame=Frame(1, 2), crops=False)
+    epochs = []
+    for epoch in range(3):
+        batches = [made[epoch * made.batches_per_epoch + number] for number in range(made.batches_per_epoch)]
+        index = np.concatenate([batch["index"] for batch in batches])
+        tokens = np.concatenate([batch["tokens"] for batch in batches])
+        lengths = np.concatenate([batch["lengths"] for batch in batches])
+        assert sorted(index[index >= 0]) == list(range(8))
+        for number, row, length in zip(index, tokens, lengths, strict=True):
+            inner = row[1 : length - 1] if number >= 0 else row[:0]
+            np.testing.assert_array_equal(inner, TOKENS[8 * number : 8 * number + 8] if number >= 0 else [])
+        epochs.append(index.tolist())
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert (
+        made[4]["index"].tolist()
+        == Windows(TOKENS, context=10, rows=3, seed=1, frame=Frame(1, 2), crops=False)[4]["index"].tolist()
+    )
+
+
 def test_the_stream_of_batches_is_the_indexing() -> None:
     made = Windows(TOKENS, context=8, rows=2, seed=1)
     for step, batch in enumerate(stream(made, 4, 9), start=4):

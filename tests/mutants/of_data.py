@@ -36,6 +36,22 @@ DATA = (
         ("tests/data/test_windows.py",),
     ),
     Fault(
+        "length-gives-the-pair-away",
+        "transformer/data/sentence_pairs.py",
+        "texts[follows][: min(map(len, texts))]",
+        "texts[follows]",
+        "Whether a text follows another is told by its length: nothing is learned of what it says.",
+        ("tests/data/test_sentence_pairs.py",),
+    ),
+    Fault(
+        "static-mask-of-the-step",
+        "transformer/tasks/masking.py",
+        "jax.random.fold_in(jax.random.key(0), index.astype(jnp.uint32))",
+        "jax.random.key(0)",
+        "Static masks hide the same places of every example.",
+        ("tests/tasks/test_masked_language_modelling.py",),
+    ),
+    Fault(
         "positions-of-the-row",
         "transformer/data/packing.py",
         "np.arange(chunk.size)",
