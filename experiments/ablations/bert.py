@@ -1,15 +1,16 @@
-"""BERT's pre-training in parts: next sentences, pairs of texts, masks drawn once, and one direction alone.
+"""BERT's pre-training in parts: the next sentence, masks drawn once, and one direction alone.
 
     python -m launch.ablate --config=experiments/ablations/bert.py --workdir=runs/bert_parts --workers=2
 
-25 runs of under three minutes: about seventy minutes on one core. One run alone:
+20 runs of under three minutes: less than an hour on one core. One run alone:
 
     python -m launch.train --config=experiments/ablations/bert.py --workdir=runs/one
 
-The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, tables 1 and 2, on the documentation inside Python. All
-are judged by the character in the middle of each held-out window, which a decoder says from those before it and an
-encoder from those on both sides. Expect pairs and their second loss to change little, masks drawn once to be no better
-than new ones after ten epochs, and both sides to be far better than one. Not yet measured as a whole.
+The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, table 1, on the documentation inside Python: all read
+the same pairs of texts, about ten times. All are judged by the character in the middle of each held-out window, which a
+decoder says from those before it and an encoder from those on both sides. Expect the second loss to change little,
+masks drawn once to be no better than new ones, and both sides to be ahead of one at the end; after 500 steps a larger
+encoder was still behind, 0.52 against 0.56, as masks ask about every seventh character alone. Not yet measured.
 """
 
 from ml_collections import ConfigDict
@@ -28,6 +29,8 @@ MODEL = {
     "unroll": 2,
 }
 TASK = {
+    "name": "masked_language_modelling",
+    "examples": "fixed_pairs",
     "tokenizer": "characters",
     "context": 64,
     "rows": 32,
@@ -37,7 +40,7 @@ TASK = {
 
 
 def get_config() -> ConfigDict:
-    """No next sentences: windows of text that do not overlap, masks drawn anew, about ten epochs."""
+    """No next sentences: pairs drawn once, masks drawn anew, about ten epochs."""
     return ConfigDict(
         {
             "name": "bert",
@@ -46,7 +49,7 @@ def get_config() -> ConfigDict:
             "maps_every": 1000,
             "checkpoint_every": 0,
             "keep": 1,
-            "task": {"name": "masked_language_modelling", "examples": "windows", **TASK},
+            "task": TASK,
             "model": {"family": "encoder", **MODEL},
             "optimizer": {
                 "algorithm": "adamw",
@@ -62,16 +65,15 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Five arms, judged by one question that models of either kind can be asked."""
+    """Four arms, judged by one question that models of either kind can be asked."""
     return ablation(
-        question="What do BERT's second task, its pairs, its prepared masks and its two directions give?",
+        question="What do BERT's second task, new masks and two directions give?",
         arms={
             "no nsp": {},
-            "pairs without nsp": {"task.examples": "pairs"},
-            "nsp": {"task.examples": "pairs", "task.next_sentence": True, "model.head": "pretraining"},
+            "nsp": {"task.next_sentence": True, "model.head": "pretraining"},
             "static masks": {"task.masks": "static"},
             "left-to-right": {
-                "task": {"name": "language_modelling", **TASK},
+                "task.predicted": "next",
                 "model": {"family": "decoder", **MODEL, "initialisation": "bert"},
             },
         },

@@ -458,7 +458,7 @@ CASES = (
         | {
             "task": {
                 **MASKED_LANGUAGE_MODELLING["task"],
-                "examples": "pairs",
+                "examples": "fixed_pairs",
                 "masks": "static",
                 "next_sentence": True,
                 "middle": True,

@@ -2,7 +2,6 @@
 
 import collections
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,15 @@ from tests.tasks.conftest import make_task, view_of
 from tests.tasks.test_language_modelling import log_probabilities
 from transformer.config import UserError
 from transformer.models.contract import Aux
-from transformer.tasks.contract import View
+from transformer.tasks.contract import Request, View
 from transformer.tasks.losses import TokenLoss
-from transformer.tasks.masked_language_modelling import Baselines, MaskedLanguageModellingConfig, Masks
+from transformer.tasks.masked_language_modelling import (
+    Baselines,
+    Examples,
+    MaskedLanguageModellingConfig,
+    Masks,
+    Predicted,
+)
 
 
 def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: View) -> None:
@@ -80,7 +85,7 @@ def pairs_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
         text_file,
         folder,
         "masked_language_modelling",
-        examples="pairs",
+        examples="fixed_pairs",
         next_sentence=True,
         masks="static",
         context=64,
@@ -138,41 +143,41 @@ def test_both_losses_are_means_of_their_own_and_their_sum_is_minimised(pairs_tas
     assert float(loss) == pytest.approx(expected["loss"], rel=1e-6)
 
 
-class Asked(Exception):
-    """What a model would have been asked."""
-
-    def __init__(self, batch: Mapping[str, Any]):
-        super().__init__()
-        self.batch = {name: np.asarray(values) for name, values in batch.items()}
-
-
 def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_may_see(
-    pairs_task: Any, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pairs_task: Any, text_file: Path, tmp_path: Path
 ) -> None:
-    given = {"context": 64, "tokenizer": "characters", "middle": True}
-    causal = make_task(text_file, tmp_path, "language_modelling", **given)
-
-    def token_sums(view: View, batch: Mapping[str, Any], counts: Any, key: Any) -> None:
-        raise Asked({**batch, "counts": counts})
-
-    batches = []
-    for task in (causal, pairs_task):
-        monkeypatch.setattr(task, "token_sums", token_sums)
-        evaluation = next(each for each in task.evaluations if each.name == "middle")
-        with pytest.raises(Asked) as asked:
-            evaluation.step(None, evaluation.batches[0], None)
-        batches.append((evaluation.batches[0], asked.value.batch))
-    (text, left), (framed, both) = batches
-    # The text from the left: it is to say the token at place 32 behind having read places 0 to 31.
-    assert (left["counts"].sum(1) == 1).all()
-    assert left["counts"][:, 31].all()
+    given = {"context": 64, "tokenizer": "characters", "middle": True, "examples": "fixed_pairs"}
+    causal = make_task(text_file, tmp_path, "masked_language_modelling", predicted="next", **given)
+    evaluations = [next(each for each in task.evaluations if each.name == "middle") for task in (causal, pairs_task)]
+    text = evaluations[1].batches[0]
+    for name, values in text.items():
+        np.testing.assert_array_equal(values, evaluations[0].batches[0][name])
+    left, both = ({name: np.asarray(x) for name, x in task.ask_middle(text).items()} for task in (causal, pairs_task))
+    # From the left: the very text; behind having read places 0 to 31 it must say the token at place 32.
+    assert np.argwhere(left["counts"])[:, 1].tolist() == [31] * 4
     np.testing.assert_array_equal(left["labels"][:, 31], text["tokens"][:, 32])
     np.testing.assert_array_equal(left["tokens"], text["tokens"])
     # From both sides: all is shown but this one token.
-    assert both["counts"][:, 32].all()
+    assert np.argwhere(both["counts"])[:, 1].tolist() == [32] * 4
     assert (both["tokens"][both["counts"]] == pairs_task.tokenizer.mask).all()
-    np.testing.assert_array_equal(both["labels"], framed["tokens"])
-    np.testing.assert_array_equal(both["tokens"][~both["counts"]], framed["tokens"][~both["counts"]])
+    np.testing.assert_array_equal(both["labels"], text["tokens"])
+    np.testing.assert_array_equal(both["tokens"][~both["counts"]], text["tokens"][~both["counts"]])
+
+
+def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_file: Path, tmp_path: Path) -> None:
+    given = {"context": 64, "tokenizer": "characters", "examples": "pairs"}
+    task = make_task(text_file, tmp_path, "masked_language_modelling", predicted="next", **given)
+    view = View(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
+    source = task.source(0)[3]
+    batch, _ = task.prepare(view, source, jax.random.key(0))
+    np.testing.assert_array_equal(batch["tokens"], source["tokens"])
+    for row, length in enumerate(source["lengths"]):
+        expected = source["tokens"][row, 1:length]
+        assert np.asarray(batch["labels"])[row][np.asarray(batch["counts"])[row]].tolist() == expected.tolist()
+        assert np.flatnonzero(np.asarray(batch["counts"])[row]).tolist() == list(range(length - 1))
+    assert float(task.totals(batch)["tokens"]) == sum(source["lengths"] - 1)
+    with pytest.raises(UserError, match="reads from the left"):
+        task.answer(view, Request(["a<mask>"], decoding={}))
 
 
 @pytest.mark.parametrize(
@@ -180,6 +185,8 @@ def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_m
     [
         ({"next_sentence": True}, r"config\.task\.examples=crops: say pairs"),
         ({"masks": Masks.STATIC}, "crops never come again"),
+        ({"masks": Masks.STATIC, "examples": Examples.PAIRS}, "pairs never come again"),
+        ({"predicted": Predicted.NEXT, "whole_words": True}, "config.task.predicted=next hides nothing"),
     ],
 )
 def test_options_that_need_other_examples_are_refused(values: dict[str, Any], told: str) -> None:

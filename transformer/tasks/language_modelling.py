@@ -93,9 +93,7 @@ class LanguageModelling(TextTask):
         self._bytes_V = text_bytes(tokenizer)
         self.objectives = (Objective("language_modelling", self._loss),)
         losses = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
-        middles = tuple(self._middle(name, splits[name]) for name in config.evaluated if config.middle)
-        continuations = () if self._prompts is None else (self._continuations(self._prompts),)
-        self.evaluations = (*losses, *middles, *continuations)
+        self.evaluations = losses if self._prompts is None else (*losses, self._continuations(self._prompts))
 
     def source(self, seed: int) -> Source:
         return self._batches(self._train, seed)
@@ -142,17 +140,6 @@ class LanguageModelling(TextTask):
             at_end=name != self.config.validation,
             parameters=self.config.evaluated_parameters,
         )
-
-    def _middle(self, name: str, documents: Documents) -> Evaluation:
-        """The token in the middle of a window, from those before it."""
-        config = self.config
-        windows = Windows(join(documents, self.tokenizer.end), context=config.context, rows=config.rows, seed=None)
-
-        def ask(batch: Batch) -> Batch:
-            # What stands at a place is the label of the place before it.
-            return {**batch, "counts": real_places(batch) & (jnp.arange(config.context) == config.context // 2 - 1)}
-
-        return self.middle_evaluation(name, windows, ask)
 
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux = self._loss(with_gates(view), batch, {"tokens": jnp.float32(1)}, key)

@@ -19,13 +19,24 @@ from transformer.data.drawn import VALIDATION
 from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
 from transformer.data.windows import Frame, Windows, join
 from transformer.models.contract import Aux
-from transformer.models.interface import FILLING, FILLING_PAIRS, FOLLOWING
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.models.interface import CONTINUATION, FILLING, FILLING_PAIRS, FOLLOWING, Interface, Signature
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Report,
+    Request,
+    View,
+)
 from transformer.tasks.filling import fill_in, weighed
 from transformer.tasks.losses import class_loss
 from transformer.tasks.masking import mask_examples, mask_tokens, words_of_row
-from transformer.tasks.plain import refuse_decoding
-from transformer.tasks.reading import HIDING, answers_of, reading_of
+from transformer.tasks.plain import means, refuse_decoding
+from transformer.tasks.reading import answers_of, read_framed, reading_of, text_interface
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, load_documents
 from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, real_places
@@ -37,22 +48,39 @@ class Examples(enum.Enum):
     crops: a stretch that begins anywhere in the text, its documents joined. windows: the text in stretches that do not
     overlap, every one once an epoch. pairs: two spans of whole sentences between special tokens, the second of which
     follows the first every other time; their tokens are of kind 0 and 1 (transformer.data.sentence_pairs).
+    fixed_pairs: the same, drawn once for all epochs, as data that were prepared beforehand (Devlin et al. 2019).
     """
 
     CROPS = "crops"
     WINDOWS = "windows"
     PAIRS = "pairs"
+    FIXED_PAIRS = "fixed_pairs"
+
+    @property
+    def paired(self) -> bool:
+        """Whether a row holds two texts."""
+        return self in (Examples.PAIRS, Examples.FIXED_PAIRS)
 
 
 class Masks(enum.Enum):
     """When it is drawn which tokens of an example are hidden, and as what.
 
-    dynamic: each time that it is fed (Liu et al. 2019, section 4.1). static: once, the same in every epoch, and a pair
-    comes again as well, as in data that were prepared beforehand (Devlin et al. 2019).
+    dynamic: each time that it is fed (Liu et al. 2019, section 4.1). static: once, the same in every epoch.
     """
 
     DYNAMIC = "dynamic"
     STATIC = "static"
+
+
+class Predicted(enum.Enum):
+    """What is predicted of a row.
+
+    hidden: tokens that are hidden, by a model that reads both ways. next: every token from those before it, of the same
+    rows, by a model that reads from the left (the left-to-right model of Devlin et al. 2019, section 5.1).
+    """
+
+    HIDDEN = "hidden"
+    NEXT = "next"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +88,8 @@ class MaskedLanguageModellingConfig(TextConfig):
     """Masked language modelling: `masked` is the share of the tokens that are predicted, whole words or not.
 
     With `next_sentence` it is also predicted of every pair whether the second text follows the first, and both losses
-    are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens.
+    are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens. With `middle` it is also
+    measured how well the token in the middle of every held-out window is said, from all others or from those before it.
     """
 
     masked: float = 0.15
@@ -68,18 +97,25 @@ class MaskedLanguageModellingConfig(TextConfig):
     masks: Masks = Masks.DYNAMIC
     examples: Examples = Examples.CROPS
     next_sentence: bool = False
+    predicted: Predicted = Predicted.HIDDEN
+    middle: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.next_sentence and self.examples is not Examples.PAIRS:
+        if self.next_sentence and not self.examples.paired:
             raise UserError(
                 f"config.task.next_sentence=True asks about pairs of texts, but config.task.examples="
                 f"{self.examples.value}: say pairs"
             )
-        if self.masks is Masks.STATIC and self.examples is Examples.CROPS:
+        if self.masks is Masks.STATIC and self.examples in (Examples.CROPS, Examples.PAIRS):
             raise UserError(
-                "config.task.masks=static hides the same tokens of an example in every epoch, but crops never come "
-                "again: say config.task.examples=windows or pairs"
+                f"config.task.masks=static hides the same tokens of an example in every epoch, but "
+                f"{self.examples.value} never come again: say config.task.examples=windows or fixed_pairs"
+            )
+        if self.predicted is Predicted.NEXT and (self.next_sentence or self.masks is Masks.STATIC or self.whole_words):
+            raise UserError(
+                "config.task.predicted=next hides nothing and its first state has read nothing: leave out "
+                "config.task.next_sentence, masks and whole_words"
             )
         if not 0 < self.masked < 1:
             raise UserError(f"config.task.masked={self.masked} must be above 0 and below 1")
@@ -98,15 +134,14 @@ class MaskedLanguageModelling(TextTask):
     ):
         if tokenizer.mask is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
-        asks = FOLLOWING if config.next_sentence else FILLING_PAIRS if config.examples is Examples.PAIRS else FILLING
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=asks, how=how)
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=_asks(config), how=how)
         self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
         self.objectives = (Objective("masked_language_modelling", self._loss),)
-        self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples is Examples.PAIRS else None
+        self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples.paired else None
         held_out = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
         middles = tuple(self._middle(name, splits[name]) for name in config.evaluated if config.middle)
         self.evaluations = (*held_out, *middles)
@@ -115,8 +150,11 @@ class MaskedLanguageModelling(TextTask):
         return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
-        """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves."""
+        """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves, or the next."""
         tokens_BxT = jnp.asarray(batch["tokens"])
+        if self.config.predicted is Predicted.NEXT:
+            labels_BxT, known_BxT = _next(tokens_BxT, real_places(batch))
+            return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.extra
         eligible_BxT = self._eligible(batch)
         word_BxT = words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
         ordinary_N = jnp.asarray(self._ordinary_N)
@@ -136,9 +174,11 @@ class MaskedLanguageModelling(TextTask):
     def answer(self, view: View, request: Request) -> Answers:
         """The texts with their hidden tokens filled in, and how probable the words are that were asked about.
 
-        Errors: UserError for a language, for a way of decoding, for texts that hide nothing or are too long, and for
-        words that are no token.
+        Errors: UserError for a language, for a way of decoding, for texts that hide nothing or are too long, for words
+        that are no token, and for a model that reads from the left.
         """
+        if self.config.predicted is Predicted.NEXT:
+            raise UserError("this run reads from the left (config.task.predicted=next): it fills in nothing")
         given = dict(request.decoding)
         words = given.pop("words", ())
         refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
@@ -166,7 +206,7 @@ class MaskedLanguageModelling(TextTask):
             rows=self.config.rows,
             seed=seed,
             frame=self._frame,
-            repeats=self.config.masks is Masks.STATIC,
+            repeats=self.config.examples is Examples.FIXED_PAIRS,
         )
 
     @property
@@ -195,15 +235,34 @@ class MaskedLanguageModelling(TextTask):
         return found, aux
 
     def _middle(self, name: str, documents: Documents) -> Evaluation:
-        """The token in the middle of a window, from all others."""
+        """How well the token in the middle of every window is said: one question for models of either kind."""
 
-        def ask(batch: Batch) -> Batch:
-            tokens_BxT = jnp.asarray(batch["tokens"])
-            counts_BxT = self._eligible(batch) & (jnp.arange(self.config.context) == self.config.context // 2)
-            shown_BxT = jnp.where(counts_BxT, self._mask, tokens_BxT)
-            return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": counts_BxT}
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            asked = self.ask_middle(batch)
+            counts_BxT = jnp.asarray(asked["counts"])
+            sums, _ = self.token_sums(view, asked, counts_BxT, None)
+            places = jnp.sum(counts_BxT).astype(jnp.float32)
+            return {"middle_loss": sums.cross_entropy, "middle_accuracy": sums.correct, "places": places}, None
 
-        return self.middle_evaluation(name, self._windows(documents, None), ask)
+        return Evaluation(
+            name="middle",
+            split=name,
+            batches=OneEpoch(self._windows(documents, None)),
+            step=step,
+            finish=functools.partial(means, by="places"),
+            at_end=name != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def ask_middle(self, batch: Batch) -> Batch:
+        """Windows as the model is to see them, with `counts` where it must say what stands in the middle."""
+        tokens_BxT = jnp.asarray(batch["tokens"])
+        middle_BxT = self._eligible(batch) & (jnp.arange(self.config.context) == self.config.context // 2)
+        if self.config.predicted is Predicted.NEXT:
+            labels_BxT, _ = _next(tokens_BxT, real_places(batch))
+            return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}
+        shown_BxT = jnp.where(middle_BxT, self._mask, tokens_BxT)
+        return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": middle_BxT}
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         held_out = self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION)
@@ -222,6 +281,8 @@ class MaskedLanguageModelling(TextTask):
         fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
         batch, _ = self.prepare(view, batch, fixed)
         found, _ = self._of_batch(view, batch, key)
+        if self.config.predicted is Predicted.NEXT:
+            return {**found, **self.totals(batch)}, None
         labels_BxT, counts_BxT = batch["labels"], batch["counts"]
         unigram, bigram = self.baselines.predict(jnp.asarray(batch["tokens"]), self._mask)
         sums = {
@@ -279,12 +340,30 @@ def _divided(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, An
 def _finish(sums: Mapping[str, float], rows: object) -> Report:
     totals = {name: max(sums[name], 1) for name in ("tokens", "pairs") if name in sums}
     means = _divided({name: value for name, value in sums.items() if name not in totals}, totals)
-    return Report(means, note=f"{int(sums['tokens'])} hidden tokens, the same at every evaluation")
+    return Report(means, note=f"{int(sums['tokens'])} predicted tokens, the same at every evaluation")
+
+
+def _next(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
+    """The token behind each place, and whether there is one."""
+    return jnp.roll(tokens_BxT, -1, axis=1), real_BxT & jnp.roll(real_BxT, -1, axis=1).at[:, -1].set(False)
+
+
+def _asks(config: MaskedLanguageModellingConfig) -> Signature:
+    """What the task asks of a model."""
+    if config.predicted is Predicted.NEXT:
+        return CONTINUATION
+    if config.next_sentence:
+        return FOLLOWING
+    return FILLING_PAIRS if config.examples.paired else FILLING
+
+
+def _interface(config: MaskedLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
+    return text_interface(config, tokenizer, asks=_asks(config))
 
 
 def _roles(config: MaskedLanguageModellingConfig) -> tuple[str, ...]:
     """The special tokens of a tokenizer that is trained here."""
-    return ("mask", "begin", "end") if config.examples is Examples.PAIRS else ("mask",)
+    return ("mask", "begin", "end") if config.examples.paired else ("mask",)
 
 
 def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
@@ -299,4 +378,4 @@ def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> 
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(MaskedLanguageModellingConfig, build, synthetic, HIDING)
+TASK = Kind(MaskedLanguageModellingConfig, build, synthetic, Reader(_interface, read_framed))

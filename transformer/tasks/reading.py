@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.models.interface import CONTINUATION, FILLING, Input, Interface, Signature
+from transformer.models.interface import CONTINUATION, Input, Interface, Signature
 from transformer.tasks.contract import Answers, Reader, Reading, Sentences, View
 from transformer.tasks.filling import encode_framed
 from transformer.tasks.plain import check_fits, check_sentences, look_over
@@ -60,4 +60,4 @@ def _read(
 
 
 CONTINUING = Reader(functools.partial(text_interface, asks=CONTINUATION), functools.partial(_read, prompt))
-HIDING = Reader(functools.partial(text_interface, asks=FILLING), functools.partial(_read, encode_framed))
+read_framed = functools.partial(_read, encode_framed)

@@ -43,8 +43,7 @@ class TextConfig:
     generated.
     `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
     sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
-    holds `logits_at_once` logits at a time on one device. With `middle` it is also measured how well the token in the
-    middle of every held-out window is said: by those before it or by those on both sides, as the model has it.
+    holds `logits_at_once` logits at a time on one device.
     """
 
     dataset: str = "python_docs"
@@ -60,7 +59,6 @@ class TextConfig:
     probed: Looked = 4
     probed_length: int = 48
     logits_at_once: int = LOGITS_AT_ONCE
-    middle: bool = False
     evaluated_parameters: str = "raw"
 
     def __post_init__(self) -> None:

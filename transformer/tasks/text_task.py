@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,15 +13,13 @@ from jaxtyping import Array, Bool, Key
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.batches import OneEpoch
 from transformer.data.fingerprint import fingerprint
-from transformer.data.windows import Windows
 from transformer.models.contract import Aux
 from transformer.models.interface import Signature
-from transformer.tasks.contract import Batch, Evaluation, View
+from transformer.tasks.contract import Batch, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
-from transformer.tasks.plain import PlainTask, check_rows, means, said_of
+from transformer.tasks.plain import PlainTask, check_rows, said_of
 from transformer.tasks.reading import text_interface
 from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches
 
@@ -108,29 +106,6 @@ class TextTask(PlainTask):
             logits_at_once=self._text.logits_at_once,
         )
         return sums, aux
-
-    def middle_evaluation(self, split: str, batches: Windows, ask: Callable[[Batch], Batch]) -> Evaluation:
-        """How well the token in the middle of every window is predicted: one question for all models of text.
-
-        `ask` makes the batch that a model is to see, with `counts` where it must say that token, one a row.
-        """
-
-        def step(view: View, batch: Batch, key: Any) -> tuple[dict[str, Array], None]:
-            asked = ask(batch)
-            counts_BxT = jnp.asarray(asked["counts"])
-            sums, _ = self.token_sums(view, asked, counts_BxT, None)
-            places = jnp.sum(counts_BxT).astype(jnp.float32)
-            return {"middle_loss": sums.cross_entropy, "middle_accuracy": sums.correct, "places": places}, None
-
-        return Evaluation(
-            name="middle",
-            split=split,
-            batches=OneEpoch(batches),
-            step=step,
-            finish=functools.partial(means, by="places"),
-            at_end=split != self._text.validation,
-            parameters=self._text.evaluated_parameters,
-        )
 
 
 def real_places(batch: Batch) -> Bool[Array, "B T"]:
