@@ -59,9 +59,12 @@ def test_seeds_give_intervals_and_unfinished_runs_are_left_out_and_named(
         make_run(sweep / "other" / f"{number}", n, 2_000_000, 20.2 / n**0.2)
     make_run(sweep / "other" / "early", 100_000, 2_000_000, 5.0, last=60)
     make_run(sweep / "other" / "burst", 100_000, 2_000_000, None)
+    make_run(sweep / "other" / "strange", 100_000, 2_000_000, 5.0)
+    (sweep / "other" / "strange" / "config.json").write_text("{}")
     paths = ",".join(map(str, (*(sweep / "trials").iterdir(), *(sweep / "other").iterdir())))
     said = call(capsys, f"--runs={paths}", f"--to={sweep / 'found.json'}")
     assert "early: it reports no validation/loss at its last step, 100" in said.err
+    assert "strange: its files cannot be read: 'steps'" in said.err
     assert "burst: its validation/loss is not finite" in said.err
     low, high = json.loads((sweep / "found.json").read_text())["fits"]["parameters"]["intervals"]["alpha"]
     assert low < 0.2 < high < 0.21

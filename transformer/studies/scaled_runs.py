@@ -30,7 +30,10 @@ def read_runs(paths: Iterable[Path], metric: str) -> Read:
     """
     asked, found = parse_metric(metric), Read([], [])
     for path in _directories(paths):
-        read = _scaled(path, asked)
+        try:
+            read = _scaled(path, asked)
+        except (KeyError, TypeError, ValueError) as error:
+            read = f"its files cannot be read: {' '.join(str(error).split())[:200]}"
         if isinstance(read, Scaled):
             found.runs.append(read)
         else:
