@@ -12,6 +12,7 @@ from transformer.decode.greedy import Greedy
 from transformer.decode.sampling import Sampling
 from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
+from transformer.tasks.filling import fill_in
 
 
 def test_the_choices_name_the_chooser() -> None:
@@ -71,14 +72,15 @@ def test_words_are_weighed_at_hidden_places_by_the_models_own_probabilities(
     masked_task: Any, masked_view: View, language_task: Any, language_view: View
 ) -> None:
     text, words = "The f<mask>x<mask>", ("o", " ")
-    (line,) = masked_task.answer(masked_view, Request([text], decoding={"words": words})).lines
-    said = [[float(part.rsplit(" ", 1)[1]) for part in place.split(", ")] for place in line.rsplit(" | ", 2)[1:]]
+    (filled,) = fill_in(masked_view, masked_task.tokenizer, [text], 64, words)
     tokenizer = masked_task.tokenizer
     tokens = np.int32([[*b"The f", tokenizer.mask, *b"x", tokenizer.mask]])
     logits = np.asarray(masked_view.model.apply(masked_view.variables, {"tokens": tokens}, train=False)[0], np.float64)
     ordinary = np.exp(logits[0, [5, 7]][:, :256])
     expected = ordinary[:, list(b"o ")] / ordinary.sum(1, keepdims=True)
-    np.testing.assert_allclose(said, expected, rtol=6e-3)
+    np.testing.assert_allclose(filled.probabilities, expected, rtol=1e-4)
+    (line,) = masked_task.answer(masked_view, Request([text], decoding={"words": words})).lines
+    assert line.endswith("".join(f" | o {o:.3g},   {space:.3g}" for o, space in filled.probabilities))
     with pytest.raises(UserError, match="--weighed names 'ox'"):
         masked_task.answer(masked_view, Request([text], decoding={"words": ("ox",)}))
     with pytest.raises(UserError, match="--weighed=o is for runs that fill in hidden tokens"):

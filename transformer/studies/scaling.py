@@ -115,19 +115,6 @@ def limited(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = 
     middle_K = logs_KxR.mean(1)
     centred_KxR, target = logs_KxR - middle_K[:, None], np.log(loss)
 
-    def objective(values: Array) -> tuple[float, Array]:
-        """Of [log E, log of each power at its middle, log of each exponent], and its gradient."""
-        count = len(centred_KxR)
-        exponents_K = np.exp(values[1 + count :])
-        falling_KxR = exponents_K[:, None] * centred_KxR
-        parts = np.exp(np.vstack([np.full(target.shape, values[0]), values[1 : 1 + count, None] - falling_KxR]))
-        total = parts.sum(0)
-        residual, weights = np.log(total) - target, parts / total
-        slope = np.clip(residual / HUBER, -1, 1)
-        gradient = np.concatenate([weights @ slope, -(weights[1:] * falling_KxR) @ slope])
-        size = np.abs(residual)
-        return float(np.where(size <= HUBER, size**2 / 2 / HUBER, size - HUBER / 2).sum()), gradient
-
     def inner(values: Array) -> Array:
         """Outer values in the coordinates of the search."""
         a_K, alpha_K = values[1::2], values[2::2]
@@ -138,7 +125,9 @@ def limited(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = 
 
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
-        return optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        return optimize.minimize(
+            huber, begin, (centred_KxR, target), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        )
 
     # All a little way, the best of them to its end.
     nearest = min((descend(each, 40) for each in begun), key=lambda end: end.fun)
@@ -146,6 +135,24 @@ def limited(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = 
     alpha_K = np.exp(best[1 + len(middle_K) :])
     a_K = np.exp(best[1 : 1 + len(middle_K)] + alpha_K * middle_K)
     return np.concatenate([[np.exp(best[0])], np.column_stack([a_K, alpha_K]).ravel()])
+
+
+def huber(values: Array, centred_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
+    """The sum of Huber's losses, divided by its bend, and its gradient.
+
+    `values` are log E, the logarithm of each power where its `centred` variable is 0, and that of each exponent;
+    `target` are the logarithms of the losses.
+    """
+    count = len(centred_KxR)
+    exponents_K = np.exp(values[1 + count :])
+    falling_KxR = exponents_K[:, None] * centred_KxR
+    parts = np.exp(np.vstack([np.full(target.shape, values[0]), values[1 : 1 + count, None] - falling_KxR]))
+    total = parts.sum(0)
+    residual, weights = np.log(total) - target, parts / total
+    slope = np.clip(residual / HUBER, -1, 1)
+    gradient = np.concatenate([weights @ slope, -(weights[1:] * falling_KxR) @ slope])
+    size = np.abs(residual)
+    return float(np.where(size <= HUBER, size**2 / 2 / HUBER, size - HUBER / 2).sum()), gradient
 
 
 def _beginnings(count: int, loss: Array) -> list[Array]:
