@@ -18,6 +18,7 @@ READERS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("maps", ()),
     ("maps", ("--text=one", "--language=de")),
     ("sizes", ()),
+    ("scaling", ()),
     ("align", ("--source={d}/s", "--target={d}/s", "--links={d}/l", "--language=de")),
     ("convert", ("--to={d}/out",)),
 )
