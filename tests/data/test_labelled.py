@@ -3,10 +3,12 @@
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from transformer.config import UserError
 from transformer.data.batches import OneEpoch
+from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.labelled import classes_of, open_labelled
 from transformer.data.labelled import Labelled, LabelledBatches
 
@@ -64,6 +66,10 @@ def test_glue_is_read_as_its_files_have_it(files: Path) -> None:
     assert cola.split("train") == [Labelled("They left.", 1), Labelled("They left it.", 0)]
     assert cola.split("validation") == [Labelled("Bill slept.", 1)]
     assert cola.split("test") == [Labelled("Is it true", 0)]
+    # What GLUE calls its development set, and how it scores a set.
+    assert cola.split("development") == [Labelled("Bill slept.", 1), Labelled("Is it true", 0)]
+    assert sst.split("development") == sst.split("test")
+    assert [measure_of(name) for name in ("glue/CoLA", "glue/SST-2", "word_order")] == ["matthews", "accuracy", None]
 
 
 def test_a_test_set_without_labels_is_no_split(files: Path) -> None:
@@ -169,6 +175,20 @@ def test_batches_are_a_function_of_seed_and_step_and_epochs_differ() -> None:
 
     assert order(3, 0) == order(3, 0)
     assert len({tuple(order(seed, epoch)) for seed in (3, 4) for epoch in (0, 1)}) == 4
+
+
+def test_texts_that_belong_together_lie_a_batch_apart_and_fit_one_length() -> None:
+    source = LabelledBatches(TEXTS[:6], [0.5, 1.5, 2.5], lengths=(4, 8), rows=2, seed=None, pad=9, together=2)
+    first, second = OneEpoch(source)
+    # The longer of two texts decides: of 3 and 5, 2 and 4, 8 and 3 tokens only the second pair is short.
+    assert (first["tokens"].shape, second["tokens"].shape) == ((4, 4), (4, 8))
+    assert (first["index"].tolist(), second["index"].tolist()) == ([1, -1], [0, 2])
+    assert first["lengths"].tolist() == [2, 0, 4, 0]
+    assert second["lengths"].tolist() == [3, 8, 5, 3]
+    assert second["tokens"][2].tolist() == [*TEXTS[1], 9, 9, 9]
+    assert second["labels"].dtype == np.float32
+    assert second["labels"].tolist() == [0.5, 2.5]
+    assert (first["tokens"][[1, 3]] == 9).all()
 
 
 def test_a_text_that_fits_no_length_is_refused() -> None:

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.arrangements import VOCABULARY, build, exact, kind_of, lively
+from tests.models.arrangements import SMALL, VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.contract import Variables
-from transformer.models.decoder import DecoderConfig
+from transformer.models.decoder import DecoderConfig, operations
 from transformer.models.decoder import build as build_decoder
-from transformer.models.interface import Input, Interface
+from transformer.models.interface import FINE_TUNING, Input, Interface
 
 # Every token stands in one place only, so that a row of the table's gradient is a place's.
 ROW = np.int32([[3, 9, 5, 7, 11, 4, 8]])
@@ -115,6 +115,29 @@ def test_padding_changes_nothing_before_it() -> None:
         wider = np.pad(ROW, ((0, 0), (0, 3)), constant_values=filler)
         padded = forward(variables, {"tokens": wider, "lengths": np.int32([ROW.shape[1]])})
         np.testing.assert_allclose(padded[:, : ROW.shape[1]], whole, rtol=0, atol=1e-5)
+
+
+def test_classes_are_a_linear_map_of_the_state_at_the_last_real_token() -> None:
+    config = DecoderConfig(**SMALL, layers=1, dropout=0.0)
+    interface = Interface(
+        {"tokens": Input((2, 7)), "lengths": Input((2,))},
+        {"tokens": VOCABULARY, "classes": 3, "next tokens": VOCABULARY},
+        output=FINE_TUNING.output,
+    )
+    model = build_decoder(config, interface, Precision())
+    variables = lively(model)
+    inputs = {"tokens": np.repeat(ROW, 2, axis=0), "lengths": np.int32([7, 4])}
+    run = functools.partial(model.apply, variables, inputs, train=False)
+    (hidden, aux), (classes, _) = jax.jit(lambda: (run(method="hidden"), run()))()
+    kernel = np.asarray(variables.params["classes"]["output"]["kernel"])
+    expected = np.stack([hidden[0, 6] @ kernel, hidden[1, 3] @ kernel])
+    np.testing.assert_allclose(aux.extras["classes"], expected, atol=1e-5)
+    np.testing.assert_array_equal(classes, aux.extras["classes"])
+    tokens = operations(config, inputs, {"tokens": VOCABULARY}).forward
+    both = operations(config, inputs, interface.vocabularies).forward
+    assert both - tokens == 2 * 2 * config.width * 3
+    unscored = operations(config, inputs, {"tokens": VOCABULARY, "classes": 3}).forward
+    assert both - unscored == 2 * 7 * 2 * config.width * VOCABULARY
 
 
 DEEP: dict[str, Any] = {"layers": 4, "windows": (0, 2), "dropout": 0.2, "attention_dropout": 0.2}

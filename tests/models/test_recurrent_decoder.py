@@ -1,6 +1,7 @@
 """Recurrent language models against NumPy float64: an LSTM's state, and a tape of past states that it attends to."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.recurrent_cells import Cell
 from transformer.models.contract import Model, Variables
-from transformer.models.interface import Input, Interface
+from transformer.models.interface import CLASSIFICATION, Input, Interface
 from transformer.models.recurrent_decoder import SITE, Memory, RecurrentDecoderConfig, build, operations
 
 VOCABULARY = 7
@@ -100,6 +101,22 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     # Padding, whatever stands in it, changes nothing.
     other, _ = model.apply(variables, {"tokens": np.where(TOKENS == 0, 6, TOKENS), "lengths": LENGTHS}, train=False)
     np.testing.assert_array_equal(other[1, :3], found[1, :3])
+
+
+def test_classes_are_read_behind_the_last_real_token() -> None:
+    sizes = {"tokens": VOCABULARY, "classes": 3}
+    inputs = {"tokens": Input((2, 5)), "lengths": Input((2,))}
+    model = build(TINY, Interface(inputs, sizes, 0, 1, 2, output=CLASSIFICATION.output), Precision())
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), model.functional.shapes())
+    batch = {"tokens": TOKENS, "lengths": LENGTHS}
+    run = functools.partial(model.apply, Variables(params, {}), batch, train=False)
+    (found, _), (hidden, _) = jax.jit(lambda: (run(), run(method="hidden")))()
+    states = np.stack([hidden[0, 4], hidden[1, 2]])
+    np.testing.assert_allclose(found, states @ params["classes"]["output"]["kernel"], atol=1e-5)
+    counted = operations(TINY, batch, sizes | {"next tokens": VOCABULARY}).forward
+    assert counted - operations(TINY, batch, sizes).forward == 2 * 2 * 5 * TINY.width * VOCABULARY
+    assert counted - operations(TINY, batch, {"tokens": VOCABULARY}).forward == 2 * 2 * TINY.width * 3
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,24 @@ class Labelled(NamedTuple):
     label: int
 
 
+class Example(NamedTuple):
+    """Texts that belong together, and what is to be said of them: the number of a class or of a text, or a score."""
+
+    texts: tuple[str, ...]
+    label: float
+
+
 class LabelledBatches:
-    """Endless batches of at most `rows` texts of one length, epoch after epoch.
+    """Endless batches of at most `rows` examples of one length, epoch after epoch.
 
-    A text goes to the shortest of `lengths` that holds it, and is padded to that. An epoch holds every text once, in an
-    order drawn from (seed, epoch); without a seed, the shorter ones first. A last batch that texts do not fill has rows
-    of no tokens whose `index` is -1.
+    An example is a text, or `together` texts in a row that have one label. It goes to the shortest of `lengths` that
+    holds all its texts, and these are padded to that. An epoch holds every example once, in an order drawn from (seed,
+    epoch); without a seed, the shorter ones first. A last batch that examples do not fill has rows of no tokens whose
+    `index` is -1.
 
-    Each batch has `tokens` [B, T], `lengths` [B], `labels` [B], the classes, and `index` [B], the number of the text.
+    Each batch has `labels` [B], classes or scores, `index` [B], the number of the example, and `tokens` [S B, T] and
+    `lengths` [S B] of S texts together: the first text of every example, then the second of every example, and so on,
+    so that row b of every part of them is of example b, also where a batch is cut into micro-batches.
 
     Errors: ValueError for a text that is longer than the greatest of `lengths`.
     """
@@ -30,15 +40,18 @@ class LabelledBatches:
     def __init__(
         self,
         texts: Sequence[Sequence[int]],
-        labels: Sequence[int],
+        labels: Sequence[float],
         *,
         lengths: Sequence[int],
         rows: int,
         seed: int | None,
         pad: int = 0,
+        together: int = 1,
     ):
-        self._texts, self._labels, self._pad = texts, np.array(labels, np.int32), pad
-        sizes = np.array([len(text) for text in texts])
+        self._texts, self._together, self._pad = texts, together, pad
+        self._labels = np.asarray(labels)
+        self._labels = self._labels.astype(np.int32 if self._labels.dtype.kind == "i" else np.float32)
+        sizes = np.array([len(text) for text in texts]).reshape(-1, together).max(axis=1)
         if sizes.max() > max(lengths):
             raise ValueError(f"a text of {sizes.max()} tokens is longer than any of lengths={tuple(lengths)}")
         bucket_of = np.searchsorted(sorted(lengths), sizes)
@@ -51,11 +64,12 @@ class LabelledBatches:
     def __getitem__(self, step: int) -> Batch:
         """The batch of one step."""
         bucket, examples = self._plan[step]
-        tokens = np.full((bucket.rows, bucket.length), self._pad, np.int32)
-        lengths, labels = np.zeros((2, bucket.rows), np.int32)
-        index = np.full(bucket.rows, -1, np.int32)
+        tokens = np.full((self._together * bucket.rows, bucket.length), self._pad, np.int32)
+        lengths = np.zeros(len(tokens), np.int32)
+        labels, index = np.zeros(bucket.rows, self._labels.dtype), np.full(bucket.rows, -1, np.int32)
         index[: len(examples)], labels[: len(examples)] = examples, self._labels[examples]
-        for row, example in enumerate(examples):
-            text = self._texts[example]
-            tokens[row, : len(text)], lengths[row] = text, len(text)
+        for place in range(self._together):
+            for row, example in enumerate(examples, place * bucket.rows):
+                text = self._texts[example * self._together + place]
+                tokens[row, : len(text)], lengths[row] = text, len(text)
         return {"tokens": tokens, "lengths": lengths, "labels": labels, "index": index}

@@ -13,6 +13,7 @@ from transformer.attention.sites import Axis
 from transformer.layers.beams import repeat_rows
 from transformer.layers.block import run_layers, windowed
 from transformer.layers.block_groups import each_layer
+from transformer.layers.class_head import ClassHead
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
@@ -21,7 +22,14 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
-from transformer.models.interface import CONTINUATION, Interface, check_length
+from transformer.models.interface import (
+    CLASSIFICATION,
+    CONTINUATION,
+    FINE_TUNING,
+    Interface,
+    check_length,
+    scores_tokens,
+)
 from transformer.models.published import of_family
 from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
 from transformer.models.token_decoder import TokenDecoder
@@ -56,7 +64,8 @@ class Decoder(TokenDecoder):
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is); for packed rows
     instead `segments` [B, T], 1 and up, 0 where padding, which never see each other, and `positions` [B, T] within
-    them. Outputs: logits [B, T, V] of the token that follows each.
+    them. Outputs: logits [B, T, V] of the token that follows each, or, where the task has classes, logits [B, C] of
+    them, which are in the extras of `hidden` as `classes`.
     """
 
     def __init__(self, config: DecoderConfig, interface: Interface, builder: Builder):
@@ -67,6 +76,24 @@ class Decoder(TokenDecoder):
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_table(bidirectional=False, builder=builder)
         self.norm = self.make_final_norm(builder)
+        classes = interface.vocabularies.get("classes")
+        head = None if classes is None else ClassHead(config.width, classes, rate=config.dropout, builder=builder)
+        self.classes = head
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B *T _"], Aux]:
+        """The logits of every position, or those of the classes."""
+        if self.classes is None:
+            return super().forward(state, inputs, train=train, key=key, capture=capture)
+        _, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        return aux.extras["classes"], aux
 
     def hidden(
         self,
@@ -80,6 +107,7 @@ class Decoder(TokenDecoder):
         """What `logits` scores the tokens from."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         embedding_key, layers_key = split_key(key if train else None)
+        layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
         if "segments" in inputs and "positions" not in inputs:
             raise ValueError("inputs has segments without positions: packed rows need both, positions from 0 in each")
         positions = inputs.get("positions", jnp.arange(tokens_BxT.shape[1])[None])
@@ -93,7 +121,10 @@ class Decoder(TokenDecoder):
             key=layers_key,
             asked=asked_of(STACK, capture),
         )
-        return x_BxTxE, Aux(maps_of(STACK, aux), {}, state, losses_of(STACK, aux, self.config.experts))
+        extras: dict[str, Array] = {}
+        if self.classes is not None:
+            extras["classes"] = self.classes(x_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
+        return x_BxTxE, Aux(maps_of(STACK, aux), extras, state, losses_of(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts, right-padded to one width; the first step reads each row's last prompt token again."""
@@ -171,13 +202,19 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
 
 
 def operations(config: DecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch, every position scored against the whole vocabulary."""
+    """The matrix products of a batch; where tokens are predicted, every position is scored against the vocabulary."""
     rows, length = batch["tokens"].shape
-    ends = embedding_operations(config) + score_operations(config, vocabularies["tokens"])
+    scored = score_operations(config, vocabularies["tokens"]) if scores_tokens(vocabularies) else 0
+    ends = length * (embedding_operations(config) + scored) + 2 * config.width * vocabularies.get("classes", 0)
     forward, recomputed = stack_operations(config, config.layers, rows, length)
-    return Operations(float(forward + rows * length * ends), float(recomputed))
+    return Operations(float(forward + rows * ends), float(recomputed))
 
 
 FAMILY = Family(
-    DecoderConfig, build, frozenset({CONTINUATION}), operations, sizes=of_family("decoder"), check_placement=check_ring
+    DecoderConfig,
+    build,
+    frozenset({CONTINUATION, CLASSIFICATION, FINE_TUNING}),
+    operations,
+    sizes=of_family("decoder"),
+    check_placement=check_ring,
 )

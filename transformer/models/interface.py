@@ -60,6 +60,10 @@ FILLING_PAIRS = signature("tokens", "types", "lengths", output="hidden tokens")
 FOLLOWING = signature("tokens", "types", "lengths", output="hidden tokens and whether the second text follows")
 # Texts, the first `lengths` of their tokens real; a logit for each of `Interface.vocabularies["classes"]` classes.
 CLASSIFICATION = signature("tokens", "lengths", output="class")
+# The same by a language model: `hidden` gives states that `logits` scores the token behind each place from, as for
+# CONTINUATION, and the classes' logits are in its extras as "classes"; `forward` gives the latter.
+# `Interface.vocabularies["next tokens"]` says that the next tokens are scored as well.
+FINE_TUNING = signature("tokens", "lengths", output="class and next tokens")
 # Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.
 BITS = signature("vectors", "lengths", output="bits")
 # Pictures [B, height, width, channels], as a rule from -1 to 1; a logit for each of `vocabularies["classes"]`.
@@ -103,6 +107,11 @@ class Interface:
     def signature(self) -> Signature | None:
         """What a family must serve; None where any will do."""
         return None if self.output is None else Signature(frozenset(self.inputs), self.output)
+
+
+def scores_tokens(vocabularies: Mapping[str, int]) -> bool:
+    """Whether a language model predicts tokens for a task: alone, or beside classes."""
+    return "classes" not in vocabularies or "next tokens" in vocabularies
 
 
 def check_length(max_length: int, interface: Interface) -> None:

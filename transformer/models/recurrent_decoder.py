@@ -18,6 +18,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.attention_cell import scan_steps
 from transformer.layers.beams import repeat_rows
+from transformer.layers.class_head import ClassHead
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialisation import Initialisation, Initialise
 from transformer.layers.lengths import real_positions
@@ -28,7 +29,7 @@ from transformer.layers.recurrent_cells import Cell, CellState
 from transformer.layers.tape import Tape, TapeLayer
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
-from transformer.models.interface import CONTINUATION, Interface
+from transformer.models.interface import CLASSIFICATION, CONTINUATION, FINE_TUNING, Interface, scores_tokens
 from transformer.models.stateless import Stateless
 
 SITE = "decoder/tape"
@@ -93,7 +94,7 @@ class RecurrentDecoder(Stateless):
     """Embedding, recurrent layers, and the score of the token that follows each.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
-    [B, T, V].
+    [B, T, V], or, where the task has classes, logits [B, C] of them, which are in the extras of `hidden` as `classes`.
     """
 
     def __init__(self, config: RecurrentDecoderConfig, interface: Interface, builder: Builder):
@@ -112,6 +113,9 @@ class RecurrentDecoder(Stateless):
                     )
             setattr(self, f"layer_{number}", layer)
         self.output = Linear((("embed", config.width),), (("vocabulary", vocabulary),), bias=True, builder=builder)
+        classes = interface.vocabularies.get("classes")
+        head = None if classes is None else ClassHead(config.width, classes, rate=0.0, builder=builder)
+        self.classes = head
 
     @property
     def layers(self) -> tuple[RecurrentLayer | TapeLayer, ...]:
@@ -139,17 +143,21 @@ class RecurrentDecoder(Stateless):
         hidden_BxTxE, _, captured = self._over(
             inputs, self._initial(*inputs["tokens"].shape), key if train else None, capture
         )
-        return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, {}, state)
+        extras: dict[str, Array] = {}
+        if self.classes is not None:
+            # Dropout has acted on these states already.
+            extras["classes"] = self.classes(hidden_BxTxE, jnp.asarray(inputs["lengths"]), None)
+        return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, extras, state)
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token, in at least float32."""
         logits = self.output(hidden)
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
-    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
-        """The logits of every position."""
+    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B *T _"], Aux]:
+        """The logits of every position, or those of the classes."""
         hidden_BxTxE, aux = self.hidden(state, inputs, **options)
-        return self.logits(hidden_BxTxE), aux
+        return aux.extras["classes"] if self.classes is not None else self.logits(hidden_BxTxE), aux
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts but for each one's last token, which the first step reads."""
@@ -257,8 +265,9 @@ def operations(config: RecurrentDecoderConfig, batch: Mapping[str, Any], vocabul
         count += config.stack().operations(inputs)
         if config.memory is Memory.TAPE:
             count += 2 * config.score_width * (width + inputs + width + length) + 2 * length * 2 * width
-    count += 2 * width * rows_for(vocabularies["tokens"], config.embedding_rows)
-    return Operations(float(rows * length * count))
+    if scores_tokens(vocabularies):
+        count += 2 * width * rows_for(vocabularies["tokens"], config.embedding_rows)
+    return Operations(float(rows * (length * count + 2 * width * vocabularies.get("classes", 0))))
 
 
-FAMILY = Family(RecurrentDecoderConfig, build, frozenset({CONTINUATION}), operations)
+FAMILY = Family(RecurrentDecoderConfig, build, frozenset({CONTINUATION, CLASSIFICATION, FINE_TUNING}), operations)

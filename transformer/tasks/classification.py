@@ -1,18 +1,20 @@
 """Text classification: the class of a sentence, such as its sentiment."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
 from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
+from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.labelled import PREFIX, classes_of, open_labelled
 from transformer.data.datasets.own_files import BY_CONTENT, HeldOut
 from transformer.data.fingerprint import fingerprint
@@ -186,7 +188,7 @@ class Classification(PlainTask):
             split=split,
             batches=OneEpoch(self._batches(split, None)),
             step=self._sums,
-            finish=report,
+            finish=functools.partial(report, measure=measure_of(self.config.dataset)),
             at_end=split != self.config.validation,
             parameters=self.config.evaluated_parameters,
         )
@@ -194,11 +196,9 @@ class Classification(PlainTask):
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """The summed loss, and how many texts of each class (rows) are taken for each (columns)."""
         logits_BxC, _ = self._logits(view, batch, None)
-        labels_B, real_B, count = jnp.asarray(batch["labels"]), real_rows(batch), len(self.classes)
+        labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
-        cells_B = labels_B * count + jnp.argmax(logits_BxC, axis=-1)
-        confusion = jnp.zeros(count**2, jnp.float32).at[cells_B].add(real_B.astype(jnp.float32))
-        return {"loss": nats, "confusion": confusion.reshape(count, count)}, None
+        return {"loss": nats, "confusion": confusion_of(logits_BxC, labels_B, real_B)}, None
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of the probe's texts, each with its class."""
@@ -262,22 +262,34 @@ def encoded(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None =
     return [frame.put_around(np.array(row[:room])).tolist() for row in tokenizer.encode(list(texts))]
 
 
-def report(sums: Mapping[str, Any], rows: object = None) -> Report:
+def confusion_of(
+    logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], real_B: Bool[Array, " B"]
+) -> Float[Array, "C C"]:
+    """How many real rows of each class (rows) are taken for each (columns)."""
+    count = logits_BxC.shape[1]
+    cells_B = labels_B * count + jnp.argmax(logits_BxC, axis=-1)
+    confusion = jnp.zeros(count**2, jnp.float32).at[cells_B].add(real_B.astype(jnp.float32))
+    return confusion.reshape(count, count)
+
+
+def report(sums: Mapping[str, Any], rows: object = None, *, measure: str | None = None, classes: bool = True) -> Report:
     """The mean loss and what the counts of all texts say; of two classes also F1 of the second.
 
-    F1 = 2 TP / (2 TP + FP + FN), 0 where the second class neither occurs nor is answered.
+    F1 = 2 TP / (2 TP + FP + FN), 0 where the second class neither occurs nor is answered. `measure` names the one that
+    is the set's score, which stands as `glue` too, times 100. Without `classes`, whose numbers are places alone, loss
+    and accuracy are all.
     """
     confusion = np.asarray(sums["confusion"], np.float64)
     count = confusion.sum()
-    scalars = {
-        "loss": float(sums["loss"]) / count,
-        "accuracy": float(np.trace(confusion) / count),
-        "matthews": matthews(confusion),
-    }
-    if len(confusion) == 2:
+    scalars = {"loss": float(sums["loss"]) / count, "accuracy": float(np.trace(confusion) / count)}
+    if classes:
+        scalars["matthews"] = matthews(confusion)
+    if classes and len(confusion) == 2:
         found, wrong = confusion[1, 1], confusion[0, 1] + confusion[1, 0]
         scalars["f1"] = float(2 * found / max(2 * found + wrong, 1))
-    return Report(scalars, note=f"{int(count)} texts")
+    if measure is not None:
+        scalars["glue"] = 100 * scalars[measure]
+    return Report(scalars, note=f"{int(count)} texts" + ("" if measure is None else f"; glue: {measure} x 100"))
 
 
 def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:

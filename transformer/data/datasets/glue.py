@@ -13,11 +13,14 @@ from transformer.data.labelled import Labelled
 class Glue:
     """One set: its classes by number, its files by split, and where a line has the sentence and the label.
 
-    `columns` is None where a header names them, else their numbers.
+    `development` are the splits that together are GLUE's labelled development set, and `scored` the measure that GLUE
+    gives the set (Wang et al. 2019, table 1). `columns` is None where a header names them, else their numbers.
     """
 
     classes: tuple[str, ...]
     files: Mapping[str, str]
+    development: tuple[str, ...]
+    scored: str
     layout: str
     columns: tuple[int, int] | None = None
 
@@ -26,9 +29,11 @@ SETS = {
     "SST-2": Glue(
         ("negative", "positive"),
         {"train": "SST-2/train.tsv", "validation": "SST-2/dev.tsv", "test": "SST-2/test.tsv"},
+        ("test",),
+        "accuracy",
         "a header and the columns sentence and label",
     ),
-    # GLUE's development set is both of the others: sentences from the training set's sources, and from others.
+    # Sentences from the training set's sources, and from others.
     "CoLA": Glue(
         ("unacceptable", "acceptable"),
         {
@@ -36,6 +41,8 @@ SETS = {
             "validation": "CoLA/raw/in_domain_dev.tsv",
             "test": "CoLA/raw/out_of_domain_dev.tsv",
         },
+        ("validation", "test"),
+        "matthews",
         "no header and the columns source, label, author's mark and sentence",
         columns=(3, 1),
     ),
@@ -43,7 +50,7 @@ SETS = {
 
 
 def glue(name: str, data_dir: str | None) -> dict[str, list[Labelled]]:
-    """The sentences of one of `SETS` by split.
+    """The sentences of one of `SETS` by split, and once more as "development" those that GLUE calls so.
 
     The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split. With the training
     set cut in two and the labelled development set as test.tsv, as is usual, SST-2 has one.
@@ -67,7 +74,15 @@ def glue(name: str, data_dir: str | None) -> dict[str, list[Labelled]]:
             raise UserError(f"glue/{name}: {path} has no labels: {how}")
         if sentences is not None:
             splits[split] = sentences
+    if set(made.development) <= set(splits):
+        splits["development"] = [each for split in made.development for each in splits[split]]
     return splits
+
+
+def measure_of(dataset: str) -> str | None:
+    """The measure by which GLUE scores a set, "glue/CoLA" for example; None for one that is not of GLUE."""
+    kind, _, name = dataset.partition("/")
+    return SETS[name].scored if kind == "glue" and name in SETS else None
 
 
 def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labelled] | None:

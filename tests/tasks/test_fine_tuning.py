@@ -1,0 +1,332 @@
+"""Fine-tuning: batches of every form, the two losses and their gradient, symmetries, figures, answers, refusals.
+
+The model is a bag of words by formula, so that what the task makes of a model's numbers is all that is tested.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from transformer.config import UserError
+from transformer.models.contract import Aux, Variables
+from transformer.tasks.contract import Request, View
+from transformer.tasks.fine_tuning import FineTuning, FineTuningConfig, interface_of, sequences
+from transformer.tasks.fine_tuning_metrics import pearson, ranks, spearman
+from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.synthetic import abstract_batch
+
+SIZES = "train=7,validation=5,test=3"
+FORMS = ("acceptability", "entailment", "similarity", "choice")
+SEQUENCES = {"acceptability": 1, "entailment": 1, "similarity": 2, "choice": 3}
+WIDTH = 3
+
+
+def task_of(folder: Path, problem: str, **values: Any) -> Any:
+    """Twelve sequences a batch, whatever the form: one shape to compile."""
+    rows = 12 // SEQUENCES.get(problem, 1)
+    given = {"dataset": f"grammar/{problem}/{SIZES}", "rows": rows, "probed": 2, "tokenizer": "bytes"}
+    return build(task_config({"name": "fine_tuning", **given, "lengths": (128,), **values}), folder)
+
+
+class Bag:
+    """States are sums of the vectors of the tokens up to each; classes are read from that of the last real one."""
+
+    sites, max_length = (), None
+
+    def apply(self, variables: Variables, inputs: Any, *, method: str = "forward", **_: Any) -> tuple[Any, Aux]:
+        hidden = jnp.cumsum(variables.params["table"][jnp.asarray(inputs["tokens"])], axis=1)
+        last = jnp.take_along_axis(hidden, jnp.maximum(jnp.asarray(inputs["lengths"]) - 1, 0)[:, None, None], axis=1)
+        logits = last[:, 0] @ variables.params["classes"]
+        return (logits if method == "forward" else hidden), Aux({}, {"classes": logits}, {})
+
+    def logits(self, variables: Variables, hidden: Any) -> Any:
+        return hidden @ variables.params["tokens"]
+
+
+def view_of(task: FineTuning) -> View:
+    sizes, random = task.interface.vocabularies, np.random.default_rng(0)
+    params = {
+        "table": random.normal(size=(sizes["tokens"], WIDTH)) * 0.2,
+        "classes": random.normal(size=(WIDTH, sizes["classes"])),
+        "tokens": random.normal(size=(WIDTH, sizes["tokens"])) * 0.3,
+    }
+    variables = Variables(jax.tree.map(jnp.float32, params), {})
+    return View(Bag(), variables, {}, {}, jnp.int32(0), train=True)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FineTuning]:
+    return {name: task_of(tmp_path_factory.mktemp(name), name) for name in FORMS}
+
+
+def numbers(view: View, row: list[int]) -> np.ndarray:
+    """The outputs of one sequence in float64."""
+    table, classes = (np.asarray(view.variables.params[name], np.float64) for name in ("table", "classes"))
+    return table[row].sum(0) @ classes
+
+
+def expected_row(texts: tuple[str, ...]) -> list[int]:
+    """Bytes between the marks, which have the numbers behind them."""
+    row = [256]
+    for text in texts:
+        row += [*text.encode(), 257]
+    return [*row[:-1], 258]
+
+
+def arranged(problem: str, texts: tuple[str, ...]) -> list[tuple[str, ...]]:
+    if problem == "similarity":
+        return [texts, texts[::-1]]
+    return [(texts[0], answer) for answer in texts[1:]] if problem == "choice" else [texts]
+
+
+@pytest.mark.parametrize("problem", FORMS)
+def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
+    problem: str, tasks: dict[str, FineTuning]
+) -> None:
+    task, seen = tasks[problem], []
+    source = task.source(0)
+    for step in range(source.batches_per_epoch):  # type: ignore[attr-defined]
+        batch = source[step]
+        rows = len(batch["index"])
+        assert batch["tokens"].shape == (12, 128)
+        assert rows == 12 // SEQUENCES[problem]
+        for row, index in enumerate(batch["index"]):
+            places = range(row, len(batch["tokens"]), rows)
+            if index < 0:
+                assert not batch["lengths"][list(places)].any()
+                continue
+            seen.append(index)
+            texts, label = task.splits["train"].examples[index]
+            assert batch["labels"][row] == label
+            for place, of_sequence in zip(places, arranged(problem, texts), strict=True):
+                length = batch["lengths"][place]
+                assert batch["tokens"][place, :length].tolist() == expected_row(of_sequence)
+                # What is read is the state at the extract token.
+                assert batch["tokens"][place, length - 1] == 258
+    assert sorted(seen) == list(range(len(task.splits["train"].examples)))
+    assert batch["labels"].dtype == (np.float32 if problem == "similarity" else np.int32)
+
+
+@pytest.mark.parametrize("problem", FORMS)
+def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, FineTuning]) -> None:
+    task = tasks[problem]
+    view, source = view_of(task), task.source(1)
+    # One with rows that only fill it, where there is one.
+    batch = min((source[step] for step in range(4)), key=lambda batch: batch["index"].min())
+    totals = task.totals(batch)
+    loss, aux = task._loss(view, batch, totals, jax.random.key(0))
+    table, scoring = (np.asarray(view.variables.params[name], np.float64) for name in ("table", "tokens"))
+    answered, nats, count = [], 0.0, 0
+    for index in batch["index"][batch["index"] >= 0]:
+        texts, label = task.splits["train"].examples[index]
+        rows = [expected_row(each) for each in arranged(problem, texts)]
+        outputs = [numbers(view, row) for row in rows]
+        logits = np.concatenate(outputs) if problem == "choice" else np.sum(outputs, axis=0)
+        if problem == "similarity":
+            answered.append((logits[0] - label) ** 2)
+        else:
+            answered.append(np.log(np.exp(logits).sum()) - logits[int(label)])
+        for row in rows:
+            for place in range(1, len(row)):
+                scores = table[row[:place]].sum(0) @ scoring
+                nats += np.log(np.exp(scores).sum()) - scores[row[place]]
+                count += 1
+    assert float(totals["examples"]) == len(answered)
+    assert float(totals["tokens"]) == count
+    np.testing.assert_allclose(aux.metrics["loss"], np.mean(answered), rtol=1e-4)
+    np.testing.assert_allclose(aux.metrics["language_model"], nats / count, rtol=1e-4)
+    np.testing.assert_allclose(loss, np.mean(answered) + 0.5 * nats / count, rtol=1e-4)
+
+
+def test_the_auxiliary_gradient_is_lambda_times_the_language_models(
+    tasks: dict[str, FineTuning], tmp_path: Path
+) -> None:
+    task = tasks["entailment"]
+    view, batch = view_of(task), task.source(0)[0]
+    totals = task.totals(batch)
+
+    def gradient(of: Any) -> Any:
+        def value(params: Any) -> Any:
+            return of(view._replace(variables=Variables(params, {})))
+
+        return jax.grad(value)(view.variables.params)
+
+    def weighed(weight: float) -> Any:
+        changed = task_of(tmp_path, "entailment", auxiliary=weight)
+        return gradient(lambda view: changed._loss(view, batch, totals, jax.random.key(0))[0])
+
+    def language_model(view: View) -> Any:
+        hidden, _ = view.model.apply(view.variables, batch, method="hidden", train=True)
+        log_BxTxV = jax.nn.log_softmax(view.model.logits(view.variables, hidden[:, :-1]))
+        picked = jnp.take_along_axis(log_BxTxV, batch["tokens"][:, 1:, None], axis=-1)[..., 0]
+        real = np.arange(1, batch["tokens"].shape[1]) < batch["lengths"][:, None]
+        return -jnp.sum(jnp.where(real, picked, 0)) / real.sum()
+
+    without, alone = weighed(0.0), gradient(language_model)
+    assert float(jnp.abs(without["tokens"]).max()) == 0
+    both = weighed(0.5)
+    for name, of_language in alone.items():
+        np.testing.assert_allclose(both[name] - without[name], 0.5 * of_language, atol=2e-6, rtol=1e-3)
+
+
+def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_their_alternatives(
+    tasks: dict[str, FineTuning],
+) -> None:
+    task = tasks["similarity"]
+    view = view_of(task)._replace(train=False)
+    one, other = task.splits["train"].examples[0].texts
+    there, back = (task.answer(view, Request([f"{a} $ {b}"])).lines for a, b in ((one, other), (other, one)))
+    assert there == back
+
+    def outputs(task: FineTuning, texts: list[str]) -> np.ndarray:
+        rows = sequences(task.tokenizer, task.shape, [texts])
+        found = np.stack([numbers(view_of(task), row) for row in rows])
+        return np.asarray(task.outputs(jnp.float32(found)))[0]
+
+    np.testing.assert_array_equal(outputs(task, [one, other]), outputs(task, [other, one]))
+    # An asymmetric arrangement would tell: the two sequences of a pair differ.
+    task = tasks["choice"]
+    context, *answers = task.splits["train"].examples[0].texts
+    straight = outputs(task, [context, *answers])
+    order = [2, 0, 1]
+    np.testing.assert_array_equal(outputs(task, [context, *(answers[n] for n in order)]), straight[order])
+    assert len(set(straight.tolist())) == 3
+
+
+def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str, FineTuning]) -> None:
+    for problem in FORMS:
+        task = tasks[problem]
+        view, evaluation = view_of(task)._replace(train=False), task.evaluations[0]
+        parts = [evaluation.step(view, batch, jax.random.key(0)) for batch in evaluation.batches]
+        sums = jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *[sums for sums, _ in parts])
+        rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[rows for _, rows in parts])
+        found = evaluation.finish(sums, rows).scalars
+        said, labels = [], []
+        for texts, label in task.splits["validation"].examples:
+            outputs = [numbers(view, expected_row(each)) for each in arranged(problem, texts)]
+            said.append(np.concatenate(outputs) if problem == "choice" else np.sum(outputs, axis=0))
+            labels.append(label)
+        if problem == "similarity":
+            said = [float(each[0]) for each in said]
+            assert found["spearman"] == pytest.approx(stats.spearmanr(said, labels).statistic)
+            assert found["pearson"] == pytest.approx(stats.pearsonr(said, labels).statistic, abs=1e-5)
+            assert found["loss"] == pytest.approx(np.mean((np.array(said) - labels) ** 2), rel=1e-4)
+        else:
+            right = np.mean([each.argmax() == label for each, label in zip(said, labels, strict=True)])
+            assert found["accuracy"] == pytest.approx(right)
+        assert ("matthews" in found) == (problem in ("acceptability", "entailment"))
+        assert "glue" not in found
+
+
+def test_ranks_and_correlations_are_those_of_scipy() -> None:
+    random = np.random.default_rng(2)
+    for _ in range(10):
+        one, other = random.integers(0, 6, (2, 30)).astype(float)
+        np.testing.assert_array_equal(ranks(one), stats.rankdata(one))
+        assert spearman(one, other) == pytest.approx(stats.spearmanr(one, other).statistic)
+        assert pearson(one, other) == pytest.approx(stats.pearsonr(one, other).statistic)
+    assert spearman(np.ones(4), np.arange(4.0)) == 0
+
+
+def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
+    cola = tmp_path / "CoLA/raw"
+    cola.mkdir(parents=True)
+    for name, count in (("in_domain_train", 8), ("in_domain_dev", 6), ("out_of_domain_dev", 4)):
+        lines = [f"x\t{number % 2}\t\tSentence {number} of {name}." for number in range(count)]
+        (cola / f"{name}.tsv").write_text("\n".join(lines))
+    task = task_of(tmp_path, "", dataset="glue/CoLA", data_dir=str(tmp_path), test="development")
+    assert [len(task.splits[name].examples) for name in ("train", "validation", "development")] == [8, 6, 10]
+    finish = task.evaluations[1].finish
+    counts = np.array([[3, 1], [2, 4]])
+    found = finish({"loss": 5.0, "confusion": counts}, None)
+    assert found.scalars["glue"] == pytest.approx(100 * 10 / np.sqrt(4 * 6 * 5 * 5))
+    assert found.note == "10 texts; glue: matthews x 100"
+
+
+def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTuning]) -> None:
+    labels = tasks["similarity"].labels(())
+    examples = tasks["similarity"].splits["validation"].examples
+    assert len(labels.titles) == len(tasks["similarity"].probed["tokens"]) == 4
+    for place, title in enumerate(labels.titles):
+        texts, score = examples[(0, 0, 4, 4)[place]]
+        names = labels.tokens["tokens"][place]
+        assert title == f"{score:g}: {' | '.join(texts)}"[:60]
+        assert (names[0], names[-1], names.count("<delimiter>")) == ("<start>", "<extract>", 1)
+        # Told apart from a text that has these very words.
+        first = "".join(names[1 : names.index("<delimiter>")]).replace("▁", " ")
+        assert first == texts[place % 2]
+    assert (
+        tasks["choice"]
+        .labels(())
+        .titles[0]
+        .startswith(
+            tasks["choice"]
+            .splits["validation"]
+            .examples[0]
+            .texts[1:][int(tasks["choice"].splits["validation"].examples[0].label)]
+        )
+    )
+
+
+def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning]) -> None:
+    task = tasks["choice"]
+    view, examples = view_of(task)._replace(train=False), task.splits["test"].examples
+    lines = task.answer(view, Request([" $ ".join(each.texts) for each in examples])).lines
+    for line, ((context, *answers), _) in zip(lines, examples, strict=True):
+        outputs = np.concatenate([numbers(view, expected_row((context, each))) for each in answers])
+        name, said = line.split()
+        assert name == answers[int(outputs.argmax())]
+        assert float(said) == pytest.approx(np.exp(outputs.max()) / np.exp(outputs).sum(), abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("problem", "request_", "says"),
+    [
+        ("entailment", Request(["only one"]), "'only one' must be 'text $ text', each with words"),
+        ("choice", Request(["a $ b"]), "has 2 texts with '$' between them, but an example of this run has 4"),
+        ("entailment", Request(["a $ b"], language="de"), "--language=de is for runs that translate"),
+        ("acceptability", Request(["word " * 30]), "tokens, more than"),
+        ("acceptability", Request([" "]), "must be 'text', each with words"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(
+    problem: str, request_: Request, says: str, tasks: dict[str, FineTuning]
+) -> None:
+    with pytest.raises(UserError) as told:
+        tasks[problem].answer(view_of(tasks[problem]), request_)
+    assert says in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"auxiliary": -1.0}, "config.task.auxiliary=-1.0 must be at least 0, and finite (0: none)"),
+        ({"lengths": (4, 8)}, "config.task.lengths=(4, 8) must name lengths of at least 5 tokens"),
+        ({"rows": 0}, "config.task.rows=0 must be at least 1"),
+        ({"validation": ""}, "config.task.validation is empty"),
+        ({"test": "development"}, "has no labelled split 'development': it has train, validation, test"),
+    ],
+    ids=str,
+)
+def test_a_config_that_cannot_be_is_refused(values: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as told:
+        task_of(tmp_path, "choice", **values)
+    assert says in str(told.value)
+
+
+def test_the_interface_asks_for_next_tokens_where_their_loss_counts(tasks: dict[str, FineTuning]) -> None:
+    task = tasks["choice"]
+    assert task.interface.vocabularies == {"tokens": 259, "classes": 1, "next tokens": 259}
+    assert task.interface.output == "class and next tokens"
+    assert task.interface.inputs["tokens"].shape == (12, 128)
+    plain = interface_of(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer)
+    assert plain.vocabularies == {"tokens": 259, "classes": 1}
+    assert plain.output == "class"
+    told = synthetic(task.config)
+    assert abstract_batch(told)["tokens"].shape == (12, 128)
+    assert (told.source(0)[0]["lengths"] == 128).all()

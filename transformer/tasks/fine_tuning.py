@@ -1,0 +1,393 @@
+"""Fine-tuning a language model on examples of one text, of two, or of several to choose from (Radford et al. 2018)."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.sites import Site
+from transformer.config import Looked, Positive, UserError, Vocabulary
+from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.batches import OneEpoch, Source
+from transformer.data.datasets.examples import Shape, open_examples, shape_of
+from transformer.data.datasets.own_files import HeldOut
+from transformer.data.fingerprint import fingerprint
+from transformer.data.input_forms import Form, Marks
+from transformer.data.labelled import Example, LabelledBatches
+from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Reading,
+    Request,
+    Sentences,
+    View,
+)
+from transformer.tasks.fine_tuning_metrics import report_of, sums_of
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import class_loss, hidden_token_loss
+from transformer.tasks.plain import (
+    PlainTask,
+    check_fits,
+    check_rows,
+    check_sentences,
+    look_over,
+    most_probable,
+    real_rows,
+    refuse_decoding,
+    said_of,
+)
+from transformer.tasks.synthetic import made_up_tokenizer_of
+from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded
+from transformer.tasks.text_task import real_places
+
+# What parts the texts of an example where a person writes them as one.
+PART = " $ "
+_NAMES = ("<start>", "<delimiter>", "<extract>")
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuningConfig:
+    """Examples, their tokenizer, the shapes of their batches, and what is minimised.
+
+    `dataset`: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
+    or "grammar/choice", made here; "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`; files of your own
+    (transformer.data.datasets.examples), whose labels, or columns of answers, are `classes`. Start, delimiter and
+    extract tokens have the three numbers behind the tokenizer's. A batch has `rows` examples, each of as many sequences
+    as transformer.data.input_forms says, of one of `lengths` tokens; a longer one loses some of its longest text.
+    `auxiliary` is lambda, the weight of the language model's own loss. `validation_files`, `test_files`, `tokenizer`,
+    `vocabulary`, `validation`, `test`, `probed` and `trains` are as in transformer.tasks.classification.
+
+    Errors: UserError for values out of range.
+    """
+
+    dataset: str = "grammar/acceptability"
+    data_dir: str | None = None
+    classes: tuple[str, ...] = ()
+    validation_files: str = ""
+    test_files: str = ""
+    tokenizer: TokenizerKind = TokenizerKind.BPE
+    vocabulary: Vocabulary = 8192
+    lengths: tuple[int, ...] = (16, 32, 64)
+    rows: Positive = 32
+    auxiliary: float = 0.5
+    validation: str = "validation"
+    test: str = "test"
+    probed: Looked = 4
+    evaluated_parameters: str = "raw"
+    trains: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        if not self.validation:
+            raise UserError("config.task.validation is empty: name the split that is looked at while training")
+        for name in ("vocabulary", "rows", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.auxiliary < float("inf"):
+            raise UserError(f"config.task.auxiliary={self.auxiliary} must be at least 0, and finite (0: none)")
+        least = Marks.size(2) + 2
+        if not self.lengths or min(self.lengths) < least:
+            raise UserError(f"config.task.lengths={self.lengths} must name lengths of at least {least} tokens")
+
+    @property
+    def shape(self) -> Shape:
+        """What the examples are."""
+        return shape_of(self.dataset, self.classes)
+
+    @property
+    def longest(self) -> int:
+        """The greatest length of a sequence in tokens."""
+        return max(self.lengths)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return (self.validation, *((self.test,) if self.test else ()))
+
+
+class Split(NamedTuple):
+    """Examples, and the token numbers of their sequences, those of one example in a row."""
+
+    examples: Sequence[Example]
+    rows: Sequence[Sequence[int]]
+
+
+class FineTuning(PlainTask):
+    """The task: implements transformer.tasks.contract.Task.
+
+    It minimises L2 + lambda L1 (Radford et al. 2018, equation 5): L2 is the mean over the examples of -log p(label), or
+    of the squared error of a score, L1 the mean over the tokens of all sequences, but the first of each, of
+    -log p(token | those before it). Both are read from one pass.
+    """
+
+    def __init__(
+        self,
+        config: FineTuningConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Split],
+        rows_multiple: int = 1,
+    ):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.tokenizer, self.splits, self.shape = config, tokenizer, splits, config.shape
+        self.interface = interface_of(config, tokenizer)
+        self.objectives = (Objective("fine_tuning", self._loss, config.trains),)
+        self.evaluations = tuple(self._evaluation(name) for name in config.evaluated)
+        held_out, together = splits[config.validation], self.shape.sequences
+        count = min(config.probed, len(held_out.examples))
+        shown = np.linspace(0, len(held_out.examples) - 1, count).astype(int)
+        self._shown = [held_out.examples[number] for number in shown for _ in range(together)]
+        self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
+        self.probed = padded(self._rows, tokenizer)
+
+    def _batches(self, split: str, seed: int | None) -> LabelledBatches:
+        return LabelledBatches(
+            self.splits[split].rows,
+            [each.label for each in self.splits[split].examples],
+            lengths=self.config.lengths,
+            rows=self.config.rows,
+            seed=seed,
+            pad=self.tokenizer.pad or 0,
+            together=self.shape.sequences,
+        )
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's texts and labels."""
+        return {
+            name: fingerprint(item for each in split.examples for item in (*each.texts, str(each.label)))
+            for name, split in self.splits.items()
+        }
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many examples each split has."""
+        sizes = {name: len(split.examples) for name, split in self.splits.items()}
+        return (said_of(self.config.dataset, sizes, f"examples ({self.shape.form.value})"),)
+
+    def source(self, seed: int) -> Source:
+        """The training examples, epoch after epoch."""
+        return self._batches("train", seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The examples and the predicted tokens, by which sums are divided; rows that only fill a batch have none."""
+        return {
+            "examples": jnp.sum(real_rows(batch)).astype(jnp.float32),
+            "tokens": jnp.sum(_predicted(batch)).astype(jnp.float32),
+        }
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """L2 + lambda L1, in nats."""
+        weight = self.config.auxiliary
+        inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
+        hidden_BxTxE, aux = view.model.apply(
+            view.variables,
+            inputs,
+            method="hidden" if weight else "forward",
+            train=view.train,
+            key=key,
+            capture=view.capture,
+        )
+        outputs_SBxC = aux.extras["classes"] if weight else hidden_BxTxE
+        metrics = {"loss": jnp.zeros(())}
+        for name, value in self._answered(outputs_SBxC, batch).items():
+            metrics[name] = value / totals["examples"]
+        loss = metrics["loss"]
+        if weight:
+            sums = hidden_token_loss(
+                lambda hidden: view.model.logits(view.variables, hidden),
+                hidden_BxTxE,
+                jnp.roll(inputs["tokens"], -1, axis=1),
+                _predicted(batch),
+                0.0,
+            )
+            metrics["language_model"] = sums.cross_entropy / totals["tokens"]
+            loss = loss + weight * metrics["language_model"]
+        return loss, LossAux.of(aux, view.extra, metrics)
+
+    def outputs(self, outputs_SBxC: Float[Array, "SB C"]) -> Float[Array, "B _"]:
+        """The logits of classes or of answers, or the scores [B, 1], of the examples of a batch.
+
+        Sequences of an example lie a whole batch apart. Those of two texts in no order are added, which is the head's
+        map of the sum of both states; those of answers stand side by side.
+        """
+        count = self.shape.sequences
+        outputs_SxBxC = outputs_SBxC.reshape(count, -1, outputs_SBxC.shape[-1])
+        return outputs_SxBxC[:, :, 0].T if self.shape.form is Form.CHOICE else jnp.sum(outputs_SxBxC, axis=0)
+
+    def _answered(self, outputs_SBxC: Float[Array, "SB C"], batch: Batch) -> dict[str, Array]:
+        """Sums over the examples: the loss, and how many are answered right where that can be said."""
+        outputs_BxA, real_B = self.outputs(outputs_SBxC), real_rows(batch)
+        labels_B = jnp.asarray(batch["labels"])
+        if self.shape.scores:
+            return {"loss": jnp.sum(jnp.where(real_B, (outputs_BxA[:, 0] - labels_B) ** 2, 0))}
+        sums = class_loss(outputs_BxA, labels_B, real_B)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct}
+
+    def _evaluation(self, split: str) -> Evaluation:
+        return Evaluation(
+            name="fine_tuning",
+            split=split,
+            batches=OneEpoch(self._batches(split, None)),
+            step=self._sums,
+            finish=report_of(self.config.dataset, self.shape),
+            at_end=split != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
+        """What the figures are made of: the summed loss, and counts of right and wrong or the scores themselves."""
+        inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
+        outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
+        loss = self._answered(outputs_SBxC, batch)["loss"]
+        sums, rows = sums_of(self.shape, self.outputs(outputs_SBxC), jnp.asarray(batch["labels"]), real_rows(batch))
+        return {"loss": loss, **sums}, rows
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The tokens of the probe's sequences, each with what is true of its example."""
+        titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
+        return _described(self.tokenizer, self._rows, titles)
+
+    def _true(self, example: Example) -> str:
+        if self.shape.scores:
+            return f"{example.label:g}"
+        return (self.shape.classes or example.texts[1:])[int(example.label)]
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The most probable class or answer of each example and how probable it is, or its score.
+
+        The texts of an example are parted by " $ ", as in "premise $ hypothesis" or "context $ one $ other".
+
+        Errors: UserError for a language, a way of decoding, another number of texts, and examples that are too long.
+        """
+        refuse_decoding(request, "classifies")
+        parts = [_parts(text, self.shape) for text in request.texts]
+        rows = sequences(self.tokenizer, self.shape, parts)
+        check_fits([text for text in request.texts for _ in range(self.shape.sequences)], rows, self.config.longest)
+        batch = padded(rows, self.tokenizer)
+        inputs = {name: jnp.asarray(values) for name, values in batch.items()}
+        outputs_BSxC, _ = view.model.apply(view.variables, inputs, train=False)
+        count = self.shape.sequences
+        outputs_BxA = self.outputs(outputs_BSxC[np.arange(len(rows)).reshape(-1, count).T.ravel()])
+        if self.shape.scores:
+            lines = [f"{float(score):.3f}" for score in outputs_BxA[:, 0]]
+        else:
+            lines = [
+                most_probable(outputs_BxA[number][None], self.shape.classes or texts[1:])[0]
+                for number, texts in enumerate(parts)
+            ]
+        titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True) for _ in range(count)]
+        return Answers(lines, _described(self.tokenizer, rows, titles), look_over(view, inputs))
+
+
+def _predicted(batch: Batch) -> Array:
+    """The places whose next token is a real one."""
+    places_SBxT = real_places(batch)
+    return jnp.pad(places_SBxT[:, 1:], ((0, 0), (0, 1)))
+
+
+def sequences(
+    tokenizer: AnyTokenizer, shape: Shape, examples: Sequence[Sequence[str]], longest: int | None = None
+) -> list[list[int]]:
+    """The token numbers of the sequences of every example, one example's behind those of the one before.
+
+    With `longest`, texts are cut so that no sequence has more numbers.
+    """
+    marks = Marks.behind(tokenizer.vocabulary)
+    encoded = tokenizer.encode([text for texts in examples for text in texts])
+    of_examples = [encoded[start : start + shape.texts] for start in range(0, len(encoded), shape.texts)]
+    return [marks.sequence(texts, longest) for each in of_examples for texts in shape.form.arranged(each)]
+
+
+def _parts(text: str, shape: Shape) -> list[str]:
+    """The texts of an example that a person has written as one.
+
+    Errors: UserError for another number of them, and empty ones.
+    """
+    parts = [part.strip() for part in text.split(PART)] if shape.texts > 1 else [text.strip()]
+    if len(parts) != shape.texts or not all(parts):
+        raise UserError(
+            f"{text[:60]!r} has {len(parts)} texts with {PART.strip()!r} between them, but an example of this run has "
+            f"{shape.texts}: write {PART.join(('context', *['answer'] * (shape.texts - 1)))!r}"
+            if shape.form is Form.CHOICE
+            else f"{text[:60]!r} must be {PART.join(['text'] * shape.texts)!r}, each with words"
+        )
+    return parts
+
+
+def _described(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> Labels:
+    """The names of all tokens, of those behind the tokenizer's too."""
+    labels = describe(tokenizer, [[number for number in row if number < tokenizer.vocabulary] for row in rows])
+    named = []
+    for row, texts in zip(rows, labels.tokens["tokens"], strict=True):
+        names = iter(texts)
+        behind = [number - tokenizer.vocabulary for number in row]
+        named.append(tuple(_NAMES[number] if number >= 0 else next(names) for number in behind))
+    return dataclasses.replace(labels, tokens={"tokens": tuple(named)}, titles=tuple(each[:60] for each in titles))
+
+
+def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Interface:
+    """What the task asks of a model: numbers for each sequence and, for the auxiliary loss, the next tokens."""
+    shape, vocabulary = config.shape, tokenizer.vocabulary + len(_NAMES)
+    asks = FINE_TUNING if config.auxiliary else CLASSIFICATION
+    rows = shape.sequences * config.rows
+    return Interface(
+        inputs={"tokens": Input((rows, config.longest)), "lengths": Input((rows,))},
+        vocabularies={"tokens": vocabulary, "classes": shape.outputs}
+        | ({"next tokens": vocabulary} if config.auxiliary else {}),
+        pad=tokenizer.pad,
+        begin=tokenizer.begin,
+        end=tokenizer.end,
+        output=asks.output,
+    )
+
+
+def read(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+    """The sequences of examples whose texts are parted by " $ ".
+
+    Errors: UserError for texts that are empty or longer than the longest of `config.lengths`, a target, a language.
+    """
+    check_sentences(sentences)
+    shape = config.shape
+    rows = sequences(tokenizer, shape, [_parts(text, shape) for text in sentences.texts])
+    titles = [text for text in sentences.texts for _ in range(shape.sequences)]
+    check_fits(titles, rows, config.longest)
+    return Reading(padded(rows, tokenizer), "forward", _described(tokenizer, rows, titles))
+
+
+def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    held_out = HeldOut(config.validation_files, config.test_files)
+    opened = open_examples(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=held_out)
+    examples = {}
+    for name in ("train", *config.evaluated):
+        if name not in opened:
+            raise UserError(f"{config.dataset} has no labelled split {name!r}: it has {', '.join(opened)}")
+        examples[name] = opened[name]
+    texts = {name: [text for each in split for text in each.texts] for name, split in examples.items()}
+    tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
+    splits = {
+        name: Split(split, sequences(tokenizer, config.shape, [each.texts for each in split], config.longest))
+        for name, split in examples.items()
+    }
+    return FineTuning(config, tokenizer, splits, rows_multiple)
+
+
+def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
+    """The task over made-up examples whose sequences are all of the greatest length."""
+    tokenizer, shape = made_up_tokenizer_of(config.tokenizer, config.vocabulary, ()), config.shape
+    example = Example(("made up",) * shape.texts, 0.0 if shape.scores else 0)
+    split = Split([example] * config.rows, [[0] * config.longest] * (shape.sequences * config.rows))
+    return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
+
+
+TASK = Kind(FineTuningConfig, build, synthetic, Reader(interface_of, read))
