@@ -235,4 +235,20 @@ DATA = (
         "The gold places of a glyph are those of a square that is turned the other way.",
         ("tests/tasks/test_text_pictures.py",),
     ),
+    Fault(
+        "sequences-of-an-example-side-by-side",
+        "transformer/data/labelled.py",
+        "for row, example in enumerate(examples, place * bucket.rows):",
+        "for row, example in zip(range(place, len(tokens), self._together), examples):",
+        "The answer to one example is scored as an answer to another.",
+        ("tests/data/test_labelled.py", "tests/tasks/test_fine_tuning.py"),
+    ),
+    Fault(
+        "token-behind-the-extract-token",
+        "transformer/tasks/fine_tuning.py",
+        "return jnp.pad(places_SBxT[:, 1:], ((0, 0), (0, 1)))",
+        "return places_SBxT",
+        "The auxiliary loss learns to predict padding behind every text.",
+        ("tests/tasks/test_fine_tuning.py",),
+    ),
 )

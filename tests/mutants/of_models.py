@@ -416,4 +416,12 @@ MODELS = (
         "What LoRA learned is merged without alpha / r: the published model is another than the trained one.",
         ("tests/layers/test_lora.py", "tests/training/test_conversion.py"),
     ),
+    Fault(
+        "classes-of-padding",
+        "transformer/layers/class_head.py",
+        "jnp.maximum(lengths_B - 1, 0)",
+        "jnp.full_like(lengths_B, x_BxTxE.shape[1] - 1)",
+        "A short text's class is read from padding in place of its last token.",
+        ("tests/models/test_decoder.py", "tests/models/test_recurrent_decoder.py"),
+    ),
 )

@@ -101,14 +101,14 @@ def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
                 assert not batch["lengths"][list(places)].any()
                 continue
             seen.append(index)
-            texts, label = task.splits["train"].examples[index]
+            texts, label = task.splits["train"].texts[index]
             assert batch["labels"][row] == label
             for place, of_sequence in zip(places, arranged(problem, texts), strict=True):
                 length = batch["lengths"][place]
                 assert batch["tokens"][place, :length].tolist() == expected_row(of_sequence)
                 # What is read is the state at the extract token.
                 assert batch["tokens"][place, length - 1] == 258
-    assert sorted(seen) == list(range(len(task.splits["train"].examples)))
+    assert sorted(seen) == list(range(len(task.splits["train"].texts)))
     assert batch["labels"].dtype == (np.float32 if problem == "similarity" else np.int32)
 
 
@@ -123,7 +123,7 @@ def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, 
     table, scoring = (np.asarray(view.variables.params[name], np.float64) for name in ("table", "tokens"))
     answered, nats, count = [], 0.0, 0
     for index in batch["index"][batch["index"] >= 0]:
-        texts, label = task.splits["train"].examples[index]
+        texts, label = task.splits["train"].texts[index]
         rows = [expected_row(each) for each in arranged(problem, texts)]
         outputs = [numbers(view, row) for row in rows]
         logits = np.concatenate(outputs) if problem == "choice" else np.sum(outputs, axis=0)
@@ -179,7 +179,7 @@ def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_thei
 ) -> None:
     task = tasks["similarity"]
     view = view_of(task)._replace(train=False)
-    one, other = task.splits["train"].examples[0].texts
+    one, other = task.splits["train"].texts[0].texts
     there, back = (task.answer(view, Request([f"{a} $ {b}"])).lines for a, b in ((one, other), (other, one)))
     assert there == back
 
@@ -191,7 +191,7 @@ def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_thei
     np.testing.assert_array_equal(outputs(task, [one, other]), outputs(task, [other, one]))
     # An asymmetric arrangement would tell: the two sequences of a pair differ.
     task = tasks["choice"]
-    context, *answers = task.splits["train"].examples[0].texts
+    context, *answers = task.splits["train"].texts[0].texts
     straight = outputs(task, [context, *answers])
     order = [2, 0, 1]
     np.testing.assert_array_equal(outputs(task, [context, *(answers[n] for n in order)]), straight[order])
@@ -207,7 +207,7 @@ def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str
         rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[rows for _, rows in parts])
         found = evaluation.finish(sums, rows).scalars
         said, labels = [], []
-        for texts, label in task.splits["validation"].examples:
+        for texts, label in task.splits["validation"].texts:
             outputs = [numbers(view, expected_row(each)) for each in arranged(problem, texts)]
             said.append(np.concatenate(outputs) if problem == "choice" else np.sum(outputs, axis=0))
             labels.append(label)
@@ -240,7 +240,7 @@ def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
         lines = [f"x\t{number % 2}\t\tSentence {number} of {name}." for number in range(count)]
         (cola / f"{name}.tsv").write_text("\n".join(lines))
     task = task_of(tmp_path, "", dataset="glue/CoLA", data_dir=str(tmp_path), test="development")
-    assert [len(task.splits[name].examples) for name in ("train", "validation", "development")] == [8, 6, 10]
+    assert [len(task.splits[name].texts) for name in ("train", "validation", "development")] == [8, 6, 10]
     finish = task.evaluations[1].finish
     counts = np.array([[3, 1], [2, 4]])
     found = finish({"loss": 5.0, "confusion": counts}, None)
@@ -250,7 +250,7 @@ def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
 
 def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTuning]) -> None:
     labels = tasks["similarity"].labels(())
-    examples = tasks["similarity"].splits["validation"].examples
+    examples = tasks["similarity"].splits["validation"].texts
     assert len(labels.titles) == len(tasks["similarity"].probed["tokens"]) == 4
     for place, title in enumerate(labels.titles):
         texts, score = examples[(0, 0, 4, 4)[place]]
@@ -260,22 +260,13 @@ def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTu
         # Told apart from a text that has these very words.
         first = "".join(names[1 : names.index("<delimiter>")]).replace("▁", " ")
         assert first == texts[place % 2]
-    assert (
-        tasks["choice"]
-        .labels(())
-        .titles[0]
-        .startswith(
-            tasks["choice"]
-            .splits["validation"]
-            .examples[0]
-            .texts[1:][int(tasks["choice"].splits["validation"].examples[0].label)]
-        )
-    )
+    (_, *answers), label = tasks["choice"].splits["validation"].texts[0]
+    assert tasks["choice"].labels(()).titles[0].startswith(f"{answers[int(label)]}: ")
 
 
 def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning]) -> None:
     task = tasks["choice"]
-    view, examples = view_of(task)._replace(train=False), task.splits["test"].examples
+    view, examples = view_of(task)._replace(train=False), task.splits["test"].texts
     lines = task.answer(view, Request([" $ ".join(each.texts) for each in examples])).lines
     for line, ((context, *answers), _) in zip(lines, examples, strict=True):
         outputs = np.concatenate([numbers(view, expected_row((context, each))) for each in answers])

@@ -14,6 +14,11 @@ class Labelled(NamedTuple):
     text: str
     label: int
 
+    @property
+    def texts(self) -> tuple[str]:
+        """The one text, as examples of several have theirs."""
+        return (self.text,)
+
 
 class Example(NamedTuple):
     """Texts that belong together, and what is to be said of them: the number of a class or of a text, or a score."""

@@ -4,27 +4,24 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
-from transformer.config import Looked, Positive, UserError, Vocabulary
+from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.batches import OneEpoch, Source
 from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.labelled import PREFIX, classes_of, open_labelled
-from transformer.data.datasets.own_files import BY_CONTENT, HeldOut
-from transformer.data.fingerprint import fingerprint
-from transformer.data.labelled import Labelled, LabelledBatches
+from transformer.data.datasets.own_files import BY_CONTENT
+from transformer.data.labelled import Labelled
 from transformer.data.windows import Frame
 from transformer.models.interface import CLASSIFICATION, Input, Interface
 from transformer.tasks.contract import (
     Answers,
     Batch,
-    Evaluation,
     Kind,
     LossAux,
     Objective,
@@ -35,12 +32,11 @@ from transformer.tasks.contract import (
     Sentences,
     View,
 )
+from transformer.tasks.labelled_texts import LabelledTextConfig, LabelledTexts, Split
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import (
-    PlainTask,
     check_fits,
-    check_rows,
     check_sentences,
     look_over,
     most_probable,
@@ -49,76 +45,30 @@ from transformer.tasks.plain import (
     said_of,
 )
 from transformer.tasks.synthetic import made_up_tokenizer_of
-from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded
+from transformer.tasks.text_data import describe, open_tokenizer, padded
 
 # The special tokens of a tokenizer that is trained here, which stand around every text.
 ROLES = ("begin", "end")
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationConfig:
+class ClassificationConfig(LabelledTextConfig):
     """Labelled texts, their tokenizer, and the shapes of their batches.
 
     `dataset`: "word_order" (sentences made here whose class is in the order of their words;
     "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`, or
-    "labelled/FILE.tsv" or "labelled/FILE.jsonl", whose labels are `classes`; `validation_files` and `test_files` name
-    files of these splits, which are else cut from the first (transformer.data.datasets.own_files).
-    `vocabulary` is the size of a trained BPE. A batch has `rows` texts of one of `lengths`, in tokens with those of
-    begin and end; a longer text is cut at its end. `test` may be empty for sets without a labelled test split. Of the
-    validation texts `probed`, evenly spaced, are mapped.
+    "labelled/FILE.tsv" or "labelled/FILE.jsonl", whose labels are `classes` (transformer.data.datasets.own_files).
 
     Errors: UserError for values out of range.
     """
 
-    dataset: str = "word_order"
-    data_dir: str | None = None
-    classes: tuple[str, ...] = ()
-    validation_files: str = ""
-    test_files: str = ""
-    tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: Vocabulary = 8192
-    lengths: tuple[int, ...] = (16, 32, 64)
-    rows: Positive = 32
-    validation: str = "validation"
-    test: str = "test"
-    probed: Looked = 4
-    evaluated_parameters: str = "raw"
-
     def __post_init__(self) -> None:
         if self.classes or not self.dataset.startswith(f"{PREFIX}/"):
             classes_of(self.dataset, self.classes)
-        if not self.validation:
-            raise UserError("config.task.validation is empty: name the split that is looked at while training")
-        for name in ("vocabulary", "rows", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if not self.lengths or min(self.lengths) < 3:
-            raise UserError(f"config.task.lengths={self.lengths} must name lengths of at least 3 tokens")
-
-    @property
-    def held_out(self) -> HeldOut:
-        """The files of splits that have files of their own."""
-        return HeldOut(self.validation_files, self.test_files)
-
-    @property
-    def longest(self) -> int:
-        """The greatest length of a text in tokens, with those of begin and end."""
-        return max(self.lengths)
-
-    @property
-    def evaluated(self) -> tuple[str, ...]:
-        """The splits that are evaluated."""
-        return (self.validation, *((self.test,) if self.test else ()))
+        self.check(least=3)
 
 
-class Split(NamedTuple):
-    """Texts with their classes, and the token numbers that each is fed as."""
-
-    texts: Sequence[Labelled]
-    rows: Sequence[Sequence[int]]
-
-
-class Classification(PlainTask):
+class Classification(LabelledTexts):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(
@@ -128,46 +78,18 @@ class Classification(PlainTask):
         splits: Mapping[str, Split],
         rows_multiple: int = 1,
     ):
-        check_rows(config.rows, rows_multiple)
-        self.config, self.tokenizer, self.classes = config, tokenizer, classes_of(config.dataset, config.classes)
-        self.splits = splits
+        super().__init__(config, tokenizer, splits, rows_multiple)
+        self.config, self.classes = config, classes_of(config.dataset, config.classes)
         self.interface = interface_of(config, tokenizer)
         self.objectives = (Objective("classification", self._loss),)
-        self.evaluations = tuple(self._evaluation(name) for name in config.evaluated)
-        held_out = splits[config.validation]
-        count = min(config.probed, len(held_out.rows))
-        shown = np.linspace(0, len(held_out.rows) - 1, count).astype(int)
-        self._shown = [held_out.texts[number] for number in shown]
-        self.probed = padded([held_out.rows[number] for number in shown], tokenizer)
-
-    def _batches(self, split: str, seed: int | None) -> LabelledBatches:
-        return LabelledBatches(
-            self.splits[split].rows,
-            [each.label for each in self.splits[split].texts],
-            lengths=self.config.lengths,
-            rows=self.config.rows,
-            seed=seed,
-            pad=self.tokenizer.pad or 0,
-        )
-
-    def fingerprint(self) -> dict[str, str]:
-        """That of every split's texts and classes."""
-        return {name: fingerprint(item for each in split.texts for item in each) for name, split in self.splits.items()}
+        finish = functools.partial(report, measure=measure_of(config.dataset))
+        self.evaluations = self.evaluated(config, "classification", self._sums, finish)
 
     @property
     def said(self) -> tuple[str, ...]:
         """How many texts each split has."""
-        sizes = {name: len(split.texts) for name, split in self.splits.items()}
         how = self.config.held_out.said(BY_CONTENT) if self.config.dataset.startswith(f"{PREFIX}/") else ""
-        return (said_of(self.config.dataset, sizes, "texts", how),)
-
-    def source(self, seed: int) -> Source:
-        """The training texts, epoch after epoch."""
-        return self._batches("train", seed)
-
-    def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of texts, by which every sum is divided; rows that only fill a batch do not count."""
-        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
+        return (said_of(self.config.dataset, self.sizes(), "texts", how),)
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
@@ -182,17 +104,6 @@ class Classification(PlainTask):
         inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
-    def _evaluation(self, split: str) -> Evaluation:
-        return Evaluation(
-            name="classification",
-            split=split,
-            batches=OneEpoch(self._batches(split, None)),
-            step=self._sums,
-            finish=functools.partial(report, measure=measure_of(self.config.dataset)),
-            at_end=split != self.config.validation,
-            parameters=self.config.evaluated_parameters,
-        )
-
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """The summed loss, and how many texts of each class (rows) are taken for each (columns)."""
         logits_BxC, _ = self._logits(view, batch, None)
@@ -202,7 +113,7 @@ class Classification(PlainTask):
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of the probe's texts, each with its class."""
-        return self._labels(self.probed, [f"{self.classes[each.label]}: {each.text}" for each in self._shown])
+        return self._labels(self.probed, [f"{self.classes[int(each.label)]}: {each.texts[0]}" for each in self._shown])
 
     def _labels(self, batch: Batch, titles: Sequence[str]) -> Labels:
         rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]

@@ -3,26 +3,22 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.sites import Site
-from transformer.config import Looked, Positive, UserError, Vocabulary
+from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.batches import OneEpoch, Source
 from transformer.data.datasets.examples import Shape, open_examples, shape_of
-from transformer.data.datasets.own_files import HeldOut
-from transformer.data.fingerprint import fingerprint
 from transformer.data.input_forms import Form, Marks
-from transformer.data.labelled import Example, LabelledBatches
+from transformer.data.labelled import Example, Labelled
 from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
 from transformer.tasks.contract import (
     Answers,
     Batch,
-    Evaluation,
     Kind,
     LossAux,
     Objective,
@@ -33,12 +29,11 @@ from transformer.tasks.contract import (
     View,
 )
 from transformer.tasks.fine_tuning_metrics import report_of, sums_of
+from transformer.tasks.labelled_texts import LabelledTextConfig, LabelledTexts, Split
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss, hidden_token_loss
 from transformer.tasks.plain import (
-    PlainTask,
     check_fits,
-    check_rows,
     check_sentences,
     look_over,
     most_probable,
@@ -47,7 +42,7 @@ from transformer.tasks.plain import (
     said_of,
 )
 from transformer.tasks.synthetic import made_up_tokenizer_of
-from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded
+from transformer.tasks.text_data import describe, open_tokenizer, padded
 from transformer.tasks.text_task import real_places
 
 # What parts the texts of an example where a person writes them as one.
@@ -56,7 +51,7 @@ _NAMES = ("<start>", "<delimiter>", "<extract>")
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuningConfig:
+class FineTuningConfig(LabelledTextConfig):
     """Examples, their tokenizer, the shapes of their batches, and what is minimised.
 
     `dataset`: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
@@ -64,64 +59,27 @@ class FineTuningConfig:
     (transformer.data.datasets.examples), whose labels, or columns of answers, are `classes`. Start, delimiter and
     extract tokens have the three numbers behind the tokenizer's. A batch has `rows` examples, each of as many sequences
     as transformer.data.input_forms says, of one of `lengths` tokens; a longer one loses some of its longest text.
-    `auxiliary` is lambda, the weight of the language model's own loss. `validation_files`, `test_files`, `tokenizer`,
-    `vocabulary`, `validation`, `test`, `probed` and `trains` are as in transformer.tasks.classification.
+    `auxiliary` is lambda, the weight of the language model's own loss.
 
     Errors: UserError for values out of range.
     """
 
     dataset: str = "grammar/acceptability"
-    data_dir: str | None = None
-    classes: tuple[str, ...] = ()
-    validation_files: str = ""
-    test_files: str = ""
-    tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: Vocabulary = 8192
-    lengths: tuple[int, ...] = (16, 32, 64)
-    rows: Positive = 32
     auxiliary: float = 0.5
-    validation: str = "validation"
-    test: str = "test"
-    probed: Looked = 4
-    evaluated_parameters: str = "raw"
-    trains: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
-        if not self.validation:
-            raise UserError("config.task.validation is empty: name the split that is looked at while training")
-        for name in ("vocabulary", "rows", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
         if not 0 <= self.auxiliary < float("inf"):
             raise UserError(f"config.task.auxiliary={self.auxiliary} must be at least 0, and finite (0: none)")
-        least = Marks.size(2) + 2
-        if not self.lengths or min(self.lengths) < least:
-            raise UserError(f"config.task.lengths={self.lengths} must name lengths of at least {least} tokens")
+        # A token of each of two texts.
+        self.check(least=Marks.size(2) + 2)
 
     @property
     def shape(self) -> Shape:
         """What the examples are."""
         return shape_of(self.dataset, self.classes)
 
-    @property
-    def longest(self) -> int:
-        """The greatest length of a sequence in tokens."""
-        return max(self.lengths)
 
-    @property
-    def evaluated(self) -> tuple[str, ...]:
-        """The splits that are evaluated."""
-        return (self.validation, *((self.test,) if self.test else ()))
-
-
-class Split(NamedTuple):
-    """Examples, and the token numbers of their sequences, those of one example in a row."""
-
-    examples: Sequence[Example]
-    rows: Sequence[Sequence[int]]
-
-
-class FineTuning(PlainTask):
+class FineTuning(LabelledTexts):
     """The task: implements transformer.tasks.contract.Task.
 
     It minimises L2 + lambda L1 (Radford et al. 2018, equation 5): L2 is the mean over the examples of -log p(label), or
@@ -136,52 +94,21 @@ class FineTuning(PlainTask):
         splits: Mapping[str, Split],
         rows_multiple: int = 1,
     ):
-        check_rows(config.rows, rows_multiple)
-        self.config, self.tokenizer, self.splits, self.shape = config, tokenizer, splits, config.shape
+        super().__init__(config, tokenizer, splits, rows_multiple, together=config.shape.sequences)
+        self.config, self.shape = config, config.shape
         self.interface = interface_of(config, tokenizer)
-        self.objectives = (Objective("fine_tuning", self._loss, config.trains),)
-        self.evaluations = tuple(self._evaluation(name) for name in config.evaluated)
-        held_out, together = splits[config.validation], self.shape.sequences
-        count = min(config.probed, len(held_out.examples))
-        shown = np.linspace(0, len(held_out.examples) - 1, count).astype(int)
-        self._shown = [held_out.examples[number] for number in shown for _ in range(together)]
-        self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
-        self.probed = padded(self._rows, tokenizer)
-
-    def _batches(self, split: str, seed: int | None) -> LabelledBatches:
-        return LabelledBatches(
-            self.splits[split].rows,
-            [each.label for each in self.splits[split].examples],
-            lengths=self.config.lengths,
-            rows=self.config.rows,
-            seed=seed,
-            pad=self.tokenizer.pad or 0,
-            together=self.shape.sequences,
-        )
-
-    def fingerprint(self) -> dict[str, str]:
-        """That of every split's texts and labels."""
-        return {
-            name: fingerprint(item for each in split.examples for item in (*each.texts, str(each.label)))
-            for name, split in self.splits.items()
-        }
+        self.objectives = (Objective("fine_tuning", self._loss),)
+        finish = report_of(config.dataset, config.shape)
+        self.evaluations = self.evaluated(config, "fine_tuning", self._sums, finish)
 
     @property
     def said(self) -> tuple[str, ...]:
         """How many examples each split has."""
-        sizes = {name: len(split.examples) for name, split in self.splits.items()}
-        return (said_of(self.config.dataset, sizes, f"examples ({self.shape.form.value})"),)
-
-    def source(self, seed: int) -> Source:
-        """The training examples, epoch after epoch."""
-        return self._batches("train", seed)
+        return (said_of(self.config.dataset, self.sizes(), f"examples ({self.shape.form.value})"),)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The examples and the predicted tokens, by which sums are divided; rows that only fill a batch have none."""
-        return {
-            "examples": jnp.sum(real_rows(batch)).astype(jnp.float32),
-            "tokens": jnp.sum(_predicted(batch)).astype(jnp.float32),
-        }
+        return {**super().totals(batch), "tokens": jnp.sum(_predicted(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
@@ -233,17 +160,6 @@ class FineTuning(PlainTask):
         sums = class_loss(outputs_BxA, labels_B, real_B)
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}
 
-    def _evaluation(self, split: str) -> Evaluation:
-        return Evaluation(
-            name="fine_tuning",
-            split=split,
-            batches=OneEpoch(self._batches(split, None)),
-            step=self._sums,
-            finish=report_of(self.config.dataset, self.shape),
-            at_end=split != self.config.validation,
-            parameters=self.config.evaluated_parameters,
-        )
-
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
         """What the figures are made of: the summed loss, and counts of right and wrong or the scores themselves."""
         inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
@@ -257,7 +173,7 @@ class FineTuning(PlainTask):
         titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
         return _described(self.tokenizer, self._rows, titles)
 
-    def _true(self, example: Example) -> str:
+    def _true(self, example: Labelled | Example) -> str:
         if self.shape.scores:
             return f"{example.label:g}"
         return (self.shape.classes or example.texts[1:])[int(example.label)]
@@ -366,8 +282,7 @@ def read(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentence
 
 def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    held_out = HeldOut(config.validation_files, config.test_files)
-    opened = open_examples(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=held_out)
+    opened = open_examples(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
     examples = {}
     for name in ("train", *config.evaluated):
         if name not in opened:
