@@ -71,10 +71,10 @@ def numbers(view: View, row: list[int]) -> np.ndarray:
 
 
 def expected_row(texts: tuple[str, ...]) -> list[int]:
-    """Bytes between the marks, which have the numbers behind them."""
+    """Bytes between the marks, which have the numbers behind them; every text begins with a space."""
     row = [256]
     for text in texts:
-        row += [*text.encode(), 257]
+        row += [*f" {text}".encode(), 257]
     return [*row[:-1], 258]
 
 
@@ -257,9 +257,8 @@ def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTu
         names = labels.tokens["tokens"][place]
         assert title == f"{score:g}: {' | '.join(texts)}"[:60]
         assert (names[0], names[-1], names.count("<delimiter>")) == ("<start>", "<extract>", 1)
-        # Told apart from a text that has these very words.
         first = "".join(names[1 : names.index("<delimiter>")]).replace("▁", " ")
-        assert first == texts[place % 2]
+        assert first == f" {texts[place % 2]}"
     (_, *answers), label = tasks["choice"].splits["validation"].texts[0]
     assert tasks["choice"].labels(()).titles[0].startswith(f"{answers[int(label)]}: ")
 

@@ -219,9 +219,14 @@ def sequences(
     With `longest`, texts are cut so that no sequence has more numbers.
     """
     marks = Marks.behind(tokenizer.vocabulary)
-    encoded = tokenizer.encode([text for texts in examples for text in texts])
+    encoded = tokenizer.encode([spaced(text) for texts in examples for text in texts])
     of_examples = [encoded[start : start + shape.texts] for start in range(0, len(encoded), shape.texts)]
     return [marks.sequence(texts, longest) for each in of_examples for texts in shape.form.arranged(each)]
+
+
+def spaced(text: str) -> str:
+    """A text as it stands within others, behind a space: its first word then has the token that it has elsewhere."""
+    return f" {text}"
 
 
 def _parts(text: str, shape: Shape) -> list[str]:
@@ -288,7 +293,7 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
         if name not in opened:
             raise UserError(f"{config.dataset} has no labelled split {name!r}: it has {', '.join(opened)}")
         examples[name] = opened[name]
-    texts = {name: [text for each in split for text in each.texts] for name, split in examples.items()}
+    texts = {name: [spaced(text) for each in split for text in each.texts] for name, split in examples.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
     splits = {
         name: Split(split, sequences(tokenizer, config.shape, [each.texts for each in split], config.longest))

@@ -42,10 +42,10 @@ def entailment(random: np.random.Generator) -> list[Example]:
     """Who is taller than whom: what the premise implies, what it leaves open, what it excludes.
 
     "Taller" is a strict order: a hypothesis follows where a chain of facts leads from its first person to its second,
-    is excluded where one leads back, and is open where there is neither.
+    is excluded where one leads back, and is open where there is neither. Half of the premises are one fact, half two.
     """
     people = [str(name) for name in random.choice(PEOPLE, 4, replace=False)]
-    facts = [(people[0], people[1]), (people[1], people[2])]
+    facts = [(people[0], people[1]), (people[1], people[2])][: random.integers(1, 3)]
     known = implied(facts)
     pairs = list(itertools.permutations(people, 2))
     label = int(random.integers(0, 3))
