@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.datasets.examples import Shape, open_examples, shape_of
+from transformer.data.datasets.examples import Shape, open_examples, own_files, shape_of
+from transformer.data.datasets.own_files import BY_CONTENT
 from transformer.data.input_forms import Form, Marks
 from transformer.data.labelled import Example, Labelled
 from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
@@ -70,6 +71,8 @@ class FineTuningConfig(LabelledTextConfig):
     def __post_init__(self) -> None:
         if not 0 <= self.auxiliary < float("inf"):
             raise UserError(f"config.task.auxiliary={self.auxiliary} must be at least 0, and finite (0: none)")
+        if self.classes or not own_files(self.dataset):
+            shape_of(self.dataset, self.classes)
         # A token of each of two texts.
         self.check(least=Marks.size(2) + 2)
 
@@ -104,7 +107,8 @@ class FineTuning(LabelledTexts):
     @property
     def said(self) -> tuple[str, ...]:
         """How many examples each split has."""
-        return (said_of(self.config.dataset, self.sizes(), f"examples ({self.shape.form.value})"),)
+        how = self.config.held_out.said(BY_CONTENT) if own_files(self.config.dataset) else ""
+        return (said_of(self.config.dataset, self.sizes(), f"examples ({self.shape.form.value})", how),)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The examples and the predicted tokens, by which sums are divided; rows that only fill a batch have none."""
@@ -125,9 +129,8 @@ class FineTuning(LabelledTexts):
             capture=view.capture,
         )
         outputs_SBxC = aux.extras["classes"] if weight else hidden_BxTxE
-        metrics = {"loss": jnp.zeros(())}
-        for name, value in self._answered(outputs_SBxC, batch).items():
-            metrics[name] = value / totals["examples"]
+        answered = self._answered(outputs_SBxC, batch)
+        metrics = {name: value / totals["examples"] for name, value in answered.items()}
         loss = metrics["loss"]
         if weight:
             sums = hidden_token_loss(

@@ -42,6 +42,11 @@ class Shape:
         return not self.classes and self.form is not Form.CHOICE
 
 
+def own_files(name: str) -> bool:
+    """Whether the name of a set is that of files of one's own."""
+    return name.partition("/")[0] in (PREFIX, *_OF_SEVERAL)
+
+
 def shape_of(name: str, classes: tuple[str, ...] = ()) -> Shape:
     """What a set's examples are, of which nothing is read.
 
@@ -88,7 +93,8 @@ def open_examples(
         held_out.refuse(name)
         return grammar(rest)
     if kind not in _OF_SEVERAL:
-        shape_of(name, classes)
+        if not own_files(name):
+            shape_of(name, classes)
         opened = open_labelled(name, data_dir=data_dir, classes=classes, held_out=held_out)
         return {
             split: [Example((text,), label) for text, label in examples] for split, examples in opened.splits.items()
