@@ -38,7 +38,7 @@ MODEL = {
     "max_length": 64,
     "unroll": 4,
 }
-# About as many numbers as the Transformer's four blocks.
+# Half a million numbers in the cell, where the Transformer's blocks have 0.8 million.
 LSTM = {"family": "recurrent_decoder", "width": 256, "embedding": 256, "layers": 1, "dropout": 0.1}
 # The table has three tokens more than the tokenizer: start, delimiter, extract.
 RESIZED = {
@@ -89,6 +89,7 @@ def fine_tuning(dataset: str) -> ConfigDict:
     """1,000 steps of 32 sentences; lambda is 0.5."""
     config = scratch(dataset)
     config.name = f"gpt1_{dataset}"
+    config.steps = 1000
     config.eval_every = 250
     config.maps_every = 250
     config.task.dataset = f"glue/{dataset}"
@@ -110,7 +111,7 @@ def scratch(problem: str) -> ConfigDict:
         {
             "name": f"gpt1_{problem}",
             "seed": 1,
-            "steps": 1000,
+            "steps": 2000,
             "task": {
                 "name": "fine_tuning",
                 "dataset": f"grammar/{problem}",
@@ -123,13 +124,15 @@ def scratch(problem: str) -> ConfigDict:
                 "layers": 2,
                 "width": 64,
                 "feed_forward": 256,
-                # With norms behind the sums, as GPT-1 has them, it learns these problems far more slowly.
+                # GPT-1's own arrangement learns these problems far more slowly where a model is so small.
                 "norm_placement": "pre",
+                "initialisation": "xavier",
+                "positions": "rotary",
                 "dropout": 0.0,
                 "unroll": 2,
             },
             "optimizer": {
-                "learning_rate": 1e-3,
+                "learning_rate": 2e-3,
                 "schedule": "linear",
                 "warmup": 50,
                 "clip_norm": 1.0,
