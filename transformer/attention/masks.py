@@ -22,7 +22,8 @@ class Mask:
     causal: keys at positions up to the query's.
     window (before, after): keys from `before` positions before the centre to `after` positions behind it. The
       centre is the query's position, or `centre` where that is given (Luong et al. 2015, section 3.2).
-    query_offset: the position of an example's first query, for queries that continue a cache.
+    query_offset: the position of an example's first query, for queries that continue a cache; one number for all
+      examples where they begin alike, so that what depends on distances is computed once for all.
     query_lengths: queries at or beyond an example's length are padding and see nothing.
     key_lengths: keys at or beyond an example's length are padding and nobody sees them.
     prefix: keys below an example's prefix are seen in spite of `causal` (prefix language models).
@@ -33,7 +34,7 @@ class Mask:
 
     causal: bool = static(default=False)
     window: tuple[int, int] | None = static(default=None)
-    query_offset: Int[Array, " B"] | None = array("batch", default=None)
+    query_offset: Int[Array, "#B"] | None = array("batch", default=None)
     query_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="queries")
     key_lengths: Int[Array, " B"] | None = array("batch", default=None, counts="keys")
     prefix: Int[Array, " B"] | None = array("batch", default=None, counts="keys")
@@ -277,7 +278,7 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
             if not is_array(part):
                 raise TypeError(f"mask.{name} is {shown(part)}; it must be an array {_shapes(shapes)}")
         given = tuple(tuple(part.shape) for part in parts)
-        if given != shapes:
+        if given != shapes and (name, given) != ("query_offset", ((1,),)):
             raise ValueError(
                 f"mask.{name} has shape {_shapes(given)}; queries of batch {batch}, {heads} heads, {queries} queries "
                 f"and {keys} keys need {_shapes(shapes)}"

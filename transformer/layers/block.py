@@ -102,7 +102,7 @@ class Block(Module):
             assert memory is not None
             return self.cross(x, memory.content, mask=memory.mask, key=key, capture=asked.cross)
 
-        return self._apply(x_BxTxE, layer, attend, attend_to_memory, mask.query_lengths, asked.experts)
+        return self.apply(x_BxTxE, layer, attend, attend_to_memory, mask.query_lengths, asked.experts)
 
     def prefill(
         self,
@@ -123,7 +123,7 @@ class Block(Module):
             ring = jax.tree.map(lambda values: fill_ring(values, last_B, slots), cached)
             return self.attention.read(x, *projected, mask=mask, table=table)[0], ring
 
-        x_BxPxE, aux = self._apply(x_BxPxE, layer, attend, None, mask.query_lengths)
+        x_BxPxE, aux = self.apply(x_BxPxE, layer, attend, None, mask.query_lengths)
         return x_BxPxE, aux.attention
 
     def step(
@@ -162,11 +162,11 @@ class Block(Module):
                 captured = captured.with_maps(lambda leaf: queries_as_rows(leaf)[:, :, None])
             return as_rows(y_BxQxE)[:, None], captured
 
-        x_Rx1xE, aux = self._apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=asked.experts)
+        x_Rx1xE, aux = self.apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=asked.experts)
         grown, of_self = aux.attention
         return x_Rx1xE[:, 0], grown, aux._replace(attention=of_self)
 
-    def _apply(
+    def apply(
         self,
         x: Array,
         layer: Layer,
@@ -196,12 +196,12 @@ def run_layers(
     stacked: Module,
     config: TransformerConfig,
     count: int,
-    function: Callable[[Any, Array, Layer, Any], tuple[Array, Any]],
-    x: Array,
+    function: Callable[[Any, Any, Layer, Any], tuple[Any, Any]],
+    x: Any,
     *,
     key: Key[Array, ""] | None = None,
     inputs: tuple[Any, ...] | None = None,
-) -> tuple[Array, tuple[Any, ...]]:
+) -> tuple[Any, tuple[Any, ...]]:
     """Run `function(block, x, layer, input) -> (x, output)` over the `count` layers of a stacked block.
 
     The layers are scanned by periods of windows. `inputs` and the returned outputs are tuples with one tree for each
@@ -213,7 +213,7 @@ def run_layers(
     rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
     keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
 
-    def group(entries: tuple[Any, ...], x: Array, given: tuple[Any, Any, Any]) -> tuple[Array, tuple[Any, ...]]:
+    def group(entries: tuple[Any, ...], x: Any, given: tuple[Any, Any, Any]) -> tuple[Any, tuple[Any, ...]]:
         rates_P, keys_P, inputs_P = given
         blocks = [block for entry in entries for block in entry.blocks]
         outputs = []

@@ -33,11 +33,12 @@ class BlockAux(NamedTuple):
 
 def by_layer(outputs: tuple[BlockAux, ...]) -> BlockAux:
     """What `run_layers` returned for the layers of a period, with one leading axis of the layers that have it."""
+    return of_all(outputs, in_order)
 
-    def joined(*leaves: Array) -> Array:
-        return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
 
-    return of_all(outputs, joined)
+def in_order(*leaves: Array) -> Array:
+    """Arrays with an axis of periods, one for each layer of a period, as one with an axis of the layers."""
+    return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
 
 
 def of_all(outputs: Sequence[BlockAux], joined: Callable[..., Array]) -> BlockAux:

@@ -115,7 +115,7 @@ class Decoder(TokenDecoder):
             self.layers,
             self.count,
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
-            _mask(inputs),
+            mask_of(inputs),
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
@@ -175,7 +175,7 @@ class Decoder(TokenDecoder):
         return logits_RxV, cache, Aux(maps_of(STACK, aux), {}, state)
 
 
-def _mask(inputs: Inputs) -> Mask:
+def mask_of(inputs: Inputs) -> Mask:
     """What the tokens may see: their past, within their segment, and no padding."""
     if "segments" in inputs:
         segments_BxT = jnp.asarray(inputs["segments"])

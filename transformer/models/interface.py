@@ -58,6 +58,8 @@ FILLING = signature("tokens", output="hidden tokens")
 FILLING_PAIRS = signature("tokens", "types", "lengths", output="hidden tokens")
 # The same, and a logit for "the second text follows the first" and for "it is from elsewhere": extras["next_sentence"].
 FOLLOWING = signature("tokens", "types", "lengths", output="hidden tokens and whether the second text follows")
+# `order` is the place of every position in its factorisation order; the tokens at the positions `predicted` [B, P].
+PERMUTATION = signature("tokens", "order", "predicted", output="predicted tokens")
 # Texts, the first `lengths` of their tokens real; a logit for each of `Interface.vocabularies["classes"]` classes.
 CLASSIFICATION = signature("tokens", "lengths", output="class")
 # The same by a language model: `hidden` gives states that `logits` scores the token behind each place from, as for

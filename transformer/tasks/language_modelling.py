@@ -119,7 +119,7 @@ class LanguageModelling(TextTask):
             "cross_entropy": sums.cross_entropy / totals["tokens"],
             "accuracy": sums.correct / totals["tokens"],
         }
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+        return metrics["loss"], LossAux.of(aux, self.carried(view, batch, aux), metrics)
 
     def _loss_evaluation(self, name: str, documents: Documents) -> Evaluation:
         fed = {

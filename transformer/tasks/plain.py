@@ -39,6 +39,10 @@ class PlainTask:
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, PyTree]:
         return batch, view.extra
 
+    def carried(self, view: View, batch: Batch, aux: Aux) -> PyTree:
+        """What a loss hands on to the next step, of a pass of the model."""
+        return view.extra
+
     def totals(self, batch: Batch) -> dict[str, Float[Array, ""]]:
         """The number of examples, by which sums over them are divided."""
         return {"examples": jnp.float32(len(next(iter(batch.values()))))}

@@ -24,7 +24,7 @@ from transformer.tasks.reading import text_interface
 from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches
 
 # The possible inputs of a model; every batch has some of them.
-INPUTS = ("tokens", "lengths", "types", "segments", "positions")
+INPUTS = ("tokens", "lengths", "types", "segments", "positions", "memory", "past")
 
 
 # Larger maps are no longer readable by eye.

@@ -1,0 +1,102 @@
+"""Recurrence from segment to segment: what a layer attended to before lies in front of its keys (Dai et al. 2019).
+
+A long text is read in segments. Of each layer the states that its attention read in the last M positions are kept, and
+the next segment's queries attend to them as well; no gradient enters them (section 3.2).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.attention.capture import Captured
+from transformer.attention.masks import Mask
+from transformer.attention.positions import PositionScheme
+from transformer.attention.sites import Axis
+from transformer.config import UserError
+from transformer.layers.block import Block, Layer
+from transformer.layers.block_aux import BlockAux, BlockCapture, in_order
+
+TOKENS = Axis("tokens")
+# The keys of a model that has a memory: its positions first, then those of the segment.
+MEMORY_AND_TOKENS = Axis("memory and tokens")
+
+
+def key_axis(memory: int) -> Axis:
+    """What the keys of a segment's queries are, behind a memory of so many positions."""
+    return MEMORY_AND_TOKENS if memory else TOKENS
+
+
+def check_memory(memory: int) -> None:
+    """Refuse a number of positions that cannot be.
+
+    Errors: UserError.
+    """
+    if memory < 0:
+        raise UserError(f"config.model.memory={memory} must be at least 0 positions")
+
+
+def joined(memory_BxMxE: Float[Array, "B M E"] | None, x_BxTxE: Float[Array, "B T E"]) -> Float[Array, "B _ E"]:
+    """What keys and values are made of: [SG(memory) ; x] (Dai et al. 2019, section 3.2), SG the stopped gradient."""
+    if memory_BxMxE is None:
+        return x_BxTxE
+    return jnp.concatenate([jax.lax.stop_gradient(memory_BxMxE).astype(x_BxTxE.dtype), x_BxTxE], axis=1)
+
+
+def remembered(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array, "B M E"]:
+    """The last `memory` positions of what was attended to, without gradient; zeros in front where it has fewer."""
+    kept = jax.lax.stop_gradient(joined_BxKxE[:, max(joined_BxKxE.shape[1] - memory, 0) :])
+    return jnp.pad(kept, ((0, 0), (memory - kept.shape[1], 0), (0, 0)))
+
+
+def filled(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B K"]:
+    """Which keys are real behind `past` positions of the same text: the memory's last ones, and the segment's."""
+    return jnp.arange(memory + length) >= memory - past_B[:, None]
+
+
+def behind(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Mask:
+    """The mask of a segment of `length` positions whose keys stand behind those of a memory."""
+    lengths_B = None if mask.key_lengths is None else mask.key_lengths + memory
+    return dataclasses.replace(
+        mask,
+        query_offset=jnp.full(1, memory, jnp.int32),
+        key_lengths=lengths_B,
+        allowed=filled(memory, past_B, length)[:, None, None],
+    )
+
+
+def read_on(
+    block: Block,
+    x_BxTxE: Float[Array, "B T E"],
+    layer: Layer,
+    memory_BxMxE: Float[Array, "B M E"] | None,
+    *,
+    mask: Mask,
+    table: PositionScheme | None = None,
+    asked: BlockCapture,
+) -> tuple[Float[Array, "B T E"], BlockAux, Float[Array, "B K E"]]:
+    """One layer over a segment behind its memory: its output, what sub-layers return, and what was attended to."""
+
+    def attend(x: Array, key: Any) -> tuple[Array, tuple[Captured | None, Array]]:
+        keys = joined(memory_BxMxE, x)
+        y, captured = block.attention(x, keys, mask=mask, table=table, key=key, capture=asked.attention)
+        return y, (captured, keys)
+
+    x_BxTxE, aux = block.apply(x_BxTxE, layer, attend, None, mask.query_lengths, asked.experts)
+    captured, keys_BxKxE = aux.attention
+    return x_BxTxE, aux._replace(attention=captured), keys_BxKxE
+
+
+def of_layers(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None:
+    """A memory [B, L, M, E] as `run_layers` hands it to layers: for each of a period, with an axis of periods."""
+    if memory_BxLxMxE is None:
+        return None
+    memory_LxBxMxE = jnp.moveaxis(memory_BxLxMxE, 1, 0)
+    return tuple(memory_LxBxMxE[number::period] for number in range(period))
+
+
+def by_example(kept: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
+    """What the layers of a period have kept, as the memory of each example."""
+    return jnp.moveaxis(in_order(*kept), 0, 1)

@@ -1,0 +1,175 @@
+"""Two-stream self-attention: one stream sees a position's own token, the other only where it is (Yang et al. 2019)."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer.attention.blocks import Logits, Queries, Sizes, Weight, normal, zeros
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.fields import array, pytree
+from transformer.attention.masks import Mask
+from transformer.attention.positions import PositionScheme, QueryPositions, TransformerXL
+from transformer.layers.attention import MultiHeadAttention
+from transformer.layers.attention_parameters import TrainedPositions
+from transformer.layers.block import Block, Layer
+from transformer.layers.module import Builder
+from transformer.layers.segment_memory import joined
+from transformer.layers.transformer_config import TransformerConfig
+
+# The order of keys that nobody sees, and of queries that see nothing.
+NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
+
+
+@pytree
+class WithKinds(TransformerXL):
+    """Transformer-XL's positions, and (q_i + b) . s_ij beside (Yang et al. 2019, section 2.5).
+
+    s_ij is one vector of a head where i and j are of one kind (sentence A or B), another where they are not.
+    """
+
+    kinds_2xHxD: Float[Array, "2 H D"] | None = array(None, "heads", "head_dim", default=None)
+    kind_HxD: Float[Array, "H D"] | None = array("heads", "head_dim", default=None)
+    differ_BxQxK: Bool[Array, "B Q K"] | None = array("batch", "queries", "keys", default=None)
+
+    @classmethod
+    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
+        """Those of the positions, and of kinds."""
+        heads, depth = sizes.heads, sizes.depth
+        return {
+            **TransformerXL.weights(sizes),
+            "kinds": Weight((2, heads, depth), ("positions", "heads", "head_dim"), normal(sizes.width**-0.5)),
+            "kind_bias": Weight((heads, depth), ("heads", "head_dim"), zeros),
+        }
+
+    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
+        """Both terms, which share the product's scale."""
+        assert self.kinds_2xHxD is not None
+        assert self.kind_HxD is not None
+        assert self.differ_BxQxK is not None
+        dtype = q_BxQxHxD.dtype
+        shifted = q_BxQxHxD + self.kind_HxD.astype(dtype)
+        same, other = (jnp.einsum("bqhd,hd->bhq", shifted, s.astype(dtype))[..., None] for s in self.kinds_2xHxD)
+        of_kinds = jnp.where(self.differ_BxQxK[:, None], other, same)
+        return super().logits(q_BxQxHxD, query_positions, keys) + of_kinds
+
+
+@pytree
+class Kinds(PositionScheme):
+    """Whether query and key are of two kinds: what blocks hand to attention beside what its layer has learned."""
+
+    differ_BxQxK: Bool[Array, "B Q K"] = array("batch", "queries", "keys")
+
+
+class _TrainedKinds(TrainedPositions):
+    """A layer's own positions and kinds."""
+
+    def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
+        assert isinstance(shared, Kinds)
+        return self.scheme.of([*self.arrays(dtype), shared.differ_BxQxK], self.sizes)
+
+
+class _AttentionWithKinds(MultiHeadAttention):
+    """Attention that adds relative encodings of segments to its relative positions."""
+
+    def __init__(self, config: TransformerConfig, *, builder: Builder):
+        super().__init__(config, cross=False, builder=builder)
+        self.relative = _TrainedKinds(WithKinds, config.sizes(), builder=builder)
+
+
+def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Builder) -> Block:
+    """A block whose attention has relative encodings of segments where `kinds`."""
+    block = Block(config, cross=False, experts=False, alpha=alpha, builder=builder)
+    if kinds:
+        block.attention = _AttentionWithKinds(config, builder=builder)
+    return block
+
+
+class Streams(NamedTuple):
+    """What both streams of a segment are: of `query` the predicted positions alone, None where nobody asks for it."""
+
+    content: Float[Array, "B T E"]
+    query: Float[Array, "B P E"] | None
+
+
+class Masks(NamedTuple):
+    """What each stream sees."""
+
+    content: Mask
+    query: Mask
+
+
+class Asked(NamedTuple):
+    """The maps that are asked for of each stream."""
+
+    content: Capture | None = None
+    query: Capture | None = None
+
+
+def masks_of(
+    order_BxT: Int[Array, "B T"],
+    real_BxT: Bool[Array, "B T"],
+    predicted_BxT: Bool[Array, "B T"],
+    filled_BxM: Bool[Array, "B M"],
+) -> Masks:
+    """Content sees what is not behind it in the order, itself included, queries what stands before them.
+
+    A segment's order counts from 0; all of a memory stands before it. Positions of one order see each other, but not
+    queries of that order. Padding, and a memory's empty positions, nobody sees; queries that nobody `predicts` see
+    nothing.
+    """
+    of_memory = jnp.where(filled_BxM, -1, NEVER)
+    of_keys = jnp.concatenate([of_memory, jnp.where(real_BxT, order_BxT, NEVER)], axis=1).astype(jnp.int32)
+    slots = filled_BxM.shape[1]
+    offset = jnp.full(1, slots, jnp.int32) if slots else None
+    content_BxT = jnp.where(real_BxT, order_BxT + 1, NOTHING).astype(jnp.int32)
+    query_BxT = jnp.where(real_BxT & predicted_BxT, order_BxT, NOTHING).astype(jnp.int32)
+    return Masks(*(Mask(order=(of_queries, of_keys), query_offset=offset) for of_queries in (content_BxT, query_BxT)))
+
+
+def two_streams(
+    block: Block,
+    streams: Streams,
+    layer: Layer,
+    memory_BxMxE: Float[Array, "B M E"] | None,
+    *,
+    masks: Masks,
+    predicted_BxP: Int[Array, "B P"],
+    table: PositionScheme | None,
+    asked: Asked,
+) -> tuple[Streams, Asked, Float[Array, "B K E"]]:
+    """One layer of both streams (Yang et al. 2019, section 2.3): the next streams, their maps, what both attended to.
+
+    g_z = Attention(Q = g_z, KV = h_<z) and h_z = Attention(Q = h_z, KV = h_<=z), with the same parameters.
+    """
+    keys = None if layer.key is None else jax.random.split(layer.key)
+
+    def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Any]:
+        attended = joined(memory_BxMxE, x)
+        projected = block.attention.keys_and_values(attended)
+        y, captured = block.attention.read(
+            x, *projected, mask=masks.content, table=table, key=key, capture=asked.content
+        )
+        return y, (captured, projected, attended)
+
+    of_content = layer._replace(key=None if keys is None else keys[0])
+    content, aux = block.apply(streams.content, of_content, attend, None)
+    captured, projected, attended_BxKxE = aux.attention
+    if streams.query is None:
+        return Streams(content, None), Asked(captured, None), attended_BxKxE
+    length = streams.content.shape[1]
+
+    def attend_from_query(x_BxPxE: Array, key: Key[Array, ""] | None) -> tuple[Array, Captured | None]:
+        # Queries stand at their places, where distances to the keys are the same in every row.
+        empty = jnp.zeros((length, x_BxPxE.shape[-1]), x_BxPxE.dtype)
+        x_BxTxE = jax.vmap(lambda x, at: empty.at[at].set(x))(x_BxPxE, predicted_BxP)
+        y_BxTxE, captured = block.attention.read(
+            x_BxTxE, *projected, mask=masks.query, table=table, key=key, capture=asked.query
+        )
+        return jnp.take_along_axis(y_BxTxE, predicted_BxP[..., None], axis=1), captured
+
+    of_query = layer._replace(key=None if keys is None else keys[1])
+    query, aux = block.apply(streams.query, of_query, attend_from_query, None)
+    return Streams(content, query), Asked(captured, aux.attention), attended_BxKxE

@@ -1,0 +1,111 @@
+"""A decoder that reads a long text in segments, each behind a memory of the last (Transformer-XL, Dai et al. 2019)."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture
+from transformer.attention.positions import Position
+from transformer.config import UserError
+from transformer.layers.block import Layer, run_layers, windowed
+from transformer.layers.block_aux import BlockAux, by_layer
+from transformer.layers.module import Functional, Precision
+from transformer.layers.segment_memory import TOKENS, behind, by_example, check_memory, of_layers, read_on, remembered
+from transformer.layers.transformer_config import Positions
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.decoder import STACK, Decoder, DecoderConfig, mask_of, operations
+from transformer.models.family import Family
+from transformer.models.interface import CONTINUATION, Interface, check_length
+from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
+from transformer.models.token_model import split_key
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerXLConfig(DecoderConfig):
+    """The decoder's, and `memory`, the positions of earlier segments that every layer keeps and attends to.
+
+    Positions must be within attention: places counted from a segment's beginning would say the same of a memory's
+    tokens as of the segment's own (section 3.2).
+    """
+
+    positions: Positions = Positions.TRANSFORMER_XL
+    memory: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_memory(self.memory)
+        if self.positions.within_attention is Position.NONE and self.positions is not Positions.NONE:
+            raise UserError(
+                f"config.model.positions={self.positions.value} counts from the beginning of each segment, so that a "
+                "memory's places would be mistaken for the segment's: say transformer_xl, or another within attention"
+            )
+
+
+class TransformerXL(Decoder):
+    """The decoder, whose segments have a memory.
+
+    inputs: those of the decoder, whole or padded texts; `memory` [B, L, M, E], what the segments before have left, and
+    `past` [B], how many positions of the same text stand before the segment: of a memory the last that many are real
+    (absent: there is no memory). Outputs: the decoder's; the next memory is in the extras as `memory`. Decoding reads
+    no memory: prompts stand in the cache whole.
+    """
+
+    config: TransformerXLConfig
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores the tokens from."""
+        config, tokens_BxT, mask = self.config, jnp.asarray(inputs["tokens"]), mask_of(inputs)
+        memory = inputs.get("memory")
+        if memory is not None:
+            if "segments" in inputs:
+                raise ValueError("inputs has segments and a memory: packed texts do not follow one another")
+            mask = behind(mask, memory.shape[2], jnp.asarray(inputs["past"]), tokens_BxT.shape[1])
+        table, asked = None if self.relative is None else self.relative(), asked_of(STACK, capture)
+
+        def function(block: Any, x: Array, layer: Layer, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
+            seen = windowed(mask, layer.window)
+            x, aux, attended = read_on(block, x, layer, held, mask=seen, table=table, asked=asked)
+            return x, (aux, remembered(attended, config.memory))
+
+        embedding_key, layers_key = split_key(key if train else None)
+        positions_1xT = jnp.arange(tokens_BxT.shape[1])[None]
+        x_BxTxE, outputs = run_layers(
+            self.layers,
+            config,
+            self.count,
+            function,
+            self.embed(tokens_BxT, positions_1xT, embedding_key),
+            key=layers_key,
+            inputs=of_layers(memory, len(config.period)),
+        )
+        of_each, kept = zip(*outputs, strict=True)
+        aux = by_layer(of_each)
+        extras = {"memory": by_example(kept)} if config.memory else {}
+        x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
+        return x_BxTxE, Aux(maps_of(STACK, aux), extras, state, losses_of(STACK, aux, config.experts))
+
+
+def build(config: TransformerXLConfig, interface: Interface, precision: Precision) -> Model:
+    """The model of this config for a task.
+
+    Errors: UserError when the task's texts have more positions than the model.
+    """
+    check_length(config.max_length, interface)
+    return Model(
+        functional=Functional(lambda builder: TransformerXL(config, interface, builder), precision),
+        sites=sites_of(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
+        max_length=config.max_length,
+    )
+
+
+FAMILY = Family(TransformerXLConfig, build, frozenset({CONTINUATION}), operations)

@@ -1,0 +1,228 @@
+"""XLNet: a permutation language model with two streams of self-attention and a memory (Yang et al. 2019)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.drop import dropout
+from transformer.attention.positions import Position
+from transformer.attention.sites import Site
+from transformer.config import UserError
+from transformer.layers.block import Layer, run_layers, windowed
+from transformer.layers.block_aux import in_order
+from transformer.layers.feed_forward import Activation
+from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
+from transformer.layers.lengths import real_positions
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.operations import score_operations, stack_operations
+from transformer.layers.residual import NormPlacement
+from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
+from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
+from transformer.layers.two_streams import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import PERMUTATION, Interface
+from transformer.models.published import of_family
+from transformer.models.token_model import TokenModel, split_key
+
+CONTENT, QUERY = "content/self", "query/self"
+
+
+@dataclasses.dataclass(frozen=True)
+class XLNetConfig(TransformerConfig):
+    """The defaults are XLNet base (Yang et al. 2019, its code), whose memory is that of XLNet large (appendix A.4).
+
+    `memory`: the positions of earlier segments that every layer keeps and attends to. `kinds`: whether attention knows
+    which tokens are of one sentence (section 2.5), for tasks that give `types`.
+    """
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    activation: Activation = Activation.GELU
+    norm_epsilon: float = 1e-12
+    norm_placement: NormPlacement = NormPlacement.POST
+    biases: Biases = Biases.FEED_FORWARD
+    initialisation: Initialisation = Initialisation.GPT
+    attention_dropout: float = 0.1
+    positions: Positions = Positions.TRANSFORMER_XL
+    output_bias: bool = True
+    memory: int = 384
+    kinds: bool = False
+
+    def __post_init__(self) -> None:
+        self.check("layers")
+        self.check_period("layers")
+        check_memory(self.memory)
+        if self.positions.within_attention is Position.NONE:
+            raise UserError(
+                f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "
+                "never by its embedding; say transformer_xl, or another within attention"
+            )
+        if self.kinds and self.positions is not Positions.TRANSFORMER_XL:
+            raise UserError(f"config.model.kinds needs positions=transformer_xl, not {self.positions.value}")
+        if self.positions.scheme.shared:
+            raise UserError(
+                f"config.model.positions={self.positions.value} is one table for all layers, which this model has not: "
+                "say transformer_xl, shaw, rotary or alibi"
+            )
+        if self.experts.count:
+            raise UserError(f"config.model.experts.count={self.experts.count}: this model has no experts, say 0")
+
+
+class XLNet(TokenModel):
+    """Predicts tokens in any order of factorisation.
+
+    inputs: `tokens` [B, T]; `order` [B, T], the place of each position in its order, from 0, a lower one being known
+    to a higher (absent: from left to right); positions of the same place see each other, but no query of that place
+    sees them; `predicted` [B, P], different positions whose tokens are predicted (absent: all, in their own order);
+    `lengths` [B], beyond which an example is padding; `memory` [B, L, M, E] and `past` [B] as TransformerXL has them
+    (absent: there is none); `types` [B, T], kinds of tokens (absent: all are of kind 0, as a memory's are). Outputs:
+    logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras as `memory`.
+    """
+
+    config: XLNetConfig
+
+    def __init__(self, config: XLNetConfig, interface: Interface, builder: Builder):
+        deep = deepnorm(config.layers)
+        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta))
+        super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
+        alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
+        self.layers = builder.stack(lambda builder: block_of(config, config.kinds, alpha, builder), config.layers)
+        self.norm = self.make_final_norm(builder)
+        # g^(0), the same for every position: the query stream begins without any content (section 2.3).
+        rule = builder.rule(Role.EMBEDDING, 1, config.width)
+        self.blank = builder.parameter(rule, (config.width,), ("embed",))
+
+    def hidden(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B P E"], Aux]:
+        """The query stream behind the last layer, from which `logits` scores the tokens of its positions."""
+        streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=True)
+        assert streams.query is not None
+        return streams.query, aux._replace(state=state)
+
+    def content(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """The content stream alone: what fine-tuning reads, and what a memory is made of (sections 2.3 and 2.4)."""
+        streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=False)
+        return streams.content, aux._replace(state=state)
+
+    def _streams(
+        self, inputs: Inputs, *, train: bool, key: Key[Array, ""] | None, capture: Capture | None, queries: bool
+    ) -> tuple[Streams, Aux]:
+        config, memory = self.config, inputs.get("memory")
+        tokens_BxT = jnp.asarray(inputs["tokens"])
+        batch, length = tokens_BxT.shape
+        all_BxT = jnp.broadcast_to(jnp.arange(length), (batch, length))
+        predicted_BxP = jnp.asarray(inputs.get("predicted", all_BxT))
+        masks = self._masks(inputs, predicted_BxP if "predicted" in inputs else None)
+        table = self._kinds(inputs)
+        asked = Asked(capture_at(CONTENT, capture), capture_at(QUERY, capture))
+
+        def function(block: Any, streams: Streams, layer: Layer, held: Any) -> tuple[Streams, tuple[Asked, Array]]:
+            seen = Masks(*(windowed(mask, layer.window) for mask in masks))
+            streams, maps, attended = two_streams(
+                block, streams, layer, held, masks=seen, predicted_BxP=predicted_BxP, table=table, asked=asked
+            )
+            return streams, (maps, remembered(attended, config.memory))
+
+        keys = dict(zip(("content", "query"), split_key(key if train else None), strict=True))
+        ends, layers_key = split_key(keys["content"])
+        blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
+        first = Streams(
+            self.embed(tokens_BxT, all_BxT[:1], ends),
+            dropout(blank_BxPxE, config.dropout, keys["query"]) if queries else None,
+        )
+        streams, outputs = run_layers(
+            self.layers,
+            config,
+            config.layers,
+            function,
+            first,
+            key=layers_key,
+            inputs=of_layers(memory, len(config.period)),
+        )
+        maps, kept = zip(*outputs, strict=True)
+        extras = {"memory": by_example(kept)} if config.memory else {}
+        return self._closed(streams), Aux(_maps_of(maps), extras, None)
+
+    def _masks(self, inputs: Inputs, predicted_BxP: Array | None) -> Masks:
+        tokens_BxT = jnp.asarray(inputs["tokens"])
+        batch, length = tokens_BxT.shape
+        order_BxT = jnp.broadcast_to(jnp.asarray(inputs.get("order", jnp.arange(length))), (batch, length))
+        real_BxT = real_positions(jnp.asarray(inputs.get("lengths", jnp.full(batch, length))), length)
+        asked_BxT = jnp.ones_like(real_BxT)
+        if predicted_BxP is not None:
+            asked_BxT = jnp.any(predicted_BxP[..., None] == jnp.arange(length), axis=1)
+        slots = _slots(inputs)
+        past_B = jnp.asarray(inputs["past"]) if slots else jnp.zeros(batch, jnp.int32)
+        return masks_of(order_BxT, real_BxT, asked_BxT, filled(slots, past_B, 0))
+
+    def _kinds(self, inputs: Inputs) -> Kinds | None:
+        """Whether query and key are of two kinds; a memory is of kind 0."""
+        if not self.config.kinds:
+            return None
+        types_BxT = jnp.asarray(inputs.get("types", jnp.zeros_like(jnp.asarray(inputs["tokens"]))))
+        of_keys = jnp.pad(types_BxT, ((0, 0), (_slots(inputs), 0)))
+        return Kinds(types_BxT[:, :, None] != of_keys[:, None])
+
+    def _closed(self, streams: Streams) -> Streams:
+        """Both streams behind the final norm, where there is one."""
+        if self.norm is None:
+            return streams
+        return Streams(self.norm(streams.content), None if streams.query is None else self.norm(streams.query))
+
+
+def _slots(inputs: Inputs) -> int:
+    """The positions of the memory that a segment is read behind."""
+    return inputs["memory"].shape[2] if "memory" in inputs else 0
+
+
+def _maps_of(maps: tuple[Asked, ...]) -> dict[str, Captured]:
+    """The maps of the layers of a period, by site, in the order of the layers."""
+    of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
+    return {site: jax.tree.map(in_order, *each) for site, each in of_sites if each[0] is not None}
+
+
+def build(config: XLNetConfig, interface: Interface, precision: Precision) -> Model:
+    """The model of this config for a task; its positions are distances, so that no text is too long for it."""
+    heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
+    keys = key_axis(config.memory)
+    return Model(
+        functional=Functional(lambda builder: XLNet(config, interface, builder), precision),
+        sites=tuple(Site(name, TOKENS, keys, layers, heads) for name in (CONTENT, QUERY)),
+    )
+
+
+def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The matrix products of a batch of which all positions are predicted without a memory: both streams as one each.
+
+    Of partial prediction the query stream has fewer positions in its feed-forward networks; a memory has keys besides.
+    """
+    rows, length = batch["tokens"].shape
+    forward, recomputed = stack_operations(config, config.layers, rows, length)
+    scored = rows * length * score_operations(config, vocabularies["tokens"])
+    return Operations(float(2 * forward + scored), float(2 * recomputed))
+
+
+FAMILY = Family(XLNetConfig, build, frozenset({PERMUTATION}), operations, sizes=of_family("xlnet"))

@@ -1,0 +1,135 @@
+"""Language modelling over segments that follow one another, each behind a memory of the last (Dai et al. 2019)."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer.config import Positive, UserError
+from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.batches import OneEpoch, Source
+from transformer.data.lanes import Lanes
+from transformer.data.windows import Windows, join
+from transformer.models.contract import Aux
+from transformer.tasks.carried_memory import first_memory, next_memory, over_segments
+from transformer.tasks.contract import Batch, Evaluation, Kind, Report, View
+from transformer.tasks.language_modelling import Batching, LanguageModelling, LanguageModellingConfig
+from transformer.tasks.reading import CONTINUING
+from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.text_data import Documents, load_documents
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentLanguageModellingConfig(LanguageModellingConfig):
+    """Language modelling with a memory; evaluations read texts of `segments` segments as well, each behind the last."""
+
+    segments: Positive = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.segments < 1:
+            raise UserError(f"config.task.segments={self.segments} must be at least 1")
+        if self.batching is not Batching.WINDOWS:
+            raise UserError(
+                f"config.task.batching={self.batching.value}: segments that follow one another cross the bounds of "
+                "documents; say windows"
+            )
+
+
+class SegmentLanguageModelling(LanguageModelling):
+    """The task: implements transformer.tasks.contract.Task.
+
+    `extra` is the memory that the batch's rows have left at the step before.
+    """
+
+    config: SegmentLanguageModellingConfig
+
+    def __init__(
+        self,
+        config: SegmentLanguageModellingConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Documents],
+        rows_multiple: int = 1,
+        how: str = "",
+    ):
+        super().__init__(config, tokenizer, splits, rows_multiple, how)
+        of_segments = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+        self.evaluations = (*self.evaluations, *of_segments)
+
+    def source(self, seed: int) -> Source:
+        """Segments that follow one another."""
+        stream = join(self._train, self.tokenizer.end)
+        return Lanes(stream, context=self.config.context, rows=self.config.rows, seed=seed)
+
+    def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
+        """Errors: UserError for a model without a memory."""
+        first = first_memory(view, self.config.rows, self.config.context)
+        if not first:
+            raise UserError(
+                "the task segment_language_modelling hands a memory on, and the model has none: say "
+                "config.model.family=transformer_xl with config.model.memory above 0, or the task language_modelling"
+            )
+        return first
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
+        """The batch with the memory of each row, which is cut with it."""
+        return {**batch, **view.extra}, view.extra
+
+    def carried(self, view: View, batch: Batch, aux: Aux) -> dict[str, Array]:
+        """The memory that the rows have left."""
+        return next_memory(view, batch, aux)
+
+    def _evaluation(self, name: str, documents: Documents) -> Evaluation:
+        config, stream = self.config, join(documents, self.tokenizer.end)
+        windows = Windows(stream, context=config.segments * config.context, rows=config.rows, seed=None)
+
+        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+            tokens = max(sums["tokens"], 1)
+            means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
+            means |= {
+                name.replace("loss", "perplexity"): float(np.exp(min(value, 700.0)))
+                for name, value in means.items()
+                if name.startswith("loss")
+            }
+            return Report(means, note=f"{int(sums['tokens'])} tokens in texts of {config.segments} segments")
+
+        return Evaluation(
+            name="recurrence",
+            split=name,
+            batches=OneEpoch(windows),
+            step=self._over_segments,
+            finish=finish,
+            at_end=name != config.validation,
+            parameters=config.evaluated_parameters,
+        )
+
+    def _over_segments(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """Sums with the memory, and the loss that each segment has without it."""
+
+        def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
+            totals = self.totals(segment)
+            _, aux = self._loss(view, segment, {"tokens": jnp.float32(1)}, key)
+            return {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"], **totals}, aux.extra
+
+        sums = over_segments(view, batch, self.config.segments, score, remember=True)
+        alone = over_segments(view, batch, self.config.segments, score, remember=False)
+        return {**sums, "loss_without_memory": alone["loss"]}, None
+
+
+def build(config: SegmentLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModelling:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    tokenizer, splits, how = load_documents(config, directory, roles=())
+    return SegmentLanguageModelling(config, tokenizer, splits, rows_multiple, how)
+
+
+def synthetic(config: SegmentLanguageModellingConfig, rows_multiple: int = 1) -> SegmentLanguageModelling:
+    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
+    tokenizer, splits = made_up_documents(config, roles=())
+    return SegmentLanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
+
+
+TASK = Kind(SegmentLanguageModellingConfig, build, synthetic, CONTINUING)
