@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.blocks import Block, Keys, Logits, Queries, Sizes, Weight, normal, xavier_uniform, zeros
 from transformer.attention.fields import array, pytree, static
@@ -40,13 +40,14 @@ class PositionScheme(Block):
 
     `turns`: it turns pairs of features of queries and keys. `biases`: what it adds to a logit follows from the
     positions alone, so that a program in blocks can add it. `shared`: all layers of a stack have its parameters in
-    common.
+    common. `kinds`: it can also know whether query and key are of one kind.
     """
 
     parameters = "none"
     turns = False
     biases = False
     shared = False
+    kinds = False
 
     @classmethod
     def unrelated(cls, score: Any) -> str | None:
@@ -256,12 +257,19 @@ class Shaw(_InTheDotProduct):
 class TransformerXL(_InTheDotProduct):
     """(q_i + u) . k_j + (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3).
 
-    W_kR, u and v: the projection of a wave of width E, and the biases of content and position.
+    W_kR, u and v: the projection of a wave of width E, and the biases of content and position. Where tokens are of
+    kinds (sentence A or B), (q_i + b) . s_ij besides, s_ij the first vector of `kind` where i and j are of one kind,
+    the second where they `differ` (Yang et al. 2019, section 2.5).
     """
 
     weight_ExHxD: Float[Array, "E H D"] = array("embed", "heads", "head_dim")
     content_HxD: Float[Array, "H D"] = array("heads", "head_dim")
     position_HxD: Float[Array, "H D"] = array("heads", "head_dim")
+    kind_2xHxD: Float[Array, "2 H D"] | None = array("positions", "heads", "head_dim", default=None)
+    kind_bias_HxD: Float[Array, "H D"] | None = array("heads", "head_dim", default=None)
+    differ_BxQxK: Bool[Array, "B Q K"] | None = array("batch", "queries", "keys", default=None)
+
+    kinds = True
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
@@ -302,7 +310,14 @@ class TransformerXL(_InTheDotProduct):
         shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
         products_BxHxQxP = jnp.einsum("bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD)
         distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
-        return _lay_out(products_BxHxQxP, -distance_BxQxK - first_Bx1[:, :, None] + keys - 1)
+        logits_BxHxQxK = _lay_out(products_BxHxQxP, -distance_BxQxK - first_Bx1[:, :, None] + keys - 1)
+        if self.kind_2xHxD is None or self.kind_bias_HxD is None or self.differ_BxQxK is None:
+            return logits_BxHxQxK
+        of_kind_BxHxQx2 = jnp.einsum(
+            "bqhd,shd->bhqs", q_BxQxHxD + self.kind_bias_HxD.astype(dtype), self.kind_2xHxD.astype(dtype)
+        )
+        same_BxHxQx1, other_BxHxQx1 = jnp.split(of_kind_BxHxQx2, 2, axis=-1)
+        return logits_BxHxQxK + jnp.where(self.differ_BxQxK[:, None], other_BxHxQx1, same_BxHxQx1)
 
 
 SCHEMES: dict[Position, type[PositionScheme]] = {

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import UserError, choice
-from transformer.interop import bert, gpt, llama, marian, t5, tensor_files, vit
+from transformer.interop import bert, gpt, llama, marian, t5, tensor_files, vit, xlnet
 from transformer.interop.family import Config, Family, Inexpressible
 from transformer.interop.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.interop.tensor_files import FLOATS, Tensor
@@ -22,7 +22,7 @@ from transformer.models.interface import Interface
 from transformer.models.paths import by_path
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
-_OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT)
+_OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xlnet.XLNET)
 FAMILIES = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
 """By their `model_type`; of two that can express a model of ours, the first is used."""
 

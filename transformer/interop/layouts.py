@@ -13,7 +13,8 @@ Shape = tuple[int, ...]
 class Form(enum.Enum):
     """A tensor's axes: one (vector), or a matrix's inputs and outputs in either order.
 
-    one_in_out has an axis of one in front. convolution is [outputs, channels, rows, columns], where ours is
+    one_in_out has an axis of one in front, one_one_in two. ours has the axes of our leaf, outputs_first the same with
+    the last in front. convolution is [outputs, channels, rows, columns], where ours is
     [rows, columns, channels, outputs].
     """
 
@@ -21,6 +22,9 @@ class Form(enum.Enum):
     IN_OUT = "in_out"
     OUT_IN = "out_in"
     ONE_IN_OUT = "one_in_out"
+    ONE_ONE_IN = "one_one_in"
+    OURS = "ours"
+    OUTPUTS_FIRST = "outputs_first"
     CONVOLUTION = "convolution"
 
 
@@ -52,6 +56,12 @@ class Layout:
                 return (columns, rows)
             case Form.ONE_IN_OUT:
                 return (1, rows, columns)
+            case Form.ONE_ONE_IN:
+                return (1, 1, rows)
+            case Form.OURS:
+                return shapes[0]
+            case Form.OUTPUTS_FIRST:
+                return (shapes[0][-1], *shapes[0][:-1])
             case Form.CONVOLUTION:
                 height, width, channels, outputs = shapes[0]
                 return (outputs, channels, height, width)
@@ -61,6 +71,8 @@ class Layout:
         rows = math.prod(shapes[0][: self.inputs])
         if self.form is Form.CONVOLUTION:
             return [tensor.transpose(2, 3, 1, 0)]
+        if self.form is Form.OUTPUTS_FIRST:
+            return [np.moveaxis(tensor, 0, -1)]
         matrix = (tensor.T if self.form is Form.OUT_IN else tensor).reshape(rows, -1)
         match self.fusion:
             case Fusion.BLOCKS:
@@ -77,6 +89,8 @@ class Layout:
         rows = math.prod(leaves[0].shape[: self.inputs])
         if self.form is Form.CONVOLUTION:
             return np.ascontiguousarray(leaves[0].transpose(3, 2, 0, 1))
+        if self.form is Form.OUTPUTS_FIRST:
+            return np.ascontiguousarray(np.moveaxis(leaves[0], -1, 0))
         match self.fusion:
             case Fusion.BLOCKS:
                 matrix = np.concatenate([leaf.reshape(rows, -1) for leaf in leaves], axis=1)
@@ -93,6 +107,12 @@ ROW = Layout(Form.IN_OUT, 0)
 """[1, n] of a vector."""
 ONE_TABLE = Layout(Form.ONE_IN_OUT, 1)
 """[1, in, out] of a table."""
+ONE_ONE = Layout(Form.ONE_ONE_IN, 1)
+"""[1, 1, n] of a vector."""
+OURS = Layout(Form.OURS, 1)
+"""A tensor with the very axes of our leaf: XLNet keeps heads and their depth apart, as we do."""
+OUTPUTS_FIRST = Layout(Form.OUTPUTS_FIRST, 1)
+"""The same with the outputs, our last axis, in front."""
 CONVOLUTION = Layout(Form.CONVOLUTION, 3)
 TABLE = Layout(Form.IN_OUT, 1)
 """A matrix as we keep it, [in, out]: tables, and GPT-2's projections."""

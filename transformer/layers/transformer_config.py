@@ -55,6 +55,8 @@ class Positions(enum.Enum):
         return SCHEMES[self.within_attention]
 
 
+# Of models that read a text in segments, unless they say otherwise.
+FOR_SEGMENTS = Positions.TRANSFORMER_XL
 WAVES = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
 
 

@@ -1,17 +1,17 @@
 """Two-stream self-attention: one stream sees a position's own token, the other only where it is (Yang et al. 2019)."""
 
-from collections.abc import Mapping
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.blocks import Logits, Queries, Sizes, Weight, normal, zeros
+from transformer.attention.blocks import Sizes, normal, zeros
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.fields import array, pytree
 from transformer.attention.masks import Mask
-from transformer.attention.positions import PositionScheme, QueryPositions, TransformerXL
+from transformer.attention.positions import PositionScheme
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.block import Block, Layer
@@ -24,39 +24,6 @@ NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
 
 
 @pytree
-class WithKinds(TransformerXL):
-    """Transformer-XL's positions, and (q_i + b) . s_ij beside (Yang et al. 2019, section 2.5).
-
-    s_ij is one vector of a head where i and j are of one kind (sentence A or B), another where they are not.
-    """
-
-    kinds_2xHxD: Float[Array, "2 H D"] | None = array(None, "heads", "head_dim", default=None)
-    kind_HxD: Float[Array, "H D"] | None = array("heads", "head_dim", default=None)
-    differ_BxQxK: Bool[Array, "B Q K"] | None = array("batch", "queries", "keys", default=None)
-
-    @classmethod
-    def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
-        """Those of the positions, and of kinds."""
-        heads, depth = sizes.heads, sizes.depth
-        return {
-            **TransformerXL.weights(sizes),
-            "kinds": Weight((2, heads, depth), ("positions", "heads", "head_dim"), normal(sizes.width**-0.5)),
-            "kind_bias": Weight((heads, depth), ("heads", "head_dim"), zeros),
-        }
-
-    def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
-        """Both terms, which share the product's scale."""
-        assert self.kinds_2xHxD is not None
-        assert self.kind_HxD is not None
-        assert self.differ_BxQxK is not None
-        dtype = q_BxQxHxD.dtype
-        shifted = q_BxQxHxD + self.kind_HxD.astype(dtype)
-        same, other = (jnp.einsum("bqhd,hd->bhq", shifted, s.astype(dtype))[..., None] for s in self.kinds_2xHxD)
-        of_kinds = jnp.where(self.differ_BxQxK[:, None], other, same)
-        return super().logits(q_BxQxHxD, query_positions, keys) + of_kinds
-
-
-@pytree
 class Kinds(PositionScheme):
     """Whether query and key are of two kinds: what blocks hand to attention beside what its layer has learned."""
 
@@ -64,11 +31,23 @@ class Kinds(PositionScheme):
 
 
 class _TrainedKinds(TrainedPositions):
-    """A layer's own positions and kinds."""
+    """A layer's own positions, and what it has learned of kinds."""
+
+    def __init__(self, scheme: type[PositionScheme], sizes: Sizes, *, builder: Builder):
+        super().__init__(scheme, sizes, builder=builder)
+        shape, axes = (sizes.heads, sizes.depth), ("heads", "head_dim")
+        self.kind = builder.parameter(normal(sizes.width**-0.5), (2, *shape), ("positions", *axes))
+        self.kind_bias = builder.parameter(zeros, shape, axes)
 
     def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
         assert isinstance(shared, Kinds)
-        return self.scheme.of([*self.arrays(dtype), shared.differ_BxQxK], self.sizes)
+        learned: Any = super().__call__(None, dtype)
+        return dataclasses.replace(
+            learned,
+            kind_2xHxD=self.kind[...].astype(dtype),
+            kind_bias_HxD=self.kind_bias[...].astype(dtype),
+            differ_BxQxK=shared.differ_BxQxK,
+        )
 
 
 class _AttentionWithKinds(MultiHeadAttention):
@@ -76,7 +55,7 @@ class _AttentionWithKinds(MultiHeadAttention):
 
     def __init__(self, config: TransformerConfig, *, builder: Builder):
         super().__init__(config, cross=False, builder=builder)
-        self.relative = _TrainedKinds(WithKinds, config.sizes(), builder=builder)
+        self.relative = _TrainedKinds(config.positions.scheme, config.sizes(), builder=builder)
 
 
 def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Builder) -> Block:

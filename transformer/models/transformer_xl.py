@@ -13,7 +13,7 @@ from transformer.layers.block import Layer, run_layers, windowed
 from transformer.layers.block_aux import BlockAux, by_layer
 from transformer.layers.module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, check_memory, of_layers, read_on, remembered
-from transformer.layers.transformer_config import Positions
+from transformer.layers.transformer_config import FOR_SEGMENTS, Positions
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.decoder import STACK, Decoder, DecoderConfig, mask_of, operations
 from transformer.models.family import Family
@@ -30,7 +30,7 @@ class TransformerXLConfig(DecoderConfig):
     tokens as of the segment's own (section 3.2).
     """
 
-    positions: Positions = Positions.TRANSFORMER_XL
+    positions: Positions = FOR_SEGMENTS
     memory: int = 128
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class TransformerXLConfig(DecoderConfig):
             )
 
 
-class TransformerXL(Decoder):
+class DecoderWithMemory(Decoder):
     """The decoder, whose segments have a memory.
 
     inputs: those of the decoder, whole or padded texts; `memory` [B, L, M, E], what the segments before have left, and
@@ -102,7 +102,7 @@ def build(config: TransformerXLConfig, interface: Interface, precision: Precisio
     """
     check_length(config.max_length, interface)
     return Model(
-        functional=Functional(lambda builder: TransformerXL(config, interface, builder), precision),
+        functional=Functional(lambda builder: DecoderWithMemory(config, interface, builder), precision),
         sites=sites_of(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
         max_length=config.max_length,
     )

@@ -22,7 +22,7 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.operations import score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
-from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
+from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig
 from transformer.layers.two_streams import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
@@ -51,7 +51,7 @@ class XLNetConfig(TransformerConfig):
     biases: Biases = Biases.FEED_FORWARD
     initialisation: Initialisation = Initialisation.GPT
     attention_dropout: float = 0.1
-    positions: Positions = Positions.TRANSFORMER_XL
+    positions: Positions = FOR_SEGMENTS
     output_bias: bool = True
     memory: int = 384
     kinds: bool = False
@@ -65,8 +65,11 @@ class XLNetConfig(TransformerConfig):
                 f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "
                 "never by its embedding; say transformer_xl, or another within attention"
             )
-        if self.kinds and self.positions is not Positions.TRANSFORMER_XL:
-            raise UserError(f"config.model.kinds needs positions=transformer_xl, not {self.positions.value}")
+        if self.kinds and not self.positions.scheme.kinds:
+            raise UserError(
+                f"config.model.kinds=True needs positions that know of kinds, and positions={self.positions.value} "
+                "know none: say transformer_xl"
+            )
         if self.positions.scheme.shared:
             raise UserError(
                 f"config.model.positions={self.positions.value} is one table for all layers, which this model has not: "
@@ -82,7 +85,7 @@ class XLNet(TokenModel):
     inputs: `tokens` [B, T]; `order` [B, T], the place of each position in its order, from 0, a lower one being known
     to a higher (absent: from left to right); positions of the same place see each other, but no query of that place
     sees them; `predicted` [B, P], different positions whose tokens are predicted (absent: all, in their own order);
-    `lengths` [B], beyond which an example is padding; `memory` [B, L, M, E] and `past` [B] as TransformerXL has them
+    `lengths` [B], beyond which an example is padding; `memory` [B, L, M, E] and `past` [B], those of DecoderWithMemory
     (absent: there is none); `types` [B, T], kinds of tokens (absent: all are of kind 0, as a memory's are). Outputs:
     logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras as `memory`.
     """

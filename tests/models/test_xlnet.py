@@ -1,0 +1,189 @@
+"""XLNet's two streams and its memory: against recorded values, by gradients, and against one long pass."""
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.golden.recorded import Recording
+from tests.golden.weights import random_weights
+from transformer.attention.capture import Capture
+from transformer.config import UserError
+from transformer.interop.huggingface import read_folder, write_folder
+from transformer.interop.tensor_files import open_folder
+from transformer.layers.module import Precision
+from transformer.layers.transformer_config import Positions
+from transformer.models.contract import Model, Variables, count_parameters
+from transformer.models.interface import Interface
+from transformer.models.registry import build, model_config
+from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
+
+FILE = Path(__file__).parents[1] / "golden/xlnet_streams.npz"
+# Programs run once each: what it takes to compile counts.
+FAST = {"xla_backend_optimization_level": 0}
+TOKENS, LENGTH = 12, 6
+INTERFACE = Interface({}, {"tokens": TOKENS})
+
+
+def recorded() -> Recording:
+    with np.load(FILE) as file:
+        arrays = {key: file[key] for key in file.files}
+    about = json.loads(str(arrays.pop("about")))
+    return Recording(about, arrays, random_weights({key: tuple(shape) for key, shape in about["shapes"].items()}, 0))
+
+
+def moved(model: Model) -> Variables:
+    """Variables none of which is zero."""
+    variables, keys = model.init(jax.random.key(0)), iter(jax.random.split(jax.random.key(1), 100))
+    return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(next(keys), leaf.shape), variables)
+
+
+@functools.cache
+def small(family: str = "xlnet", **changes: Any) -> tuple[Model, Variables]:
+    section = {"layers": 2, "width": 8, "heads": 2, "feed_forward": 12, "dropout": 0.0, "attention_dropout": 0.0}
+    model = build(model_config({"family": family, **section, "memory": 4, **changes}), INTERFACE, Precision())
+    return model, moved(model)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recording]:
+    folder, recording = tmp_path_factory.mktemp("xlnet"), recorded()
+    recording.write(folder)
+    return folder, recording
+
+
+def test_both_streams_and_the_memory_are_those_of_an_independent_implementation(
+    published: tuple[Path, Recording],
+) -> None:
+    """Two segments of tokens of two kinds, in drawn orders, the second behind the memory of the first."""
+    folder, recording = published
+    foreign, arrays = read_folder(folder), recording.arrays
+    model = build(model_config(foreign.model), foreign.interface, Precision())
+    variables = Variables(foreign.params, {})
+
+    def both(inputs: Mapping[str, jax.Array]) -> Any:
+        logits, aux = model.apply(variables, inputs, train=False, capture=Capture((CONTENT, QUERY)))
+        content, _ = model.apply(variables, inputs, method="content", train=False)
+        return logits, content, aux.extras["memory"], {site: maps.weights for site, maps in aux.maps.items()}
+
+    program = jax.jit(both, compiler_options=FAST)
+    first, second = (
+        {name: arrays[name][number] for name in ("tokens", "order", "types", "predicted")} for number in range(2)
+    )
+    rows, slots = len(first["tokens"]), recording.config["mem_len"]
+    # The first has an empty memory, of whatever numbers: the same program reads both.
+    nothing = np.full((rows, *arrays["memory"].shape[:1], slots, arrays["memory"].shape[-1]), 7.0, np.float32)
+    results = [program({**first, "memory": nothing, "past": np.zeros(rows, np.int32)})]
+    results.append(program({**second, "memory": results[0][2], "past": np.full(rows, 7)}))
+    for number, (logits, content, memory, maps) in enumerate(results):
+        np.testing.assert_allclose(logits, arrays["logits"][number], atol=1e-4, err_msg=f"segment {number}")
+        np.testing.assert_allclose(content, arrays["content"][number], atol=1e-5, err_msg=f"segment {number}")
+        if number == 0:
+            np.testing.assert_allclose(np.swapaxes(memory, 0, 1), arrays["memory"], atol=1e-5)
+            assert not np.asarray(maps[CONTENT])[..., :slots].any()
+    np.testing.assert_allclose(maps[CONTENT], arrays["content_maps"], atol=1e-5)
+    at = np.broadcast_to(second["predicted"][None, :, None, :, None], (2, rows, 2, 3, slots + 7))
+    found, expected = (np.take_along_axis(np.asarray(each), at, axis=3) for each in (maps[QUERY], arrays["query_maps"]))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(np.asarray(maps[QUERY]).sum((0, 2, 4)) > 0).sum() == rows * 3  # the others ask for nothing
+
+
+def test_a_folder_is_written_as_it_was_read(published: tuple[Path, Recording], tmp_path: Path) -> None:
+    folder, recording = published
+    foreign = read_folder(folder)
+    write_folder(tmp_path / "again", model_config(foreign.model), foreign.params)
+    again = read_folder(tmp_path / "again")
+    assert again.model == foreign.model
+    jax.tree.map(np.testing.assert_array_equal, again.params, foreign.params)
+    shapes = {name: header.shape for name, header in open_folder(tmp_path / "again").items()}
+    assert shapes == {name: tuple(shape) for name, shape in recording.about["shapes"].items()}
+
+
+@pytest.mark.parametrize("together", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_what_a_position_knows_follows_from_the_order(together: bool) -> None:
+    """Query streams see what stands before them, never their own token; content streams see their own as well."""
+    model, variables = small()
+    order = np.array([[4, 2, 0, 5, 3, 1]])
+    if together:
+        order = np.maximum(order - 2, 0)  # three that are not predicted know each other
+    tokens, memory = np.array([[7, 1, 4, 9, 2, 11]]), np.ones((1, 2, 4, 8), np.float32)
+    inputs = {"tokens": tokens, "order": order, "memory": memory, "past": np.array([4])}
+
+    def outputs(table: jax.Array) -> tuple[jax.Array, jax.Array]:
+        given = variables._replace(params={**variables.params, "embedding": {"table": table}})
+        streams = (model.apply(given, inputs, method=name, train=False)[0][0] for name in ("hidden", "content"))
+        query, content = streams
+        weights = jnp.arange(1.0, 9.0)
+        return query @ weights, content @ weights
+
+    jacobians = jax.jit(jax.jacrev(outputs), compiler_options=FAST)(variables.params["embedding"]["table"])
+    query, content = (np.abs(jacobian)[:, tokens[0]].max(-1) for jacobian in jacobians)
+    np.testing.assert_array_equal(query > 1e-7, order[0] < order[0][:, None])
+    np.testing.assert_array_equal(content > 1e-7, order[0] <= order[0][:, None])
+    assert not query[~(order[0] < order[0][:, None])].any()  # exactly zero
+    assert not content[~(order[0] <= order[0][:, None])].any()
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "changes"),
+    [
+        pytest.param("xlnet", "hidden", {"kinds": True}, id="queries"),
+        pytest.param("xlnet", "content", {"norm_placement": "pre"}, id="content", marks=pytest.mark.slow),
+        pytest.param("transformer_xl", "hidden", {}, id="decoder"),
+        pytest.param("transformer_xl", "hidden", {"positions": "rotary"}, id="rotary", marks=pytest.mark.slow),
+        pytest.param("transformer_xl", "hidden", {"positions": "t5"}, id="t5", marks=pytest.mark.slow),
+        pytest.param("transformer_xl", "hidden", {"windows": (0, 2)}, id="windows", marks=pytest.mark.slow),
+    ],
+)
+def test_a_memory_is_as_good_as_one_long_pass(family: str, method: str, changes: dict[str, Any]) -> None:
+    """Three segments of 2 positions behind a memory of 4 are one of 6, from left to right; no gradient enters it."""
+    model, variables = small(family, **changes)
+    tokens = np.random.default_rng(0).integers(0, TOKENS, (2, LENGTH))
+
+    def read(given: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        outputs, aux = model.apply(variables, given, method=method, train=False)
+        return outputs, aux.extras["memory"]
+
+    whole = jax.jit(read, compiler_options=FAST)({"tokens": tokens})[0]
+
+    def summed(memory: jax.Array, given: Mapping[str, jax.Array]) -> tuple[jax.Array, Any]:
+        results = read({**given, "memory": memory})
+        return jnp.sum(results[0] ** 2), results
+
+    of_memory = jax.jit(jax.value_and_grad(summed, has_aux=True), compiler_options=FAST)
+    memory = jnp.full((2, 2, 4, 8), 5.0)
+    for number in range(3):
+        given = {"tokens": tokens[:, 2 * number : 2 * number + 2], "past": np.full(2, 2 * number)}
+        (_, (outputs, left)), gradient = of_memory(memory, given)
+        np.testing.assert_allclose(outputs, whole[:, 2 * number : 2 * number + 2], atol=1e-5, err_msg=f"{number}")
+        assert not gradient.any()
+        memory = left
+    assert np.abs(memory[:, :, 0] - 5.0).min() > 0
+
+
+def test_the_published_models_have_their_parameters() -> None:
+    """Of base and large without the bias of the scores, as their formula counts them."""
+    for size, expected in (({}, 116_718_336), ({"layers": 24, "width": 1024, "heads": 16}, 360_268_800)):
+        width = size.get("width", 768)
+        config = XLNetConfig(**size, feed_forward=4 * width, kinds=True, output_bias=False)
+        model = build(config, Interface({}, {"tokens": 32_000}), Precision())
+        assert count_parameters(model.functional.shapes()) == expected
+
+
+def test_what_it_cannot_be_is_refused_by_name() -> None:
+    for options, said in (
+        ({"positions": Positions.LEARNED}, "positions=learned: the query stream"),
+        ({"positions": Positions.T5}, "positions=t5 is one table"),
+        ({"positions": Positions.ROTARY, "kinds": True}, "kinds=True needs"),
+        ({"memory": -1}, "memory=-1"),
+    ):
+        with pytest.raises(UserError, match=said):
+            XLNetConfig(**options)
+    with pytest.raises(UserError, match="would be mistaken"):
+        model_config({"family": "transformer_xl", "positions": "learned"})
