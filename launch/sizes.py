@@ -180,7 +180,6 @@ def entry(name: str) -> dict[str, Any]:
         "context": size.context,
         "parameters": counted.parameters,
         "parameters_without_norms_and_biases": counted.matrices,
-        "parameters_counted_from": "shapes" if size.stated is None else "formula",
         "published_parameters": size.published,
         "flops_a_token": counted.flops_a_token,
         "training_flops": size.training_flops,

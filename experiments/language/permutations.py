@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """3 layers of width 96 behind a memory of 64 characters; 4,000 steps of 32 rows."""
+    """2 layers of width 64 behind a memory of 64 characters; 4,000 steps of 16 rows."""
     return ConfigDict(
         {
             "name": "permutations",
@@ -28,16 +28,16 @@ def get_config() -> ConfigDict:
                 "name": "permutation_language_modelling",
                 "tokenizer": "characters",
                 "context": 64,
-                "rows": 32,
+                "rows": 16,
                 "probed": 3,
                 "probed_length": 32,
             },
             "model": {
                 "family": "xlnet",
-                "layers": 3,
-                "width": 96,
+                "layers": 2,
+                "width": 64,
                 "heads": 4,
-                "feed_forward": 384,
+                "feed_forward": 256,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "norm_placement": "pre",

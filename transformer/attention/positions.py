@@ -298,10 +298,10 @@ class TransformerXL(_InTheDotProduct):
         return q_BxQxHxD + self.content_HxD.astype(q_BxQxHxD.dtype)
 
     def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
-        # One wave for each distance i - j that occurs; with an offset the distances differ by example.
+        # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
         batch, queries = q_BxQxHxD.shape[:2]
-        first_Bx1, dtype = query_positions[:, :1], q_BxQxHxD.dtype
-        distances_BxP = first_Bx1 + jnp.arange(-(keys - 1), queries)[None]
+        dtype = q_BxQxHxD.dtype
+        distances_BxP = query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None]
         # All sines, then all cosines, as in the authors' code.
         waves = waves_of(distances_BxP, self.weight_ExHxD.shape[0], 10000.0, jnp.promote_types(dtype, jnp.float32))
         waves_BxPxE = jnp.concatenate(waves, axis=-1).astype(dtype)
@@ -309,8 +309,7 @@ class TransformerXL(_InTheDotProduct):
         projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
         shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
         products_BxHxQxP = jnp.einsum("bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD)
-        distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
-        logits_BxHxQxK = _lay_out(products_BxHxQxP, -distance_BxQxK - first_Bx1[:, :, None] + keys - 1)
+        logits_BxHxQxK = _skewed(products_BxHxQxP, keys)
         if self.kind_2xHxD is None or self.kind_bias_HxD is None or self.differ_BxQxK is None:
             return logits_BxHxQxK
         of_kind_BxHxQx2 = jnp.einsum(
@@ -372,6 +371,16 @@ def t5_bucket(
     ratio = jnp.maximum(away, 1).astype(jnp.float32) / exact
     grown = exact + (jnp.log(ratio) / math.log(max_distance / exact) * (buckets - exact)).astype(distance.dtype)
     return offset + jnp.where(away < exact, away, jnp.minimum(grown, buckets - 1))
+
+
+def _skewed(products_BxHxQxP: Array, keys: int) -> Array:
+    """Entry [b, h, q, k] is that of place Q - 1 - q + k: each row is a place further on than the next.
+
+    Laid out in a line behind one more place a row, all rows begin at Q - 1: no gather, whose gradient is slow on CPUs.
+    """
+    *rows, queries, places = products_BxHxQxP.shape
+    line = jnp.pad(products_BxHxQxP, ((0, 0), (0, 0), (0, 0), (0, 1))).reshape(*rows, -1)
+    return line[..., queries - 1 : queries - 1 + queries * places].reshape(*rows, queries, places)[..., :keys]
 
 
 def _lay_out(products_BxHxQxP: Array, index: Int[Array, "#B Q K"]) -> Array:

@@ -16,22 +16,20 @@ _MATRICES = frozenset({"kernel", "table", "weight"})
 
 
 class Counted(NamedTuple):
-    """What a named size has; None where this library does not build its family.
+    """What a named size has.
 
     `matrices`: the parameters but for norms and biases. `flops_a_token`: training's operations a token of its context
     (transformer.costs.flops).
     """
 
     parameters: int
-    matrices: int | None
+    matrices: int
     flops_a_token: float | None
 
 
 def count(name: str) -> Counted:
     """The counts of a named size: of its own parameters, and of the operations of its family's training."""
     size = sizes()[name]
-    if size.stated is not None:
-        return Counted(size.stated, None, None)
     config = model_config({"size": name, **size.counted})
     shapes = build(config, size.interface, Precision()).functional.shapes()
     matrices = sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(shapes) if path[-1].key in _MATRICES)

@@ -125,6 +125,29 @@ def _roberta(layers: int, width: int, heads: int, published: float, flops: float
     return Size("encoder", values, 50_265, 512, citation, published, flops, 2e12, (_ENCODER_NOTE, *notes), _POOLED)
 
 
+def _xlnet(layers: int, width: int, heads: int, note: str) -> Size:
+    values = _shape(width, heads, 4 * width) | {
+        "layers": layers,
+        "activation": "gelu",
+        "norm_epsilon": 1e-12,
+        "norm_placement": "post",
+        "biases": "feed_forward",
+        "initialisation": "gpt",
+        "positions": "transformer_xl",
+        "windows": (),
+        "embedding_scale": "none",
+        "embedding_norm": False,
+        "kinds": True,
+    }
+    notes = (
+        "parameters are without the bias of the scores; operations are those of predicting every position with both "
+        "streams, behind no memory",
+        note,
+    )
+    citation = "Yang et al. 2019, section 3.1"
+    return Size("xlnet", values, 32_000, 512, citation, notes=notes, counted={"output_bias": False})
+
+
 PUBLISHED: Mapping[str, Size] = {
     "transformer-base": _transformer(512, 8, published=65e6, training_flops=3.3e18, notes=_TRANSFORMER_NOTES),
     "transformer-big": _transformer(1024, 16, published=213e6, training_flops=2.3e19, notes=_TRANSFORMER_NOTES),
@@ -155,19 +178,8 @@ PUBLISHED: Mapping[str, Size] = {
     "bert-large": _bert(24, 1024, 16, 340e6, 5.33e20),
     "roberta-base": _roberta(12, 768, 12, 125e6, 1.50e21, "the 125M are printed in Brown et al. 2020, table D.1"),
     "roberta-large": _roberta(24, 1024, 16, 355e6, 4.26e21),
-    "xlnet-large": Size(
-        "xlnet",
-        {"layers": 24, "width": 1024, "heads": 16, "feed_forward": 4096},
-        32_000,
-        512,
-        "Yang et al. 2019, section 3.1",
-        notes=(
-            "its shape alone, the family is not built here; counted by formula, V d + d + L (13 d^2 + 14 d): a layer's "
-            "five projections, their three biases and two of segments, feed-forward and two norms; the paper prints no "
-            "number, but 'a similar model size' to BERT-large's",
-        ),
-        stated=32_000 * 1024 + 1024 + 24 * (13 * 1024**2 + 14 * 1024),
-    ),
+    "xlnet-base": _xlnet(12, 768, 12, "base is of its code: the paper prints the large model alone"),
+    "xlnet-large": _xlnet(24, 1024, 16, "the paper prints no number, but 'a similar model size' to BERT-large's"),
     "megatron-lm-8.3b": Size(
         "decoder",
         _decoder(72, 3072, 24, 1024, **_GPT2),

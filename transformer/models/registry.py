@@ -75,17 +75,13 @@ def fill(values: Mapping[str, Any]) -> dict[str, Any]:
 
     None says nothing, like a key that is absent; a family of this library may be left out.
 
-    Errors: UserError for an unknown size (with the nearest), one that is not built here, and a key that says
-    otherwise than the size, with both values.
+    Errors: UserError for an unknown size (with the nearest), and a key that says otherwise than the size, with both
+    values.
     """
     name = values.get("size")
     if name is None:
         return dict(values)
     size = _size(values)
-    if size.stated is not None:
-        raise UserError(
-            f"config.model.size={name!r} is listed by its shape alone: the family {size.family!r} is not built here"
-        )
     fixed = _fixed(size)
     given = {key: value for key, value in values.items() if value is not None}
     for key, value in fixed.items():

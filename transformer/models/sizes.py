@@ -19,8 +19,7 @@ class Size:
     `counted` are further keys for the count alone, where the published number leaves a head out. `published` is the
     number of parameters that its source prints; `training_flops` and `training_tokens` likewise, None where it prints
     none. `side` is that of the square colour pictures that it reads, in pixels; `vocabulary` then counts their
-    classes, and `context` the patches and tokens of one. `notes` say what differs from the source. `stated` is the
-    count by formula of a family that is not built here.
+    classes, and `context` the patches and tokens of one. `notes` say what differs from the source.
     """
 
     family: str
@@ -33,7 +32,6 @@ class Size:
     training_tokens: float | None = None
     notes: tuple[str, ...] = ()
     counted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    stated: int | None = None
     side: int | None = None
 
     @property

@@ -19,7 +19,7 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
 from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import score_operations, stack_operations
+from transformer.layers.operations import cross_operations, score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig
@@ -218,14 +218,22 @@ def build(config: XLNetConfig, interface: Interface, precision: Precision) -> Mo
 
 
 def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch of which all positions are predicted without a memory: both streams as one each.
+    """The matrix products of both streams, which share their keys and values, behind a memory where texts have a past.
 
-    Of partial prediction the query stream has fewer positions in its feed-forward networks; a memory has keys besides.
+    Relative positions are counted as without a memory, and what is computed again as if both streams were whole.
     """
     rows, length = batch["tokens"].shape
-    forward, recomputed = stack_operations(config, config.layers, rows, length)
-    scored = rows * length * score_operations(config, vocabularies["tokens"])
-    return Operations(float(2 * forward + scored), float(2 * recomputed))
+    predicted = batch["predicted"].shape[1] if "predicted" in batch else length
+    keys = length + (config.memory if "past" in batch else 0)
+    content = cross_operations(config, length, keys)
+    query = content - cross_operations(config, 0, keys)
+    network = (6 if config.activation.gated else 4) * config.width * config.feed_forward
+    relative, once = config.positions.scheme.operations(config.sizes(), length)
+    kinds = 4 * length * config.heads * config.depth if config.kinds else 0
+    layer = rows * (content + query + (length + predicted) * network + 2 * (relative + kinds)) + 2 * once
+    scored = rows * predicted * score_operations(config, vocabularies["tokens"])
+    _, recomputed = stack_operations(config, config.layers, rows, length)
+    return Operations(float(config.layers * layer + scored), float(2 * recomputed))
 
 
 FAMILY = Family(XLNetConfig, build, frozenset({PERMUTATION}), operations, sizes=of_family("xlnet"))

@@ -24,9 +24,21 @@ from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.contract import Aux
 from transformer.models.interface import PERMUTATION, Input
 from transformer.tasks.carried_memory import first_memory, next_memory, over_segments
-from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
+from transformer.tasks.contract import (
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Reading,
+    Report,
+    Sentences,
+    View,
+)
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.reading import CONTINUING, text_interface
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents, stretches
 from transformer.tasks.text_task import TextTask
@@ -210,4 +222,15 @@ def synthetic(config: PermutationLanguageModellingConfig, rows_multiple: int = 1
     return PermutationLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(PermutationLanguageModellingConfig, build, synthetic)
+def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+    """Texts from left to right, each by itself, so that the keys are its tokens alone.
+
+    Errors: UserError for texts that are empty, a target, and a language.
+    """
+    reading = CONTINUING.read(config, view, tokenizer, sentences)
+    tokens = {**reading.labels.tokens, MEMORY_AND_TOKENS.name: reading.labels.tokens["tokens"]}
+    return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
+
+
+READING = Reader(functools.partial(text_interface, asks=PERMUTATION), _read)
+TASK = Kind(PermutationLanguageModellingConfig, build, synthetic, READING)

@@ -33,6 +33,7 @@ TASKS = {
     "encoder": "masked_language_modelling",
     "encoder_decoder": "translation",
     "vit": "picture_classification",
+    "xlnet": "permutation_language_modelling",
 }
 """What a model of a family is trained on further."""
 
@@ -190,7 +191,7 @@ def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> d
     rows, name = model["embedding_rows"], task["name"]
     if tokenizer.vocabulary > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
-    context = min(fitting.context, model["max_length"])
+    context = min(fitting.context, model.get("max_length", fitting.context))
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
         return {**task, "lengths": (*lengths, context), "tokens_per_batch": fitting.rows * context}
