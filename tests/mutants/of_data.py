@@ -251,4 +251,12 @@ DATA = (
         "The auxiliary loss learns to predict padding behind every text.",
         ("tests/tasks/test_fine_tuning.py",),
     ),
+    Fault(
+        "micro-batches-share-the-memory-out",
+        "transformer/tasks/carried_memory.py",
+        ".set(own * parts)",
+        ".set(own)",
+        "With config.accumulate=4 every segment reads a memory of a quarter of its size.",
+        ("tests/tasks/test_carried_memory.py",),
+    ),
 )

@@ -13,7 +13,7 @@ from transformer.layers.block import Layer, run_layers, windowed
 from transformer.layers.block_aux import BlockAux, by_layer
 from transformer.layers.module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, check_memory, of_layers, read_on, remembered
-from transformer.layers.transformer_config import FOR_SEGMENTS, Positions
+from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.decoder import STACK, Decoder, DecoderConfig, mask_of, operations
 from transformer.models.family import Family
@@ -108,4 +108,4 @@ def build(config: TransformerXLConfig, interface: Interface, precision: Precisio
     )
 
 
-FAMILY = Family(TransformerXLConfig, build, frozenset({CONTINUATION}), operations)
+FAMILY = Family(TransformerXLConfig, build, frozenset({CONTINUATION}), operations, check_placement=check_ring)

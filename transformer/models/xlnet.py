@@ -22,7 +22,7 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.operations import cross_operations, score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
-from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig
+from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_streams import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
@@ -236,4 +236,6 @@ def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapp
     return Operations(float(config.layers * layer + scored), float(2 * recomputed))
 
 
-FAMILY = Family(XLNetConfig, build, frozenset({PERMUTATION}), operations, sizes=of_family("xlnet"))
+FAMILY = Family(
+    XLNetConfig, build, frozenset({PERMUTATION}), operations, sizes=of_family("xlnet"), check_placement=check_ring
+)

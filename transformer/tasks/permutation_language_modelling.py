@@ -22,7 +22,7 @@ from transformer.data.permutations import Permutations, Permuted, Unpredicted
 from transformer.data.windows import Frame, Windows, join
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.contract import Aux
-from transformer.models.interface import PERMUTATION, Input
+from transformer.models.interface import PERMUTATION, Input, Interface
 from transformer.tasks.carried_memory import first_memory, next_memory, over_segments
 from transformer.tasks.contract import (
     Batch,
@@ -91,8 +91,7 @@ class PermutationLanguageModelling(TextTask):
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION, how=how)
         self.config = config
-        predicted = Input((config.rows, config.permutations.count))
-        self.interface = dataclasses.replace(self.interface, inputs={**self.interface.inputs, "predicted": predicted})
+        self.interface = _interface(config, tokenizer)
         self.objectives = (Objective("permutation_language_modelling", self._loss),)
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
         # Twice as long as what is mapped: the first half is what the memory is of.
@@ -222,6 +221,13 @@ def synthetic(config: PermutationLanguageModellingConfig, rows_multiple: int = 1
     return PermutationLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
+def _interface(config: PermutationLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
+    """What the task asks of a model: of every segment so many positions are predicted."""
+    interface = text_interface(config, tokenizer, asks=PERMUTATION)
+    predicted = Input((config.rows, config.permutations.count))
+    return dataclasses.replace(interface, inputs={**interface.inputs, "predicted": predicted})
+
+
 def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
     """Texts from left to right, each by itself, so that the keys are its tokens alone.
 
@@ -232,5 +238,5 @@ def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences
     return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
 
 
-READING = Reader(functools.partial(text_interface, asks=PERMUTATION), _read)
+READING = Reader(_interface, _read)
 TASK = Kind(PermutationLanguageModellingConfig, build, synthetic, READING)
