@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """2 layers of width 64 behind a memory of 64 characters; 4,000 steps of 16 rows."""
+    """2 layers of width 64 behind a memory of 64 characters; 4,000 steps."""
     return ConfigDict(
         {
             "name": "permutations",
@@ -24,13 +24,11 @@ def get_config() -> ConfigDict:
             "steps": 4000,
             "log_every": 100,
             "eval_every": 1000,
-            "maps_every": 500,
             "checkpoint_every": 1000,
             "task": {
                 "name": "permutation_language_modelling",
                 "tokenizer": "characters",
                 "context": 64,
-                "rows": 16,
                 "probed": 3,
                 "probed_length": 32,
             },
