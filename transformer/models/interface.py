@@ -68,6 +68,8 @@ CLASSIFICATION = signature("tokens", "lengths", output="class")
 FINE_TUNING = signature("tokens", "lengths", output="class and next tokens")
 # Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.
 BITS = signature("vectors", "lengths", output="bits")
+# Vectors of numbers in their order; `Interface.vocabularies["numbers"]` real numbers at every step, of it and the past.
+NUMBERS = signature("vectors", output="numbers")
 # Pictures [B, height, width, channels], as a rule from -1 to 1; a logit for each of `vocabularies["classes"]`.
 PICTURE_CLASSIFICATION = signature("picture", output="class")
 # `target` is the caption with the begin token in front; `vocabularies["target"]` logits at every step.

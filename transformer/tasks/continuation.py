@@ -1,7 +1,7 @@
 """Continuing texts with a trained decoder."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,11 @@ from transformer.decode.constraints import Prompt
 from transformer.decode.generate import Rollout, Tokens, generate
 from transformer.decode.stops import cut
 from transformer.models.contract import Variables
-from transformer.tasks.contract import Batch, View
+from transformer.tasks.contract import Answers, Batch, Request, View
 from transformer.tasks.decoding import Decoding
+from transformer.tasks.reading import answers_of, reading_of
 from transformer.tasks.text_data import padded
+from transformer.tasks.text_task import MAPPED_TOKENS, max_length_of
 
 
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
@@ -85,6 +87,29 @@ def continue_texts(
         ]
         for prompt, rows, row_lengths in zip(read, tokens, lengths, strict=True)
     ]
+
+
+def answers_by_continuing(
+    view: View, tokenizer: AnyTokenizer, request: Request, texts: Sequence[str], **own: Any
+) -> Answers:
+    """The texts with what the model says behind them, up to its last position where no length is given.
+
+    `own` are the task's ways of decoding, where a request says nothing else.
+
+    Errors: UserError for a language, a coverage penalty, and texts that leave no room.
+    """
+    if request.language is not None:
+        raise UserError(f"--language={request.language} is for runs that translate")
+    if request.decoding.get("coverage_penalty"):
+        raise UserError(f"--coverage_penalty={request.decoding['coverage_penalty']} is for runs that translate")
+    max_length = max_length_of(view)
+    prompts = encode_prompts(tokenizer, texts)
+    room = max(max_length - int(prompts["lengths"].max()), 1)
+    decoding = Decoding.asked(request.decoding, **({"length": min(Decoding.length, room)} | own))
+    said = continue_texts(view, tokenizer, texts, decoding, max_length)
+    lines = [text + each.text for text, several in zip(texts, said, strict=True) for each in several]
+    rows = [several[0].tokens[: min(MAPPED_TOKENS, max_length)] for several in said]
+    return answers_of(view, lines, reading_of(tokenizer, rows))
 
 
 def _continued(tokenizer: AnyTokenizer, prompt: list[int], chosen: list[int], stops: Sequence[str]) -> Continued:

@@ -199,6 +199,19 @@ def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
     return Repeats(np.array(rows, np.int32).reshape(count, length), period)
 
 
+def with_repeats(labels: Labels, repeated: Repeats) -> Labels:
+    """Labels whose last examples are the repeated ones, which have their period and are called what they are."""
+    random, period = repeated
+    if not len(random):
+        return labels
+    texts = len(labels.titles) - len(random)
+    return dataclasses.replace(
+        labels,
+        titles=(*labels.titles[:texts], *[f"random tokens, repeated every {period}"] * len(random)),
+        periods=(*[None] * texts, *[period] * len(random)),
+    )
+
+
 def describe(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Labels:
     """The labels of texts' tokens on a map's axes."""
     tokens = tuple(tuple(tokenizer.labels(row)) for row in rows)

@@ -1,6 +1,5 @@
 """The base of tasks over texts: batches of one width, a loss on hidden states, a probe of the validation text."""
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
 from transformer.tasks.plain import PlainTask, check_rows, said_of
 from transformer.tasks.reading import text_interface
-from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches
+from transformer.tasks.text_data import Documents, TextConfig, describe, repeats, stretches, with_repeats
 
 # The possible inputs of a model; every batch has some of them.
 INPUTS = ("tokens", "lengths", "types", "segments", "positions", "memory", "past")
@@ -78,16 +77,7 @@ class TextTask(PlainTask):
         return aux
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        labels = describe(self.tokenizer, [list(row) for row in self.probed["tokens"]])
-        random, period = self._repeats
-        if not len(random):
-            return labels
-        texts = len(self.probed["tokens"]) - len(random)
-        return dataclasses.replace(
-            labels,
-            titles=(*labels.titles[:texts], *[f"random tokens, repeated every {period}"] * len(random)),
-            periods=(*[None] * texts, *[period] * len(random)),
-        )
+        return with_repeats(describe(self.tokenizer, [list(row) for row in self.probed["tokens"]]), self._repeats)
 
     def token_sums(
         self, view: View, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0

@@ -1,0 +1,1 @@
+"""Learning in context: from examples in the prompt, by no gradient."""

@@ -1,0 +1,24 @@
+"""Programming by prompt: what is done to words is said by examples alone, and then to be done to another word.
+
+    python -m launch.train --config=experiments/in_context/rule_edits.py --workdir=runs/rule_edits
+
+Needs no data. About ten minutes on one core. Capitalise, shout, reverse, swap, delete, double and rotate, one of them
+or two, one after the other; some pairs of edits, and some words, training never has. Expect accuracies to rise with
+the number of examples, seen_accuracy_8 to nearly 1, and unseen_accuracy_8 to less: not yet measured.
+
+    python -m launch.generate --workdir=runs/rule_edits --text='abcd => dcba ; fade => edaf ; bead =>'
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.in_context import word_maps
+
+
+def get_config() -> ConfigDict:
+    """4,000 batches of 32 episodes of nine pairs; words of three and four of eight letters; 3 layers, width 96."""
+    config = word_maps.get_config()
+    config.name = "rule_edits"
+    config.steps = 4000
+    config.task = {"name": "episodes", "problem": "edits", "symbols": 8, "longest": 4}
+    config.model.max_length = 108
+    return config

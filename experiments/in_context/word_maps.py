@@ -1,0 +1,55 @@
+"""Words of languages that no parameter knows, translated by the examples in the prompt; `:small` is a smaller model.
+
+    python -m launch.train --config=experiments/in_context/word_maps.py --workdir=runs/word_maps
+
+Needs no data. Five minutes on one core. Every row is another map of six letters to others, shown by words and their
+translations, and what comes next is predicted: nothing else. Expect, of maps that training never has, more whole words
+right behind more pairs, unseen_accuracy_0 < _1 < _8, and the larger model to gain more by them; unseen_best_k is what
+can be had behind k pairs: not yet measured.
+`python -m launch.maps --workdir=runs/word_maps` names the heads that read the translations, and since which step.
+
+    python -m launch.generate --workdir=runs/word_maps --text='abc => QXR ; cab => RQX ; bca =>'
+"""
+
+from ml_collections import ConfigDict
+
+# Layers, width and heads.
+SIZES = {"small": (2, 32, 2), "large": (3, 96, 4)}
+
+
+def get_config(size: str = "large") -> ConfigDict:
+    """3,000 batches of 32 episodes of nine pairs, by a decoder of 221,000 or 17,000 parameters in its blocks."""
+    layers, width, heads = SIZES[size]
+    return ConfigDict(
+        {
+            "name": f"word_maps_{size}",
+            "seed": 1,
+            "steps": 3000,
+            "log_every": 100,
+            "eval_every": 250,
+            "maps_every": 100,
+            "task": {"name": "episodes"},
+            "model": {
+                "family": "decoder",
+                "layers": layers,
+                "width": width,
+                "heads": heads,
+                "feed_forward": 2 * width,
+                "activation": "gelu",
+                "positions": "rotary",
+                "max_length": 72,
+                "unroll": layers,
+            },
+            "optimizer": {
+                "algorithm": "adamw",
+                "learning_rate": 2e-3,
+                "schedule": "cosine",
+                "warmup": 100,
+                "final": 0.1,
+                "beta2": 0.99,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )

@@ -1,0 +1,141 @@
+"""The decoder-only Transformer over vectors of real numbers (Garg et al. 2022): numbers in, numbers out."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention import AttentionSpec, Axis, AxisKind, Backend, Capture, Mask, Score
+from transformer.attention.drop import dropout
+from transformer.axes import Placement
+from transformer.config import UserError
+from transformer.layers.embedding import LearnedPositions
+from transformer.layers.feed_forward import Activation
+from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.operations import stack_operations
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import TransformerConfig, blocks_of, check_ring
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import NUMBERS, Interface, check_length
+from transformer.models.stacks import asked_of, maps_of, sites_of
+from transformer.models.token_model import BlockStacks, split_key
+
+STACK = "decoder"
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorDecoderConfig:
+    """GPT-2's blocks and learned positions; the fields are those of every Transformer (TransformerConfig).
+
+    They begin as small widths need it: GPT-2's own deviation of 0.02 is that of a width of 2,500.
+
+    Errors: UserError for values out of range.
+    """
+
+    layers: int = 4
+    width: int = 64
+    heads: int = 4
+    feed_forward: int = 256
+    activation: Activation = Activation.GELU_TANH
+    norm_epsilon: float = 1e-5
+    norm_placement: NormPlacement = NormPlacement.PRE
+    initialisation: Initialisation = Initialisation.XAVIER
+    dropout: float = 0.0
+    max_length: int = 128
+    score: Score = AttentionSpec.score
+    backend: Backend = Backend.AUTO
+    unroll: int = 1
+
+    def __post_init__(self) -> None:
+        self.blocks.check()
+        if self.layers < 1:
+            raise UserError(f"config.model.layers={self.layers} must be at least 1")
+
+    @property
+    def blocks(self) -> TransformerConfig:
+        """The blocks; positions are added before them."""
+        return blocks_of(self)
+
+
+class VectorDecoder(BlockStacks):
+    """x_t = W v_t + b + p_t; causal blocks; y_t = V norm(x_t) + c.
+
+    inputs: `vectors` [B, T, I]. Outputs: numbers [B, T, O], each of the vectors up to its own.
+    """
+
+    def __init__(self, config: VectorDecoderConfig, interface: Interface, builder: Builder):
+        blocks, deep = config.blocks, deepnorm(config.layers)
+        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, blocks.depth, deep.beta))
+        self.config, self.count, self.dtype = blocks, config.layers, builder.dtype
+        model = (("embed", config.width),)
+        features = (("features", interface.inputs["vectors"].shape[-1]),)
+        numbers = (("features", interface.vocabularies["numbers"]),)
+        self.embed = Linear(features, model, bias=True, builder=builder)
+        self.positions = LearnedPositions(config.max_length, config.width, builder=builder)
+        self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
+        self.norm = self.make_final_norm(builder)
+        self.head = Linear(model, numbers, bias=True, builder=builder)
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T O"], Aux]:
+        """The numbers at every step."""
+        vectors_BxTxI = jnp.asarray(inputs["vectors"], self.dtype)
+        embedding_key, layers_key = split_key(key if train else None)
+        positions_TxE = self.positions(jnp.arange(vectors_BxTxI.shape[1])).astype(self.dtype)
+        x_BxTxE, aux = self.run_self_attention(
+            self.layers,
+            self.count,
+            dropout(self.embed(vectors_BxTxI) + positions_TxE, self.config.dropout, embedding_key),
+            Mask(causal=True),
+            relative=None,
+            norm=self.norm,
+            key=layers_key,
+            asked=asked_of(STACK, capture),
+        )
+        return self.head(x_BxTxE), Aux(maps_of(STACK, aux), {}, state)
+
+
+def build(config: VectorDecoderConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task's vectors.
+
+    Errors: UserError when its sequences have more steps than the model has positions.
+    """
+    check_length(config.max_length, interface)
+    steps = Axis("steps", AxisKind.STEPS)
+    return Model(
+        Functional(functools.partial(VectorDecoder, config, interface), precision),
+        sites_of(STACK, config.blocks, config.layers, steps, steps, causal=True),
+        max_length=config.max_length,
+    )
+
+
+def operations(config: VectorDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The matrix products of a batch: every vector's embedding, the blocks, the numbers of every step."""
+    rows, steps, features = batch["vectors"].shape
+    ends = 2 * config.width * (features + vocabularies["numbers"])
+    forward, recomputed = stack_operations(config.blocks, config.layers, rows, steps)
+    return Operations(float(forward + rows * steps * ends), float(recomputed))
+
+
+def check_placement(config: VectorDecoderConfig, placement: Placement) -> None:
+    """Refuse attention that cannot go around a ring.
+
+    Errors: UserError naming the keys that can change it.
+    """
+    check_ring(config.blocks, placement)
+
+
+FAMILY = Family(VectorDecoderConfig, build, frozenset({NUMBERS}), operations, check_placement=check_placement)
