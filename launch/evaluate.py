@@ -23,6 +23,7 @@ COMMAND = Command(
         TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
+        Flag("questions", "gaps and last words of the validation text, for a language model", kind=int),
         Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
         Flag("length_penalty", "exponent of the length penalty; as in the config by default", kind=float),
         Flag("coverage_penalty", "weight of the coverage penalty of beams; as in the config by default", kind=float),
@@ -39,6 +40,7 @@ def main(arguments: Arguments) -> None:
     changes = {
         "data_dir": arguments.data_dir,
         "evaluated_parameters": arguments.parameters,
+        "questions": arguments.questions,
         "beams": arguments.beams,
         "length_penalty": arguments.length_penalty,
         "coverage_penalty": arguments.coverage_penalty,

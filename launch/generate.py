@@ -6,6 +6,7 @@ from pathlib import Path
 from launch.cli import run
 from launch.command import ENSEMBLE, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
+from transformer.config import UserError
 
 # The flags of decoding: fields of transformer.tasks.decoding.Decoding.
 DECODING = (
@@ -31,6 +32,7 @@ COMMAND = Command(
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("text", "the text; without it, the lines of standard input"),
+        Flag("prompt_file", "a file that is one text, such as examples and a question, line by line"),
         Flag("language", "the target language, where the run has learned several"),
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
         *DECODING,
@@ -47,7 +49,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Print the answers, and the path of the page."""
-    texts = [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
+    texts = texts_of(arguments)
     from transformer.maps.alone import store_alone
     from transformer.maps.report import render_alone, write_page
     from transformer.models.contract import count_parameters
@@ -80,6 +82,21 @@ def main(arguments: Arguments) -> None:
         config, parameters = experiment.to_config(), count_parameters(state.variables.params)
         page = write_page(folder / "report.html", render_alone(store, experiment.run.name, config, parameters))
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
+
+
+def texts_of(arguments: Arguments) -> list[str]:
+    """The text, that of a file less the line end behind it, or the lines of standard input.
+
+    Errors: UserError for a text and a file, and for a file that cannot be read.
+    """
+    if arguments.prompt_file is None:
+        return [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
+    if arguments.text is not None:
+        raise UserError("--text and --prompt_file both give the text: say one of them")
+    try:
+        return [Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").removesuffix("\n")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--prompt_file={arguments.prompt_file} cannot be read as a UTF-8 text: {error}") from error
 
 
 def _new_folder(parent: Path) -> Path:

@@ -17,10 +17,11 @@ from transformer.data.packing import Packed
 from transformer.data.windows import Windows, join
 from transformer.models.interface import CONTINUATION
 from transformer.tasks.balance import importance_sums, importance_variations, with_gates
-from transformer.tasks.continuation import continue_texts, encode_prompts, roll_out
+from transformer.tasks.cloze import Cloze
+from transformer.tasks.continuation import answers_by_continuing, encode_prompts, roll_out
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.reading import CONTINUING, answers_of, reading_of
+from transformer.tasks.reading import CONTINUING
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import (
     Documents,
@@ -29,7 +30,7 @@ from transformer.tasks.text_data import (
     per_token_and_byte,
     text_bytes,
 )
-from transformer.tasks.text_task import MAPPED_TOKENS, TextTask, max_length_of, real_places
+from transformer.tasks.text_task import TextTask, real_places
 
 
 class Batching(enum.Enum):
@@ -47,7 +48,9 @@ class Batching(enum.Enum):
 class LanguageModellingConfig(TextConfig):
     """Causal language modelling; `prompts` are continued greedily at every evaluation, as samples to read.
 
-    `repeated` examples of repeated random tokens are mapped beside the text: they show induction heads.
+    `repeated` examples of repeated random tokens are mapped beside the text: they show induction heads. At the end
+    `questions` gaps in the validation text are filled from ten words, and as many last words said, each behind as many
+    passages as `shots` say (transformer.tasks.cloze).
     """
 
     batching: Batching = Batching.WINDOWS
@@ -55,6 +58,8 @@ class LanguageModellingConfig(TextConfig):
     label_smoothing: float = 0.0
     prompts: tuple[str, ...] = ()
     max_new_tokens: int = 48
+    questions: int = 0
+    shots: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +67,10 @@ class LanguageModellingConfig(TextConfig):
             raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
         if self.repeated < 0:
             raise UserError(f"config.task.repeated={self.repeated} must be at least 0 examples")
+        if self.questions < 0:
+            raise UserError(f"config.task.questions={self.questions} must be at least 0")
+        if not self.shots or min(self.shots) < 0 or len(set(self.shots)) < len(self.shots):
+            raise UserError(f"config.task.shots={self.shots} must be different numbers of passages")
         if self.max_new_tokens < 1:
             raise UserError(f"config.task.max_new_tokens={self.max_new_tokens} must be at least 1 token")
 
@@ -92,8 +101,15 @@ class LanguageModelling(TextTask):
         )
         self._bytes_V = text_bytes(tokenizer)
         self.objectives = (Objective("language_modelling", self._loss),)
-        losses = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
-        self.evaluations = losses if self._prompts is None else (*losses, self._continuations(self._prompts))
+        self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
+        if self._prompts is not None:
+            self.evaluations += (self._continuations(self._prompts),)
+        if config.questions:
+            cloze = Cloze(tokenizer, config.questions, config.shots, config.context, config.rows)
+            held_out = splits[config.validation]
+            self.evaluations += cloze.evaluations(
+                splits["train"], held_out, config.validation, config.evaluated_parameters
+            )
 
     def source(self, seed: int) -> Source:
         return self._batches(self._train, seed)
@@ -168,18 +184,7 @@ class LanguageModelling(TextTask):
 
         Errors: UserError for a language, and for texts that leave no room.
         """
-        if request.language is not None:
-            raise UserError(f"--language={request.language} is for runs that translate")
-        if request.decoding.get("coverage_penalty"):
-            raise UserError(f"--coverage_penalty={request.decoding['coverage_penalty']} is for runs that translate")
-        max_length, tokenizer = max_length_of(view), self.tokenizer
-        prompts = encode_prompts(tokenizer, request.texts)
-        room = max(max_length - int(prompts["lengths"].max()), 1)
-        decoding = Decoding.asked(request.decoding, length=min(Decoding.length, room))
-        said = continue_texts(view, tokenizer, request.texts, decoding, max_length)
-        lines = [text + each.text for text, several in zip(request.texts, said, strict=True) for each in several]
-        rows = [several[0].tokens[: min(MAPPED_TOKENS, max_length)] for several in said]
-        return answers_of(view, lines, reading_of(tokenizer, rows))
+        return answers_by_continuing(view, self.tokenizer, request, request.texts)
 
 
 def _counts(batch: Batch) -> Array:
@@ -194,9 +199,9 @@ def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int =
 
 
 def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:
-    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
+    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer, and questions."""
     tokenizer, splits = made_up_documents(config, roles=())
-    return LanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
+    return LanguageModelling(dataclasses.replace(config, prompts=(), questions=0), tokenizer, splits, rows_multiple)
 
 
 TASK = Kind(LanguageModellingConfig, build, synthetic, CONTINUING)

@@ -1,0 +1,34 @@
+"""Where launch.generate takes its texts from."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from launch.generate import COMMAND, texts_of
+from launch.parsing import parse
+from transformer.config import UserError
+
+
+def given(*words: str) -> list[str]:
+    return texts_of(parse(COMMAND, ["--workdir=run", *words]))
+
+
+def test_a_file_is_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("sea => mer\nnight => nuit\ncheese =>\n", encoding="utf-8")
+    assert given(f"--prompt_file={file}") == ["sea => mer\nnight => nuit\ncheese =>"]
+    assert given("--text=one") == ["one"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
+    assert given() == ["one", "two"]
+
+
+def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    with pytest.raises(UserError, match=r"--prompt_file=.*prompt\.txt cannot be read"):
+        given(f"--prompt_file={file}")
+    file.write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(UserError, match="cannot be read as a UTF-8 text"):
+        given(f"--prompt_file={file}")
+    with pytest.raises(UserError, match="--text and --prompt_file"):
+        given(f"--prompt_file={file}", "--text=one")

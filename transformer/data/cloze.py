@@ -1,0 +1,136 @@
+"""Questions made of running text: a word left out, one of ten to be put in, and last words.
+
+After the Children's Book Test (Hill et al. 2016) and LAMBADA (Paperno et al. 2016). Kinds of words are told apart by
+their first letter alone, names by a capital.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer.data.any_tokenizer import AnyTokenizer
+
+CANDIDATES = 10
+WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+_ENDS = re.compile(r"[.!?](?=\s|$)")
+# Of the sentence behind a word that is left out at most so many characters.
+_BEHIND = 80
+# Words that say little: short ones, and so many of the most frequent.
+_LEAST, _COMMON = 3, 100
+# More characters than this have no token on average.
+_CHARACTERS = 12
+
+
+class Lexicon(NamedTuple):
+    """How often each word stands in a text."""
+
+    counts: Mapping[str, int]
+    common: frozenset[str]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Lexicon":
+        """The words of some texts."""
+        counts = Counter(word for text in texts for word in WORD.findall(text))
+        folded = Counter[str]()
+        for word, count in counts.items():
+            folded[word.casefold()] += count
+        return cls(counts, frozenset(word for word, _ in folded.most_common(_COMMON)))
+
+    def tells(self, word: str) -> bool:
+        """Whether a word is worth asking for."""
+        return len(word) >= _LEAST and word.casefold() not in self.common
+
+
+class Question(NamedTuple):
+    """A text with a gap between `before` and `after`, which one of the candidates fills; all stand in `before`."""
+
+    before: str
+    after: str
+    candidates: tuple[str, ...]
+    answer: str
+
+    def completed(self, word: str) -> str:
+        """The text with a word in the gap."""
+        return self.before + word + self.after
+
+    def most_frequent(self, lexicon: Lexicon, *, here: bool) -> str:
+        """The candidate that stands most often in the text before the gap, or else in the lexicon's texts."""
+        of_context = Counter(WORD.findall(self.before))
+
+        def often(word: str) -> tuple[int, int]:
+            counts = of_context[word], lexicon.counts.get(word, 0)
+            return counts if here else counts[::-1]
+
+        return max(self.candidates, key=often)
+
+
+def questions(
+    documents: Sequence[str], lexicon: Lexicon, tokenizer: AnyTokenizer, *, count: int, room: int, last: bool = False
+) -> list[Question]:
+    """At most `count` questions on words that stand before the gap already, none longer than `room` tokens.
+
+    The nine other candidates are of the answer's kind and stand before the gap as well: nothing tells the answer but
+    the text. With `last` the word ends a sentence, nothing follows, and all words of its kind are candidates.
+    """
+    places = [
+        (text, found)
+        for text in documents
+        for found in WORD.finditer(text)
+        if lexicon.tells(found[0]) and (not last or _ENDS.match(text, found.end()))
+    ]
+    random, made = np.random.default_rng(0), list[Question]()
+    for text, found in (places[number] for number in random.permutation(len(places))):
+        if len(made) == count:
+            break
+        question = _question(text, found, lexicon, tokenizer, random, room=room, last=last)
+        if question is not None:
+            made.append(question)
+    return made
+
+
+def _question(
+    text: str,
+    found: re.Match[str],
+    lexicon: Lexicon,
+    tokenizer: AnyTokenizer,
+    random: np.random.Generator,
+    *,
+    room: int,
+    last: bool,
+) -> Question | None:
+    """The question that a word makes, if it makes one."""
+    answer, after = found[0], "" if last else _rest(text, found.end())
+    if answer in WORD.findall(after):
+        return None
+    # The end of what stands before; a word that is cut is left out.
+    whole = tokenizer.encode([text[max(found.start() - room * _CHARACTERS, 0) : found.start()], after])
+    kept = room - len(whole[1]) - _CHARACTERS
+    before = tokenizer.decode(whole[0][-kept:]) if kept > 0 else ""
+    if len(whole[0]) > kept:
+        before = before[re.match(r"\S*\s*", before).end() :]  # type: ignore[union-attr]
+    known = sorted(
+        {word for word in WORD.findall(before) if lexicon.tells(word) and word[0].isupper() == answer[0].isupper()}
+    )
+    if answer not in known:
+        return None
+    candidates = known
+    if not last:
+        others = [word for word in known if word != answer]
+        if len(others) < CANDIDATES - 1:
+            return None
+        chosen = random.choice(len(others), CANDIDATES - 1, replace=False)
+        candidates = [answer, *(others[number] for number in chosen)]
+        candidates = [candidates[number] for number in random.permutation(CANDIDATES)]
+    question = Question(before, after, tuple(candidates), answer)
+    completed = tokenizer.encode([question.completed(word) for word in (candidates if not last else [answer])])
+    return question if max(map(len, completed)) <= room else None
+
+
+def _rest(text: str, start: int) -> str:
+    """The rest of the sentence, with what ends it."""
+    cut = text[start : start + _BEHIND]
+    ends = _ENDS.search(cut)
+    return cut if ends is None else cut[: ends.end()]
