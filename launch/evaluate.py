@@ -24,6 +24,7 @@ COMMAND = Command(
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
         Flag("questions", "gaps and last words of the validation text, for a language model", kind=int),
+        Flag("shots", "so many passages in front of each of --questions, such as 0,1,4; as in the config by default"),
         Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
         Flag("length_penalty", "exponent of the length penalty; as in the config by default", kind=float),
         Flag("coverage_penalty", "weight of the coverage penalty of beams; as in the config by default", kind=float),
@@ -41,6 +42,7 @@ def main(arguments: Arguments) -> None:
         "data_dir": arguments.data_dir,
         "evaluated_parameters": arguments.parameters,
         "questions": arguments.questions,
+        "shots": shots_of(arguments),
         "beams": arguments.beams,
         "length_penalty": arguments.length_penalty,
         "coverage_penalty": arguments.coverage_penalty,
@@ -58,6 +60,19 @@ def main(arguments: Arguments) -> None:
         print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")
         for name, value in report.scalars.items():
             print(f"  {name:<34} {value:.4f}")
+
+
+def shots_of(arguments: Arguments) -> tuple[int, ...] | None:
+    """The numbers of passages; None where the config says them.
+
+    Errors: UserError for anything but whole numbers.
+    """
+    if arguments.shots is None:
+        return None
+    words = arguments.shots.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise UserError(f"--shots={arguments.shots} must be whole numbers, joined by commas: 0,1,4")
+    return tuple(map(int, words))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 Needs no data. About ten minutes on one core. Every row is another function of 5 dimensions, shown by examples whose
 values have an error of deviation 1; the next value is predicted, and nothing is learned at the test but by reading.
 Expect an error behind 10 examples within 1.2 of that of least squares on the same examples (`of_least_squares`), and
-well below that of saying 0 (5): not yet measured. Functions of fewer dimensions among the training ones show the way,
+well below that of saying 0 (5): a trial that was stopped at step 2,250 of 8,000 stood at 1.13; the whole run is not yet
+measured. Functions of fewer dimensions among the training ones show the way,
 where all of 5 alone leave the loss where it is for thousands of steps.
 """
 

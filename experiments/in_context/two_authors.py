@@ -2,9 +2,9 @@
 
     python -m launch.train --config=experiments/in_context/two_authors.py --workdir=runs/two_authors
 
-Needs no data. A minute or two on one core. The authors are chains of letters, so that the author of what is sampled
-behind a prompt can be computed. Expect more than 0.95 of the continuations to be of their prompt's author (`follows`),
-as nearly all of the authors' own are (`authors_follow`): not yet measured.
+Needs no data. Less than a minute on one core. The authors are chains of letters, so that the author of what is sampled
+behind a prompt can be computed. Expect 0.97 of the continuations to be of their prompt's author (`follows`), as
+all of the authors' own are (`authors_follow`).
 
     python -m launch.generate --workdir=runs/two_authors --text='lumo vanu, ' --temperature=1 --length=40
 """
@@ -15,10 +15,10 @@ from experiments.in_context import word_maps
 
 
 def get_config() -> ConfigDict:
-    """600 batches of 32 texts of 96 characters, 48 of which are prompts at the test."""
+    """400 batches of 32 texts of 96 characters, 48 of which are prompts at the test."""
     config = word_maps.get_config("small")
     config.name = "two_authors"
-    config.steps = 600
+    config.steps = 400
     config.eval_every = 200
     config.task = {"name": "episodes", "problem": "style", "examples": 256}
     config.model.max_length = 96

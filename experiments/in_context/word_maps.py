@@ -2,11 +2,12 @@
 
     python -m launch.train --config=experiments/in_context/word_maps.py --workdir=runs/word_maps
 
-Needs no data. Five minutes on one core. Every row is another map of six letters to others, shown by words and their
+Needs no data. Six minutes on one core. Every row is another map of six letters to others, shown by words and their
 translations, and what comes next is predicted: nothing else. Expect, of maps that training never has, more whole words
 right behind more pairs, unseen_accuracy_0 < _1 < _8, and the larger model to gain more by them; unseen_best_k is what
-can be had behind k pairs: not yet measured.
-`python -m launch.maps --workdir=runs/word_maps` names the heads that read the translations, and since which step.
+can be had behind k pairs. A trial gave 0.00, 0.07 and 0.35 on the test maps; the small model is not yet measured.
+`python -m launch.maps --workdir=runs/word_maps` shows what each head reads, and names those that read the translations
+of the letter that is asked for, if any does so sharply: in the trial all spread over the words around.
 
     python -m launch.generate --workdir=runs/word_maps --text='abc => QXR ; cab => RQX ; bca =>'
 """

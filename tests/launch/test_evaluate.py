@@ -1,0 +1,14 @@
+"""How launch.evaluate reads its numbers of shots."""
+
+import pytest
+
+from launch.evaluate import COMMAND, shots_of
+from launch.parsing import parse
+from transformer.config import UserError
+
+
+def test_shots_are_whole_numbers() -> None:
+    assert shots_of(parse(COMMAND, ["--workdir=run", "--shots=0,1,4"])) == (0, 1, 4)
+    assert shots_of(parse(COMMAND, ["--workdir=run"])) is None
+    with pytest.raises(UserError, match=r"--shots=0,x must be whole numbers, joined by commas"):
+        shots_of(parse(COMMAND, ["--workdir=run", "--shots=0,x"]))
