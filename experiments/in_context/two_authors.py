@@ -16,10 +16,10 @@ from experiments.in_context import word_maps
 
 def get_config() -> ConfigDict:
     """400 batches of 32 texts of 96 characters, 48 of which are prompts at the test."""
-    config = word_maps.get_config("small")
+    config = word_maps.get_config()
     config.name = "two_authors"
     config.steps = 400
     config.eval_every = 200
     config.task = {"name": "episodes", "problem": "style", "examples": 256}
-    config.model.max_length = 96
+    config.model.update({"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "max_length": 96, "unroll": 2})
     return config
