@@ -183,7 +183,7 @@ def test_a_size_fixes_its_architecture_and_nothing_of_its_training(name: str) ->
     assert config.groups == config.heads
 
 
-@pytest.mark.parametrize("name", [name for name in BUILT if SIZES[name].family == "decoder"])
+@pytest.mark.parametrize("name", [name for name in SIZES if SIZES[name].family == "decoder"])
 def test_gpt3s_sizes_alone_alternate_dense_and_banded_layers(name: str) -> None:
     config = registry.model_config({"size": name})
     assert config.windows == ((0, 128) if name.startswith("gpt3") else ())
