@@ -26,6 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "decoder, gated": {"family": "decoder", **SMALL, "layers": 2, "activation": "swiglu", "kv_heads": 2},
     "decoder, one key head": {"family": "decoder", **SMALL, "layers": 2, "kv_heads": 1},
     "decoder, Transformer-XL": {"family": "decoder", **SMALL, "layers": 2, "positions": "transformer_xl"},
+    "xlnet": {"family": "xlnet", **SMALL, "layers": 2, "kinds": True},
     "encoder": {"family": "encoder", **SMALL, "layers": 2, "pooler": True},
     "encoder_decoder": {"family": "encoder_decoder", **SMALL, "encoder_layers": 2, "decoder_layers": 2},
     "encoder_decoder, T5": {
