@@ -33,6 +33,7 @@ ARGUMENTS = {
     "sagan.py": ("", ":convolutions", ":judge"),
     "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),
+    "word_maps.py": ("", ":small"),
 }
 NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in ARGUMENTS.get(file.name, ("",))]
 

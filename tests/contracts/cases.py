@@ -648,6 +648,56 @@ CASES = (
         slow=("mapped", "vectorised"),
     ),
     Case(
+        "linear_functions x vector_decoder",
+        {
+            "name": "contract",
+            # Three dimensions have fourteen steps: two devices can share them.
+            "task": {"name": "linear_functions", "dimensions": 3, "fewest": 1, "rows": 16, "examples": 16, "probed": 3},
+            "model": {
+                "family": "vector_decoder",
+                "layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 16,
+                "max_length": 14,
+            },
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
+        "episodes x decoder",
+        {
+            "name": "contract",
+            # Two pairs of twelve characters: two devices can share them.
+            "task": {
+                "name": "episodes",
+                "problem": "edits",
+                "symbols": 8,
+                "longest": 4,
+                "shots": (0, 1),
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {
+                "family": "decoder",
+                "layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 16,
+                "max_length": 24,
+                "embedding_rows": 32,
+            },
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
         "point_clouds x set_transformer",
         {
             "name": "contract",
