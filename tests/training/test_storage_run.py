@@ -149,7 +149,7 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
     setting = assembly.assemble(made, tmp_path)
     state, report = initialised(made.initialise_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
-    assert (report.step, report.notes) == (STEPS, ())
+    assert (report.source.step, report.source.notes) == (STEPS, ())
     found, expected = (by_path(each.variables) for each in (state, load(disk)[2]))
     assert {p: np.asarray(x).tobytes() for p, x in found.items()} == {
         p: np.asarray(x).tobytes() for p, x in expected.items()

@@ -52,7 +52,8 @@ XLNET = Family(
         "tied": True,
         "kinds": True,
     },
-    begun={"initialisation": "gpt"},
+    # Its positions have no end; its texts were of 512 tokens.
+    begun={"initialisation": "gpt", "max_length": 512},
     only=(
         Only("attn_type", "bi", written=True),
         Only("clamp_len", -1),

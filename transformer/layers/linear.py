@@ -67,4 +67,5 @@ class Linear(Module):
 
     def whole(self) -> Float[Array, "..."]:
         """The matrix of the map: W, with what is learned beside it."""
-        return self.kernel[...] if self.lora is None else self.kernel[...] + self.lora.matrix()
+        kernel = jnp.asarray(self.kernel[...])
+        return kernel if self.lora is None else kernel + self.lora.matrix()

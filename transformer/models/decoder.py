@@ -20,6 +20,7 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.operations import embedding_operations, score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
+from transformer.models.causal_masks import mask_of
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import (
@@ -173,18 +174,6 @@ class Decoder(TokenDecoder):
             asked=asked_of(STACK, capture),
         )
         return logits_RxV, cache, Aux(maps_of(STACK, aux), {}, state)
-
-
-def mask_of(inputs: Inputs) -> Mask:
-    """What the tokens may see: their past, within their segment, and no padding."""
-    if "segments" in inputs:
-        segments_BxT = jnp.asarray(inputs["segments"])
-        lengths_B = jnp.sum(segments_BxT > 0, axis=1)
-        return Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B, segments=(segments_BxT, segments_BxT))
-    if "lengths" in inputs:
-        lengths_B = jnp.asarray(inputs["lengths"])
-        return Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
-    return Mask(causal=True)
 
 
 def build(config: DecoderConfig, interface: Interface, precision: Precision) -> Model:

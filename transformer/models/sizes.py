@@ -37,9 +37,10 @@ class Size:
     @property
     def interface(self) -> Interface:
         """What a task of this vocabulary, or of pictures of this size, asks of the model."""
-        pictures = {} if self.side is None else {"picture": Input(self._picture(1), jnp.float32, Modality.PICTURE)}
-        sizes = dict.fromkeys(("tokens", "joint", "classes"), self.vocabulary)
-        return Interface(pictures, sizes, pad=0, begin=1, end=2)
+        if self.side is not None:
+            picture = Input(self._picture(1), jnp.float32, Modality.PICTURE)
+            return Interface({"picture": picture}, {"classes": self.vocabulary})
+        return Interface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """So many examples of the whole context, or pictures, as shapes."""

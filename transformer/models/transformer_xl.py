@@ -14,8 +14,9 @@ from transformer.layers.block_aux import BlockAux, by_layer
 from transformer.layers.module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, check_memory, of_layers, read_on, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
+from transformer.models.causal_masks import mask_of
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.decoder import STACK, Decoder, DecoderConfig, mask_of, operations
+from transformer.models.decoder import STACK, Decoder, DecoderConfig, operations
 from transformer.models.family import Family
 from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of

@@ -19,6 +19,17 @@ from transformer.tasks.text_data import Documents
 BETWEEN = "\n\n"
 
 
+def check_questions(questions: int, shots: Sequence[int]) -> None:
+    """Refuse numbers of questions and of passages before them that no evaluation can have.
+
+    Errors: UserError.
+    """
+    if questions < 0:
+        raise UserError(f"config.task.questions={questions} must be at least 0")
+    if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
+        raise UserError(f"config.task.shots={shots} must be different numbers of passages")
+
+
 @dataclasses.dataclass(frozen=True)
 class Cloze:
     """So many `questions` of a held-out text, each behind as many completed ones of the training text as `shots` say.

@@ -1,6 +1,6 @@
 """Continuing texts with a trained decoder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from transformer.decode.constraints import Prompt
 from transformer.decode.generate import Rollout, Tokens, generate
 from transformer.decode.stops import cut
 from transformer.models.contract import Variables
-from transformer.tasks.contract import Answers, Batch, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.reading import answers_of, reading_of
 from transformer.tasks.text_data import padded
@@ -50,6 +50,23 @@ def roll_out(view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Deco
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
         constraints=decoding.constraints(tokenizer, generated_tokens(view, inputs)),
     )
+
+
+def continuations(
+    tokenizer: AnyTokenizer, texts: Sequence[str], prompts: Batch, length: int, *, split: str
+) -> Evaluation:
+    """What a model makes of texts by greedy decoding, as samples to read; `prompts` is `encode_prompts` of them."""
+    decoding = Decoding(length=length)
+
+    def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
+        return {}, {"tokens": roll_out(view, tokenizer, batch, decoding).tokens[:, 0]}
+
+    def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+        pairs = zip(texts, rows["tokens"], strict=True)
+        samples = [{"prompt": text, "output": tokenizer.decode(tokens)} for text, tokens in pairs]
+        return Report({}, samples, note=f"{len(samples)} prompts continued")
+
+    return Evaluation("continuations", split, [prompts], step, finish)
 
 
 class Continued(NamedTuple):

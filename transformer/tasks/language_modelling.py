@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.config import UserError
@@ -17,10 +16,9 @@ from transformer.data.packing import Packed
 from transformer.data.windows import Windows, join
 from transformer.models.interface import CONTINUATION
 from transformer.tasks.balance import importance_sums, importance_variations, with_gates
-from transformer.tasks.cloze import Cloze
-from transformer.tasks.continuation import answers_by_continuing, encode_prompts, roll_out
+from transformer.tasks.cloze import Cloze, check_questions
+from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
-from transformer.tasks.decoding import Decoding
 from transformer.tasks.reading import CONTINUING
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import (
@@ -67,10 +65,7 @@ class LanguageModellingConfig(TextConfig):
             raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
         if self.repeated < 0:
             raise UserError(f"config.task.repeated={self.repeated} must be at least 0 examples")
-        if self.questions < 0:
-            raise UserError(f"config.task.questions={self.questions} must be at least 0")
-        if not self.shots or min(self.shots) < 0 or len(set(self.shots)) < len(self.shots):
-            raise UserError(f"config.task.shots={self.shots} must be different numbers of passages")
+        check_questions(self.questions, self.shots)
         if self.max_new_tokens < 1:
             raise UserError(f"config.task.max_new_tokens={self.max_new_tokens} must be at least 1 token")
 
@@ -103,13 +98,12 @@ class LanguageModelling(TextTask):
         self.objectives = (Objective("language_modelling", self._loss),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
         if self._prompts is not None:
-            self.evaluations += (self._continuations(self._prompts),)
+            asked = (config.prompts, self._prompts, config.max_new_tokens)
+            self.evaluations += (continuations(tokenizer, *asked, split=config.validation),)
         if config.questions:
             cloze = Cloze(tokenizer, config.questions, config.shots, config.context, config.rows)
-            held_out = splits[config.validation]
-            self.evaluations += cloze.evaluations(
-                splits["train"], held_out, config.validation, config.evaluated_parameters
-            )
+            held_out, averages = splits[config.validation], config.evaluated_parameters
+            self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation, averages)
 
     def source(self, seed: int) -> Source:
         return self._batches(self._train, seed)
@@ -163,21 +157,6 @@ class LanguageModelling(TextTask):
         counted = jnp.sum(jnp.where(_counts(batch), bytes_BxT, 0)).astype(jnp.float32)
         sums = {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"]}
         return {**sums, **self.totals(batch), **importance_sums(aux.maps, _counts(batch)), "bytes": counted}, None
-
-    def _continuations(self, prompts: Batch) -> Evaluation:
-        """The prompts with what the model makes of them, by greedy decoding."""
-        config = self.config
-        decoding = Decoding(length=config.max_new_tokens)
-
-        def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
-            return {}, {"tokens": roll_out(view, self.tokenizer, batch, decoding).tokens[:, 0]}
-
-        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
-            pairs = zip(config.prompts, rows["tokens"], strict=True)
-            samples = [{"prompt": prompt, "output": self.tokenizer.decode(tokens)} for prompt, tokens in pairs]
-            return Report({}, samples, note=f"{len(samples)} prompts continued")
-
-        return Evaluation("continuations", config.validation, [prompts], step, finish)
 
     def answer(self, view: View, request: Request) -> Answers:
         """Continuations of the texts; without a length, up to the model's positions behind the longest text.
