@@ -2,8 +2,7 @@
 
 python -m launch.train --config=experiments/pictures/digits.py --workdir=runs/digits
 
-Takes two minutes on one core. In a run of 900 steps all of the 1,000 test pictures were right; this one of 600 has not
-been measured.
+Takes four minutes on one core. Expect 0.999 of the 1,000 test pictures right: experiments/results/digits.md.
 """
 
 from ml_collections import ConfigDict

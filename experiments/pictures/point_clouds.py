@@ -3,7 +3,8 @@
     python -m launch.train --config=experiments/pictures/point_clouds.py --workdir=runs/clouds
     python -m launch.train --config=experiments/pictures/point_clouds.py --workdir=runs/alone --config.model.layers=0
 
-The second pools its points before any knows of another. Each takes a few minutes on one core. Not yet measured.
+The second pools its points before any knows of another. They take six minutes and two on one core. Expect 0.994 and
+0.846 of the test clouds right: experiments/results/point_clouds.md.
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,10 @@
 python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions
 python -m launch.train --config=experiments/pictures/questions.py:one_hop --workdir=runs/questions_one_hop
 
-The other arms are glimpses, mean and question, which does not look at the picture. Planned for ten minutes on one core
-each; whole runs are not yet measured; the words alone answer 0.14 of the test questions right.
+The other arms are glimpses, mean and question, which does not look at the picture. Each takes ten minutes on one core.
+Expect 0.72 of the test questions right in two hops and 0.63 in one, 0.68 and 0.52 of those that lead from an item to
+its neighbour, where the words alone have 0.14: experiments/results/questions.md, which says what each model fails at.
+The other arms are not yet measured.
 """
 
 from ml_collections import ConfigDict
