@@ -2,10 +2,10 @@
 
     python -m launch.train --config=experiments/language/segments.py --workdir=runs/segments
 
-Every segment of 32 characters stands behind a memory of 128, which each of 2 layers keeps. Takes about seven minutes on
-one core. What to expect is not yet measured; the first 1,200 steps alone, `--config.steps=1200`, come to 1.73 nats a
-character of the validation text with the memory and 1.88 without it (`loss` and `loss_without_memory` of the evaluation
-`recurrence`: the same model, each segment read as if it were the first).
+Every segment of 32 characters stands behind a memory of 128, which each of 2 layers keeps. Takes four minutes on one
+core. Expect 1.40 nats a character of the validation text with the memory and 1.74 without it, 1.18 and 1.55 of the test
+text (`loss` and `loss_without_memory` of the evaluation `recurrence`: the same model, each segment read as if it were
+the first): experiments/results/segments.md.
 """
 
 from ml_collections import ConfigDict
