@@ -9,6 +9,7 @@ import pytest
 
 from tests.models.test_xlnet import small
 from transformer.config import UserError
+from transformer.data.lanes import Lanes
 from transformer.models.contract import Aux
 from transformer.tasks.carried_memory import next_memory, over_segments
 from transformer.tasks.contract import View
@@ -40,6 +41,21 @@ def test_parts_of_a_batch_fill_their_own_lanes() -> None:
     parts = [np.array([5, 1, 3]), np.array([0, 2, 4])]
     handed = [next_memory(view, {"lane": lane}, Aux({}, {"memory": whole[lane]}, {}))["memory"] for lane in parts]
     np.testing.assert_allclose(np.mean(handed, axis=0), whole, rtol=1e-6)
+
+
+def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
+    """As where `--skip` passes batches by, or a step makes no update and what it carried is thrown away."""
+    task, view = task_of(), view_of("transformer_xl", train=True)
+    source, extra = Lanes(np.arange(60), context=2, rows=2, seed=0), task.init_extra(view, None)
+    kept, pasts = extra, {}
+    for step in (0, 1, 2, 4, 5):
+        batch, kept = task.prepare(view._replace(extra=kept), source[step], None)
+        pasts[step] = np.asarray(batch["past"]).tolist()
+    assert pasts == {0: [0, 0], 1: [2, 2], 2: [4, 4], 4: [0, 0], 5: [2, 2]}
+    # Another epoch begins anew, wherever the last one ended.
+    for step in range(source.batches_per_epoch + 1):
+        batch, extra = task.prepare(view._replace(extra=extra), source[step], None)
+    assert not np.asarray(batch["past"]).any()
 
 
 @pytest.mark.slow

@@ -41,6 +41,13 @@ def test_language_modelling_has_the_real_shapes(
     assert real.interface.vocabularies == {"tokens": 256}
 
 
+@pytest.mark.parametrize("name", ["segment_language_modelling", "permutation_language_modelling"])
+def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
+    """As launch.compile needs it: a batch at the defaults, whose rows are many and follow one another."""
+    config = task_config({"name": name})
+    assert abstract_batch(synthetic(config))["tokens"].shape == (config.rows, config.context)
+
+
 def test_masked_language_modelling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
     real = make_task(text_file, tmp_path, "masked_language_modelling", whole_words=True)
     told = synthetic(dataclasses.replace(real.config, dataset="nowhere"))

@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.models.contract import Aux
-from transformer.tasks.contract import Batch, View
+from transformer.tasks.contract import Batch, Report, View
 
 # What scores a segment behind its memory: sums, and what the segment hands on.
 Score = Callable[[Batch], tuple[dict[str, Array], Mapping[str, Array]]]
@@ -25,24 +26,52 @@ def empty_memory(view: View, inputs: Mapping[str, Any]) -> Float[Array, "B L M E
 
 
 def first_memory(view: View, rows: int, context: int) -> dict[str, Array]:
-    """What a task over segments of `context` tokens carries before its first step: nothing without a memory."""
+    """What a task over segments of `context` tokens carries before its first step: nothing without a memory.
+
+    `memory` [B, L, M, E] is what the rows have left; `past` [B], how many tokens it is of, and `end` [B], where in the
+    stream these end, say whether the next segment stands behind it.
+    """
     memory = empty_memory(view, {"tokens": jax.ShapeDtypeStruct((rows, context), jnp.int32)})
-    return {} if memory is None else {"memory": memory}
+    if memory is None:
+        return {}
+    return {"memory": memory, "past": jnp.zeros(rows, jnp.int32), "end": jnp.full(rows, -1, jnp.int32)}
+
+
+def behind_memory(view: View, batch: Batch) -> tuple[Batch, dict[str, Array]]:
+    """A training batch with the memory of each row and its `past`, and what the step carries on but for the memory.
+
+    A memory that ends anywhere but where its row's segment begins counts as empty: another epoch has begun, batches are
+    passed by, or the step before made no update and has left nothing.
+    """
+    if "memory" not in view.extra:
+        return batch, view.extra
+    index_B, length = jnp.asarray(batch["index"]), batch["tokens"].shape[1]
+    goes_on_B = (index_B == view.extra["end"]) & (jnp.asarray(batch["past"]) > 0)
+    past_B = jnp.where(goes_on_B, view.extra["past"], 0)
+    carried = {"memory": view.extra["memory"], "past": past_B + length, "end": index_B + length}
+    return {**batch, "memory": carried["memory"], "past": past_B}, carried
 
 
 def next_memory(view: View, batch: Batch, aux: Aux) -> dict[str, Array]:
-    """What a loss hands on: the memory that its rows have left.
+    """What a loss hands on: the memory that its rows have left, with what `behind_memory` carries.
 
     Of a training batch that is cut, each part fills its own lanes; the step takes the mean over the parts, so that what
     each fills is multiplied with their number.
     """
     own = aux.extras.get("memory")
-    if own is None:
-        return {}
-    parts = len(view.extra["memory"]) // len(own) if view.train else 1
-    if parts == 1:
-        return {"memory": own}
-    return {"memory": jnp.zeros_like(view.extra["memory"]).at[jnp.asarray(batch["lane"])].set(own * parts)}
+    if own is None or not view.train:
+        return {} if own is None else {"memory": own}
+    parts = len(view.extra["memory"]) // len(own)
+    if parts > 1:
+        own = jnp.zeros_like(view.extra["memory"]).at[jnp.asarray(batch["lane"])].set(own * parts)
+    return {**view.extra, "memory": own}
+
+
+def with_and_without_memory(view: View, batch: Batch, segments: int, score: Score) -> dict[str, Array]:
+    """The sums of `over_segments`, and `loss_without_memory`: the loss that each segment has by itself."""
+    sums = over_segments(view, batch, segments, score, remember=True)
+    alone = over_segments(view, batch, segments, score, remember=False)
+    return {**sums, "loss_without_memory": alone["loss"]}
 
 
 def over_segments(view: View, batch: Batch, segments: int, score: Score, *, remember: bool) -> dict[str, Array]:
@@ -69,3 +98,12 @@ def over_segments(view: View, batch: Batch, segments: int, score: Score, *, reme
 
     _, sums = jax.lax.scan(read, first, (cut, lengths_SxB, past_S))
     return {name: jnp.sum(value, axis=0) for name, value in sums.items()}
+
+
+def report_of_segments(sums: Mapping[str, Any], segments: int) -> Report:
+    """The means of `with_and_without_memory` over the tokens, and the perplexity of either loss."""
+    tokens = max(sums["tokens"], 1)
+    means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
+    for name in ("loss", "loss_without_memory"):
+        means[name.replace("loss", "perplexity")] = float(np.exp(min(means[name], 700.0)))
+    return Report(means, note=f"{int(sums['tokens'])} tokens in texts of {segments} segments")

@@ -23,7 +23,13 @@ from transformer.data.windows import Frame, Windows, join
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.contract import Aux
 from transformer.models.interface import PERMUTATION, Input, Interface
-from transformer.tasks.carried_memory import first_memory, next_memory, over_segments
+from transformer.tasks.carried_memory import (
+    behind_memory,
+    first_memory,
+    next_memory,
+    report_of_segments,
+    with_and_without_memory,
+)
 from transformer.tasks.contract import (
     Batch,
     Evaluation,
@@ -32,7 +38,6 @@ from transformer.tasks.contract import (
     Objective,
     Reader,
     Reading,
-    Report,
     Sentences,
     View,
 )
@@ -114,8 +119,8 @@ class PermutationLanguageModelling(TextTask):
         return first_memory(view, self.config.rows, self.config.context)
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
-        """The batch with the memory of each row, which is cut with it."""
-        return {**batch, **view.extra}, view.extra
+        """The batch behind the memory of each row, which is cut with it."""
+        return behind_memory(view, batch)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of predicted tokens, by which every sum of losses is divided."""
@@ -162,7 +167,7 @@ class PermutationLanguageModelling(TextTask):
             split=name,
             batches=OneEpoch(Permuted(windows, config.permutations, VALIDATION, config.segments)),
             step=self._over_segments,
-            finish=_finish,
+            finish=lambda sums, rows: report_of_segments(sums, config.segments),
             at_end=name != config.validation,
             parameters=config.evaluated_parameters,
         )
@@ -174,9 +179,7 @@ class PermutationLanguageModelling(TextTask):
             sums, aux = self._sums(view, segment, None)
             return sums, aux.extras
 
-        sums = over_segments(view, batch, self.config.segments, score, remember=True)
-        alone = over_segments(view, batch, self.config.segments, score, remember=False)
-        return {**sums, "loss_without_memory": alone["loss"]}, None
+        return with_and_without_memory(view, batch, self.config.segments, score), None
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Maps of stretches of the validation text, all predicted in a drawn order, behind as many tokens of memory.
@@ -200,13 +203,6 @@ class PermutationLanguageModelling(TextTask):
         return dataclasses.replace(labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: whole.tokens["tokens"]})
 
 
-def _finish(sums: Mapping[str, Any], rows: object) -> Report:
-    tokens = max(sums["tokens"], 1)
-    means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
-    means["perplexity"] = float(np.exp(min(means["loss"], 700.0)))
-    return Report(means, note=f"{int(sums['tokens'])} tokens, the same at every evaluation")
-
-
 def build(
     config: PermutationLanguageModellingConfig, directory: Path, rows_multiple: int = 1
 ) -> PermutationLanguageModelling:
@@ -217,7 +213,7 @@ def build(
 
 def synthetic(config: PermutationLanguageModellingConfig, rows_multiple: int = 1) -> PermutationLanguageModelling:
     """The task over made-up text."""
-    tokenizer, splits = made_up_documents(config, roles=())
+    tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
     return PermutationLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 

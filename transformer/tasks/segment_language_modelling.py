@@ -3,10 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.config import Positive, UserError
@@ -15,8 +13,14 @@ from transformer.data.batches import OneEpoch, Source
 from transformer.data.lanes import Lanes
 from transformer.data.windows import Windows, join
 from transformer.models.contract import Aux
-from transformer.tasks.carried_memory import first_memory, next_memory, over_segments
-from transformer.tasks.contract import Batch, Evaluation, Kind, Report, View
+from transformer.tasks.carried_memory import (
+    behind_memory,
+    first_memory,
+    next_memory,
+    report_of_segments,
+    with_and_without_memory,
+)
+from transformer.tasks.contract import Batch, Evaluation, Kind, View
 from transformer.tasks.language_modelling import Batching, LanguageModelling, LanguageModellingConfig
 from transformer.tasks.reading import CONTINUING
 from transformer.tasks.synthetic import made_up_documents
@@ -76,8 +80,8 @@ class SegmentLanguageModelling(LanguageModelling):
         return first
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
-        """The batch with the memory of each row, which is cut with it."""
-        return {**batch, **view.extra}, view.extra
+        """The batch behind the memory of each row, which is cut with it."""
+        return behind_memory(view, batch)
 
     def carried(self, view: View, batch: Batch, aux: Aux) -> dict[str, Array]:
         """The memory that the rows have left."""
@@ -87,22 +91,12 @@ class SegmentLanguageModelling(LanguageModelling):
         config, stream = self.config, join(documents, self.tokenizer.end)
         windows = Windows(stream, context=config.segments * config.context, rows=config.rows, seed=None)
 
-        def finish(sums: Mapping[str, Any], rows: object) -> Report:
-            tokens = max(sums["tokens"], 1)
-            means = {name: value / tokens for name, value in sums.items() if name != "tokens"}
-            means |= {
-                name.replace("loss", "perplexity"): float(np.exp(min(value, 700.0)))
-                for name, value in means.items()
-                if name.startswith("loss")
-            }
-            return Report(means, note=f"{int(sums['tokens'])} tokens in texts of {config.segments} segments")
-
         return Evaluation(
             name="recurrence",
             split=name,
             batches=OneEpoch(windows),
             step=self._over_segments,
-            finish=finish,
+            finish=lambda sums, rows: report_of_segments(sums, config.segments),
             at_end=name != config.validation,
             parameters=config.evaluated_parameters,
         )
@@ -115,9 +109,7 @@ class SegmentLanguageModelling(LanguageModelling):
             _, aux = self._loss(view, segment, {"tokens": jnp.float32(1)}, key)
             return {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"], **totals}, aux.extra
 
-        sums = over_segments(view, batch, self.config.segments, score, remember=True)
-        alone = over_segments(view, batch, self.config.segments, score, remember=False)
-        return {**sums, "loss_without_memory": alone["loss"]}, None
+        return with_and_without_memory(view, batch, self.config.segments, score), None
 
 
 def build(config: SegmentLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModelling:
@@ -128,7 +120,7 @@ def build(config: SegmentLanguageModellingConfig, directory: Path, rows_multiple
 
 def synthetic(config: SegmentLanguageModellingConfig, rows_multiple: int = 1) -> SegmentLanguageModelling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
-    tokenizer, splits = made_up_documents(config, roles=())
+    tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
     return SegmentLanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 

@@ -40,12 +40,17 @@ def made_up_tokenizer_of(kind: TokenizerKind, vocabulary: int, roles: tuple[str,
             return made_up_tokenizer(vocabulary, roles)
 
 
-def made_up_documents(config: TextConfig, roles: tuple[str, ...]) -> tuple[Tokenizer, dict[str, Documents]]:
-    """Stands in for `load_documents`: the vocabulary that the config gives, and two made-up documents a split."""
+def made_up_documents(
+    config: TextConfig, roles: tuple[str, ...], *, texts: int = 1
+) -> tuple[Tokenizer, dict[str, Documents]]:
+    """Stands in for `load_documents`: the vocabulary that the config gives, and two made-up documents a split.
+
+    Each holds `texts` of `config.context` tokens that follow one another, with their labels.
+    """
     # The real text may have several documents, which need an end token.
     roles = tuple(dict.fromkeys((*roles, "end")))
     tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, roles)
-    document = np.arange(config.context + 1, dtype=np.int32) % (tokenizer.vocabulary - len(roles))
+    document = np.arange(texts * config.context + 1, dtype=np.int32) % (tokenizer.vocabulary - len(roles))
     return tokenizer, {name: [document, document] for name in ("train", *config.evaluated)}
 
 
