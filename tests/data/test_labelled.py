@@ -75,9 +75,11 @@ def test_glue_is_read_as_its_files_have_it(files: Path) -> None:
 def test_a_test_set_without_labels_is_no_split(files: Path) -> None:
     (files / "SST-2/test.tsv").write_text("index\tsentence\n0\tuneasy mishmash\n")
     opened = open_labelled("glue/SST-2", data_dir=str(files))
-    assert set(opened.splits) == {"train", "validation"}
-    with pytest.raises(UserError, match="glue/SST-2 has no labelled split 'test': known: train, validation"):
+    assert set(opened.splits) == {"train", "validation", "development"}
+    with pytest.raises(UserError, match="glue/SST-2 has no labelled split 'test': known: development, train, valid"):
         opened.split("test")
+    # These are the files as GLUE hands them out, whose dev.tsv is its development set.
+    assert opened.split("development") == opened.split("validation") == [Labelled("not bad", 1)]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs GLUE's files in ../shared/data/glue")
@@ -123,6 +125,7 @@ def test_what_is_no_set_is_refused_in_one_line(name: str, says: str) -> None:
         ("SST-2/train.tsv", "sentence\tlabel\ngood\t1\nbad\t2\n", "line 3 has no label of 0, 1 and a sentence"),
         ("SST-2/train.tsv", "sentence\tlabel\ngood\n", "line 2 has no label"),
         ("SST-2/train.tsv", "sentence\tlabel\n", "train.tsv has no sentences"),
+        ("SST-2/train.tsv", "sentence\tlabel\ngood\t1\n \t0\n", "train.tsv: line 3 has an empty sentence: fill or"),
         ("CoLA/raw/in_domain_dev.tsv", "gj04\t1\tBill slept.\n", "line 1 has no label"),
     ],
 )

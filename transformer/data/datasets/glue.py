@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.own_files import read_text
+from transformer.data.datasets.own_files import read_text, refuse_empty
 from transformer.data.labelled import Labelled
 
 
@@ -13,8 +13,9 @@ from transformer.data.labelled import Labelled
 class Glue:
     """One set: its classes by number, its files by split, and where a line has the sentence and the label.
 
-    `development` are the splits that together are GLUE's labelled development set, and `scored` the measure that GLUE
-    gives the set (Wang et al. 2019, table 1). `columns` is None where a header names them, else their numbers.
+    `development` are the splits that together are GLUE's labelled development set, where all of them have labels, and
+    `scored` the measure that GLUE gives the set (Wang et al. 2019, table 1). `columns` is None where a header names
+    them, else their numbers.
     """
 
     classes: tuple[str, ...]
@@ -52,8 +53,9 @@ SETS = {
 def glue(name: str, data_dir: str | None) -> dict[str, list[Labelled]]:
     """The sentences of one of `SETS` by split, and once more as "development" those that GLUE calls so.
 
-    The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split. With the training
-    set cut in two and the labelled development set as test.tsv, as is usual, SST-2 has one.
+    The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split, and dev.tsv beside
+    it is the development set. With the training set cut in two and the labelled development set as test.tsv, as is
+    usual, SST-2 has one.
 
     Errors: UserError for files that are missing or are not as expected.
     """
@@ -74,9 +76,8 @@ def glue(name: str, data_dir: str | None) -> dict[str, list[Labelled]]:
             raise UserError(f"glue/{name}: {path} has no labels: {how}")
         if sentences is not None:
             splits[split] = sentences
-    if set(made.development) <= set(splits):
-        splits["development"] = [each for split in made.development for each in splits[split]]
-    return splits
+    of_development = made.development if set(made.development) <= set(splits) else ("validation",)
+    return {**splits, "development": [each for split in of_development for each in splits[split]]}
 
 
 def measure_of(dataset: str) -> str | None:
@@ -107,4 +108,5 @@ def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labelled] | None:
         read.append(Labelled(cells[sentence].strip(), labels[cells[label]]))
     if not read:
         raise UserError(f"{path} has no sentences: {how}")
+    refuse_empty([number for number, each in enumerate(read, first) if not each.text], path, "sentence")
     return read
