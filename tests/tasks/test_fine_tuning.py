@@ -280,7 +280,11 @@ def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning])
         ("entailment", Request(["only one"]), "'only one' must be 'text $ text', each with words"),
         ("choice", Request(["a $ b"]), "has 2 texts with '$' between them, but an example of this run has 4"),
         ("entailment", Request(["a $ b"], language="de"), "--language=de is for runs that translate"),
-        ("acceptability", Request(["word " * 30]), "tokens, more than"),
+        (
+            "acceptability",
+            Request(["word " * 30]),
+            "has 152 tokens, more than 128, the greatest of config.task.l",
+        ),
         ("acceptability", Request([" "]), "must be 'text', each with words"),
     ],
 )

@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
-from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.labelled import PREFIX, classes_of, open_labelled
@@ -36,7 +35,6 @@ from transformer.tasks.labelled_texts import LabelledTextConfig, LabelledTexts, 
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import (
-    check_fits,
     check_sentences,
     look_over,
     most_probable,
@@ -126,12 +124,7 @@ class Classification(LabelledTexts):
         """
         refuse_decoding(request, "classifies")
         rows = encoded(self.tokenizer, request.texts)
-        for text, row in zip(request.texts, rows, strict=True):
-            if len(row) > self.config.longest:
-                raise UserError(
-                    f"{text[:40]!r} has {len(row)} tokens, more than {self.config.longest}, the greatest of "
-                    "config.task.lengths: shorten it"
-                )
+        self.config.check_fits(request.texts, rows)
         batch = padded(rows, self.tokenizer)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
@@ -159,7 +152,7 @@ def read(config: ClassificationConfig, view: View, tokenizer: AnyTokenizer, sent
     """
     check_sentences(sentences)
     rows = encoded(tokenizer, sentences.texts)
-    check_fits(sentences.texts, rows, config.longest)
+    config.check_fits(sentences.texts, rows)
     return Reading(padded(rows, tokenizer), "forward", describe(tokenizer, rows))
 
 

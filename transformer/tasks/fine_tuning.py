@@ -34,7 +34,6 @@ from transformer.tasks.labelled_texts import LabelledTextConfig, LabelledTexts, 
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss, hidden_token_loss
 from transformer.tasks.plain import (
-    check_fits,
     check_sentences,
     look_over,
     most_probable,
@@ -191,7 +190,7 @@ class FineTuning(LabelledTexts):
         refuse_decoding(request, "classifies")
         parts = [_parts(text, self.shape) for text in request.texts]
         rows = sequences(self.tokenizer, self.shape, parts)
-        check_fits([text for text in request.texts for _ in range(self.shape.sequences)], rows, self.config.longest)
+        self.config.check_fits([text for text in request.texts for _ in range(self.shape.sequences)], rows)
         batch = padded(rows, self.tokenizer)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         outputs_BSxC, _ = view.model.apply(view.variables, inputs, train=False)
@@ -284,7 +283,7 @@ def read(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentence
     shape = config.shape
     rows = sequences(tokenizer, shape, [_parts(text, shape) for text in sentences.texts])
     titles = [text for text in sentences.texts for _ in range(shape.sequences)]
-    check_fits(titles, rows, config.longest)
+    config.check_fits(titles, rows)
     return Reading(padded(rows, tokenizer), "forward", _described(tokenizer, rows, titles))
 
 

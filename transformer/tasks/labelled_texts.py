@@ -1,7 +1,7 @@
 """What tasks over labelled texts share: the keys of their configs, their splits, batches and evaluations."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -72,6 +72,18 @@ class LabelledTextConfig:
     def evaluated(self) -> tuple[str, ...]:
         """The splits that are evaluated."""
         return (self.validation, *((self.test,) if self.test else ()))
+
+    def check_fits(self, texts: Sequence[str], rows: Sequence[Sized]) -> None:
+        """Refuse new texts that would have to be cut: an answer is to a whole text.
+
+        Errors: UserError.
+        """
+        for text, row in zip(texts, rows, strict=True):
+            if len(row) > self.longest:
+                raise UserError(
+                    f"{text[:40]!r} has {len(row)} tokens, more than {self.longest}, the greatest of "
+                    "config.task.lengths: shorten it"
+                )
 
 
 class Split(NamedTuple):
