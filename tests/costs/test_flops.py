@@ -21,6 +21,8 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.interface import Input, Interface
 from transformer.models.published import PUBLISHED as SIZES
 from transformer.models.registry import build, model_config, operations, sizes
+from transformer.models.transformer_xl import TransformerXLConfig
+from transformer.models.xlnet import XLNetConfig
 
 VOCABULARY = 23
 VOCABULARIES = {"tokens": VOCABULARY, "joint": VOCABULARY}
@@ -123,6 +125,31 @@ def test_the_formula_is_the_programs_count(config: TransformerConfig) -> None:
 def test_the_formula_is_the_programs_count_of_a_single_row(config: TransformerConfig) -> None:
     batch = batch_of(1, 5, 5)
     assert operations(config, batch, VOCABULARIES).forward == counted(config, batch)
+
+
+@pytest.mark.parametrize(
+    ("config", "remembers"),
+    [
+        pytest.param(TransformerXLConfig(layers=2, memory=4, **TINY), True, id="transformer-xl"),
+        pytest.param(XLNetConfig(layers=2, memory=4, kinds=True, **TINY), True, id="xlnet"),
+        pytest.param(XLNetConfig(layers=2, memory=4, kinds=True, **TINY), False, id="xlnet-alone"),
+    ],
+)
+def test_the_formula_of_a_segment_counts_its_memory(config: DecoderConfig | XLNetConfig, remembers: bool) -> None:
+    rows, length = 3, 7
+    whole = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)  # noqa: E731
+    batch = {"tokens": whole(rows, length)} | ({"past": whole(rows)} if remembers else {})
+    if isinstance(config, XLNetConfig):
+        batch |= {"predicted": whole(rows, 2)}
+    model = build(config, Interface({}, VOCABULARIES), Precision())
+    memory = {"memory": jax.ShapeDtypeStruct((rows, 2, 4, config.width), jnp.float32)} if remembers else {}
+
+    def forward(variables: Any, inputs: Any) -> Any:
+        return model.apply(variables, inputs, train=False)[0]
+
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    program = jax.make_jaxpr(forward)(variables, {**batch, **memory})
+    assert operations(config, batch, VOCABULARIES).forward == products(program.jaxpr)
 
 
 def test_the_counter_sees_a_product_and_a_loop() -> None:

@@ -55,8 +55,8 @@ class PositionScheme(Block):
         return None
 
     @classmethod
-    def operations(cls, sizes: Sizes, length: int) -> tuple[int, int]:
-        """Operations of products with positions over `length` positions: of each row, and once for all rows."""
+    def operations(cls, sizes: Sizes, queries: int, keys: int) -> tuple[int, int]:
+        """Operations of products with positions: of each row, and once for all rows."""
         return 0, 0
 
     def check(self, q: Array, value_depth: int | None) -> None:
@@ -216,8 +216,8 @@ class Shaw(_InTheDotProduct):
         return {name: Weight(shape, axes, normal(sizes.depth**-0.5)) for name in ("keys", "values")}
 
     @classmethod
-    def operations(cls, sizes: Sizes, length: int) -> tuple[int, int]:
-        return 2 * length * (2 * sizes.max_distance + 1) * sizes.heads * sizes.depth * 2, 0
+    def operations(cls, sizes: Sizes, queries: int, keys: int) -> tuple[int, int]:
+        return 2 * queries * (2 * sizes.max_distance + 1) * sizes.heads * sizes.depth * 2, 0
 
     def check(self, q: Array, value_depth: int | None) -> None:
         tables = {"keys_PxD": (self.keys_PxD, q.shape[3]), "values_PxD": (self.values_PxD, value_depth)}
@@ -279,10 +279,10 @@ class TransformerXL(_InTheDotProduct):
         return {"weight": matrix, "content": bias, "position": bias}
 
     @classmethod
-    def operations(cls, sizes: Sizes, length: int) -> tuple[int, int]:
-        """The waves of the 2 T - 1 distances are projected once for all rows."""
-        each = 2 * (2 * length - 1) * sizes.heads * sizes.depth
-        return length * each, each * sizes.width
+    def operations(cls, sizes: Sizes, queries: int, keys: int) -> tuple[int, int]:
+        """The waves of the Q + K - 1 distances are projected once for all rows."""
+        each = 2 * (queries + keys - 1) * sizes.heads * sizes.depth
+        return queries * each, each * sizes.width
 
     def check(self, q: Array, value_depth: int | None) -> None:
         heads, depth = q.shape[2:]

@@ -48,7 +48,7 @@ def layer_operations(config: TransformerConfig, rows: int, length: int, experts:
     """
     projections = 4 * config.width * config.depth * (config.heads + config.groups) + _low_ranks(config, *Projection)
     feed_forward = _networks(config, experts) + (_router(config) if experts else 0)
-    relative, once = config.positions.scheme.operations(config.sizes(), length)
+    relative, once = config.positions.scheme.operations(config.sizes(), length, length)
     core = _attention(config, length, length) + relative
     return rows * (length * (projections + feed_forward) + core) + once
 
@@ -69,6 +69,14 @@ def cross_operations(config: TransformerConfig, queries: int, keys: int) -> int:
     of_query += _low_ranks(config, Projection.QUERY, Projection.OUTPUT)
     of_key += _low_ranks(config, Projection.KEY, Projection.VALUE)
     return queries * of_query + keys * of_key + _attention(config, queries, keys)
+
+
+def memory_operations(config: TransformerConfig, rows: int, length: int, memory: int) -> int:
+    """What one layer's self-attention costs more where the keys of `memory` positions stand before those of a row."""
+    scheme, sizes = config.positions.scheme, config.sizes()
+    (relative, once), (alone, once_alone) = (scheme.operations(sizes, length, length + more) for more in (memory, 0))
+    attended, by_itself = (cross_operations(config, length, length + more) for more in (memory, 0))
+    return rows * (attended - by_itself + relative - alone) + once - once_alone
 
 
 def _low_ranks(config: TransformerConfig, *projections: Projection) -> int:
@@ -104,7 +112,8 @@ def recomputed_operations(
     attention compute again by themselves is left out. The layer also attends to `source` positions unless there are
     none.
     """
-    core = rows * (_attention(config, length, length) + config.positions.scheme.operations(config.sizes(), length)[0])
+    relative, _ = config.positions.scheme.operations(config.sizes(), length, length)
+    core = rows * (_attention(config, length, length) + relative)
     whole = layer_operations(config, rows, length, experts)
     sums = 2 * rows * length * length * config.heads * config.depth
     if source:

@@ -12,7 +12,6 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.fields import array, pytree
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
-from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.block import Block, Layer
 from transformer.layers.module import Builder
@@ -50,19 +49,11 @@ class _TrainedKinds(TrainedPositions):
         )
 
 
-class _AttentionWithKinds(MultiHeadAttention):
-    """Attention that adds relative encodings of segments to its relative positions."""
-
-    def __init__(self, config: TransformerConfig, *, builder: Builder):
-        super().__init__(config, cross=False, builder=builder)
-        self.relative = _TrainedKinds(config.positions.scheme, config.sizes(), builder=builder)
-
-
 def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Builder) -> Block:
     """A block whose attention has relative encodings of segments where `kinds`."""
     block = Block(config, cross=False, experts=False, alpha=alpha, builder=builder)
     if kinds:
-        block.attention = _AttentionWithKinds(config, builder=builder)
+        block.attention.relative = _TrainedKinds(config.positions.scheme, config.sizes(), builder=builder)
     return block
 
 

@@ -1,6 +1,7 @@
 """A decoder that reads a long text in segments, each behind a memory of the last (Transformer-XL, Dai et al. 2019)."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,12 +13,14 @@ from transformer.config import UserError
 from transformer.layers.block import Layer, run_layers, windowed
 from transformer.layers.block_aux import BlockAux, by_layer
 from transformer.layers.module import Functional, Precision
+from transformer.layers.operations import memory_operations
 from transformer.layers.segment_memory import TOKENS, behind, by_example, check_memory, of_layers, read_on, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
+from transformer.models import decoder
 from transformer.models.causal_masks import mask_of
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.decoder import STACK, Decoder, DecoderConfig, operations
-from transformer.models.family import Family
+from transformer.models.decoder import STACK, Decoder, DecoderConfig
+from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
 from transformer.models.token_model import split_key
@@ -107,6 +110,15 @@ def build(config: TransformerXLConfig, interface: Interface, precision: Precisio
         sites=sites_of(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
         max_length=config.max_length,
     )
+
+
+def operations(config: TransformerXLConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The decoder's, and what the keys of a memory add where texts have a past; it is not counted as computed again."""
+    forward, recomputed = decoder.operations(config, batch, vocabularies)
+    if "past" in batch:
+        rows, length = batch["tokens"].shape
+        forward += config.layers * memory_operations(config, rows, length, config.memory)
+    return Operations(forward, recomputed)
 
 
 FAMILY = Family(TransformerXLConfig, build, frozenset({CONTINUATION}), operations, check_placement=check_ring)

@@ -220,7 +220,7 @@ def build(config: XLNetConfig, interface: Interface, precision: Precision) -> Mo
 def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
     """The matrix products of both streams, which share their keys and values, behind a memory where texts have a past.
 
-    Relative positions are counted as without a memory, and what is computed again as if both streams were whole.
+    What is computed again is counted as if both streams were whole, and without a memory.
     """
     rows, length = batch["tokens"].shape
     predicted = batch["predicted"].shape[1] if "predicted" in batch else length
@@ -228,7 +228,7 @@ def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapp
     content = cross_operations(config, length, keys)
     query = content - cross_operations(config, 0, keys)
     network = (6 if config.activation.gated else 4) * config.width * config.feed_forward
-    relative, once = config.positions.scheme.operations(config.sizes(), length)
+    relative, once = config.positions.scheme.operations(config.sizes(), length, keys)
     kinds = 4 * length * config.heads * config.depth if config.kinds else 0
     layer = rows * (content + query + (length + predicted) * network + 2 * (relative + kinds)) + 2 * once
     scored = rows * predicted * score_operations(config, vocabularies["tokens"])
