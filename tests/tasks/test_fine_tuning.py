@@ -304,6 +304,7 @@ def test_what_cannot_be_answered_is_refused(
         ({"rows": 0}, "config.task.rows=0 must be at least 1"),
         ({"dataset": "grammar/chose"}, "config.task.dataset='grammar/chose' is unknown: did you mean 'choice'?"),
         ({"dataset": "glue/COLA"}, "did you mean 'glue/CoLA'?"),
+        ({"dataset": "glue/entailmnt"}, "'glue/entailmnt' is unknown: did you mean 'grammar/entailment'?"),
         ({"validation": ""}, "config.task.validation is empty"),
         ({"test": "development"}, "has no labelled split 'development': it has train, validation, test"),
     ],

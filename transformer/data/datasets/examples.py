@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, nearest
+from transformer.data.datasets.glue import SETS
 from transformer.data.datasets.grammar import PROBLEMS, grammar, problem_of
 from transformer.data.datasets.labelled import PREFIX, classes_of, open_labelled
 from transformer.data.datasets.own_files import NONE_HELD, HeldOut, divide, located, read_fields
@@ -58,11 +59,12 @@ def shape_of(name: str, classes: tuple[str, ...] = ()) -> Shape:
         if classes:
             raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
         return Shape(problem.form, problem.texts, problem.classes)
+    sets_of_glue = tuple(f"glue/{each}" for each in SETS)
+    if kind in (PREFIX, "word_order") or name in sets_of_glue:
+        return Shape(Form.SINGLE, 1, classes_of(name, classes))
     if kind not in _OF_SEVERAL:
-        if kind in ("glue", PREFIX, "word_order"):
-            return Shape(Form.SINGLE, 1, classes_of(name, classes))
         files = tuple(f"{each}/FILE.tsv" for each in (PREFIX, *_OF_SEVERAL))
-        known = *(f"grammar/{each}" for each in PROBLEMS), "glue/SST-2", "glue/CoLA", "word_order", *files
+        known = *(f"grammar/{each}" for each in PROBLEMS), *sets_of_glue, "word_order", *files
         raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
     if kind == "similarity" and not classes:
         return Shape(Form.UNORDERED, 2)
