@@ -130,10 +130,11 @@ def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: 
 
 def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path) -> None:
     task = task_of(tmp_path, tokenizer="bytes", lengths=(12,), dataset="word_order/train=20,validation=4,test=4")
-    tokenizer = task.tokenizer
-    for (text, _), row in zip(*task.splits["train"], strict=True):
+    tokenizer, train = task.tokenizer, task.splits["train"]
+    for (text, _), row in zip(train.texts, train.rows, strict=True):
         assert (row[0], row[-1]) == (tokenizer.begin, tokenizer.end)
         assert bytes(row[1:-1]).decode() == text[:10]
+    assert train.cut == sum(len(text) > 10 for text, _ in train.texts)
     assert task.interface.vocabularies == {"tokens": 258, "classes": 2}
 
 

@@ -223,6 +223,24 @@ def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str
         assert "glue" not in found
 
 
+def test_what_is_cut_is_said(tmp_path: Path, tasks: dict[str, FineTuning]) -> None:
+    """Examples, not sequences; whole ones are as they were, and a set that fits says nothing of it."""
+    assert len(tasks["choice"].said) == 1
+    whole = tasks["choice"].splits
+    task = task_of(tmp_path, "choice", lengths=(78,))
+    wide = {
+        name: [any(len(row) > 78 for row in split.rows[start : start + 3]) for start in range(0, len(split.rows), 3)]
+        for name, split in whole.items()
+    }
+    count = sum(map(sum, wide.values()))
+    assert 0 < count < 15
+    assert task.said[1] == f"{count} of these are cut to 78 tokens, the greatest of config.task.lengths"
+    for name, split in task.splits.items():
+        for row, before in zip(split.rows, whole[name].rows, strict=True):
+            assert len(row) == min(len(before), 78)
+            assert row == before or len(before) > 78
+
+
 def test_ranks_and_correlations_are_those_of_scipy() -> None:
     random = np.random.default_rng(2)
     for _ in range(10):

@@ -174,6 +174,9 @@ def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:
     # No document has ten tokens: they are joined.
     joined = [*range(9), 100, 101, *range(200, 204), *range(300, 306)]
     np.testing.assert_array_equal(stretches(documents, 2, 10), [joined[:10], joined[-10:]])
+    # Behind a memory twice as many are mapped as config.task.probed_length says.
+    with pytest.raises(UserError, match=f"has {len(joined)} tokens, fewer than the 64 of a stretch that is mapped"):
+        stretches(documents, 1, 64)
 
 
 def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: View) -> None:
@@ -217,7 +220,7 @@ def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refuse
         make_task(text_file, tmp_path, "language_modelling", validation="holdout")
     with pytest.raises(UserError, match=r"launch\.convert"):
         make_task(text_file, tmp_path, "language_modelling", tokenizer="given")
-    with pytest.raises(UserError, match="probed_length=5000"):
+    with pytest.raises(UserError, match="the 5000 of a stretch"):
         make_task(text_file, tmp_path, "language_modelling", probed_length=5000, context=5000)
 
 

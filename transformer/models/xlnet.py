@@ -38,7 +38,8 @@ class XLNetConfig(TransformerConfig):
     """The defaults are XLNet base (Yang et al. 2019, its code), whose memory is that of XLNet large (appendix A.4).
 
     `memory`: the positions of earlier segments that every layer keeps and attends to. `kinds`: whether attention knows
-    which tokens are of one sentence (section 2.5), for tasks that give `types`.
+    which tokens are of one sentence (section 2.5), as that of the published models does; where no `types` are given,
+    all are of one kind, and it changes nothing.
     """
 
     layers: int = 12

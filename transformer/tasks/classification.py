@@ -14,7 +14,6 @@ from transformer.attention.sites import Site
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.labelled import PREFIX, classes_of, open_labelled
-from transformer.data.datasets.own_files import BY_CONTENT
 from transformer.data.labelled import Labelled
 from transformer.data.windows import Frame
 from transformer.models.interface import CLASSIFICATION, Input, Interface
@@ -40,7 +39,6 @@ from transformer.tasks.plain import (
     most_probable,
     real_rows,
     refuse_decoding,
-    said_of,
 )
 from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import describe, open_tokenizer, padded
@@ -85,9 +83,8 @@ class Classification(LabelledTexts):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many texts each split has."""
-        how = self.config.held_out.said(BY_CONTENT) if self.config.dataset.startswith(f"{PREFIX}/") else ""
-        return (said_of(self.config.dataset, self.sizes(), "texts", how),)
+        """How many texts each split has, and how many are cut."""
+        return self.said_of(self.config, "texts", own_files=self.config.dataset.startswith(f"{PREFIX}/"))
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
@@ -214,7 +211,8 @@ def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1)
     labelled = {name: opened.split(name) for name in ("train", *config.evaluated)}
     texts = {name: [each.text for each in split] for name, split in labelled.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
-    splits = {name: Split(labelled[name], encoded(tokenizer, texts[name], config.longest)) for name in labelled}
+    encode = functools.partial(encoded, tokenizer)
+    splits = {name: Split.of(labelled[name], texts[name], encode, config.longest) for name in labelled}
     return Classification(config, tokenizer, splits, rows_multiple)
 
 

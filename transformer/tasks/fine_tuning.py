@@ -1,6 +1,7 @@
 """Fine-tuning a language model on examples of one text, of two, or of several to choose from (Radford et al. 2018)."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.datasets.examples import Shape, open_examples, own_files, shape_of
-from transformer.data.datasets.own_files import BY_CONTENT
 from transformer.data.input_forms import Form, Marks
 from transformer.data.labelled import Example, Labelled
 from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
@@ -39,7 +39,6 @@ from transformer.tasks.plain import (
     most_probable,
     real_rows,
     refuse_decoding,
-    said_of,
 )
 from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import describe, open_tokenizer, padded
@@ -105,9 +104,9 @@ class FineTuning(LabelledTexts):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many examples each split has."""
-        how = self.config.held_out.said(BY_CONTENT) if own_files(self.config.dataset) else ""
-        return (said_of(self.config.dataset, self.sizes(), f"examples ({self.shape.form.value})", how),)
+        """How many examples each split has, and how many are cut."""
+        what = f"examples ({self.shape.form.value})"
+        return self.said_of(self.config, what, own_files=own_files(self.config.dataset))
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The examples and the predicted tokens, by which sums are divided; rows that only fill a batch have none."""
@@ -297,8 +296,9 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
         examples[name] = opened[name]
     texts = {name: [spaced(text) for each in split for text in each.texts] for name, split in examples.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
+    encode = functools.partial(sequences, tokenizer, config.shape)
     splits = {
-        name: Split(split, sequences(tokenizer, config.shape, [each.texts for each in split], config.longest))
+        name: Split.of(split, [each.texts for each in split], encode, config.longest, config.shape.sequences)
         for name, split in examples.items()
     }
     return FineTuning(config, tokenizer, splits, rows_multiple)

@@ -11,11 +11,11 @@ from jaxtyping import Array
 from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
-from transformer.data.datasets.own_files import HeldOut
+from transformer.data.datasets.own_files import BY_CONTENT, HeldOut
 from transformer.data.fingerprint import fingerprint
 from transformer.data.labelled import Example, Labelled, LabelledBatches
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report
-from transformer.tasks.plain import PlainTask, check_rows, real_rows
+from transformer.tasks.plain import PlainTask, check_rows, real_rows, said_of
 from transformer.tasks.text_data import TokenizerKind, padded
 
 
@@ -24,7 +24,7 @@ class LabelledTextConfig:
     """Labelled texts, their tokenizer, and the shapes of their batches.
 
     `vocabulary` is the size of a trained BPE. A batch has `rows` examples whose texts are of one of `lengths`, in
-    tokens with those that stand around them; a longer text is cut at its end. `test` may be empty for sets without a
+    tokens with those that stand around them; a longer text is cut, and counted. `test` may be empty for sets without a
     labelled test split. Of the validation examples `probed`, evenly spaced, are mapped. Files of one's own have
     `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
 
@@ -87,10 +87,30 @@ class LabelledTextConfig:
 
 
 class Split(NamedTuple):
-    """Labelled texts, and the token numbers that each is fed as: those of one example in a row where it has several."""
+    """Labelled texts, and the token numbers that each is fed as: those of one example in a row where it has several.
+
+    `cut` is how many of the examples have lost tokens.
+    """
 
     texts: Sequence[Labelled] | Sequence[Example]
     rows: Sequence[Sequence[int]]
+    cut: int = 0
+
+    @classmethod
+    def of[T](
+        cls,
+        texts: Sequence[Labelled] | Sequence[Example],
+        given: Sequence[T],
+        encode: Callable[[Sequence[T], int | None], list[list[int]]],
+        longest: int,
+        together: int = 1,
+    ) -> "Split":
+        """Texts fed as `encode(given, None)`; where a row of an example has more tokens, `encode(given, longest)`."""
+        rows = encode(given, None)
+        wide = sorted({number // together for number, row in enumerate(rows) if len(row) > longest})
+        for place, row in enumerate(encode([given[number] for number in wide], longest)):
+            rows[wide[place // together] * together + place % together] = row
+        return cls(texts, rows, len(wide))
 
 
 class LabelledTexts(PlainTask):
@@ -133,9 +153,13 @@ class LabelledTexts(PlainTask):
             for name, split in self.splits.items()
         }
 
-    def sizes(self) -> dict[str, int]:
-        """How many examples each split has."""
-        return {name: len(split.texts) for name, split in self.splits.items()}
+    def said_of(self, config: LabelledTextConfig, what: str, *, own_files: bool) -> tuple[str, ...]:
+        """How many examples each split has, how files were cut into splits, and how many examples lose tokens."""
+        sizes = {name: len(split.texts) for name, split in self.splits.items()}
+        said = said_of(config.dataset, sizes, what, config.held_out.said(BY_CONTENT) if own_files else "")
+        cut = sum(split.cut for split in self.splits.values())
+        lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.lengths"
+        return (said, lost) if cut else (said,)
 
     def source(self, seed: int) -> Source:
         """The training examples, epoch after epoch."""

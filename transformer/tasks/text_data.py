@@ -169,8 +169,8 @@ def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
     starts = np.array([max(len(document) - length + 1, 0) for document in documents])
     if not starts.sum():
         raise UserError(
-            f"the validation text has {len(documents[0])} tokens, fewer than config.task.probed_length={length}: "
-            "shorten it"
+            f"the validation text has {len(documents[0])} tokens, fewer than the {length} of a stretch that is mapped: "
+            "lower config.task.probed_length, or give more text"
         )
     chosen = np.linspace(0, starts.sum() - 1, count).astype(int)
     number = np.searchsorted(np.cumsum(starts), chosen, side="right")
