@@ -105,6 +105,14 @@ def test_a_folder_is_written_as_it_was_read(published: tuple[Path, Recording], t
     assert shapes == {name: tuple(shape) for name, shape in recording.about["shapes"].items()}
 
 
+@pytest.mark.parametrize(("key", "value"), [("bi_data", True), ("reuse_len", 2), ("same_length", True)])
+def test_a_config_that_is_read_otherwise_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    recording = recorded()
+    recording._replace(about={**recording.about, "config": {**recording.config, key: value}}).write(tmp_path)
+    with pytest.raises(UserError, match=f"config.json has {key}={value}; only"):
+        read_folder(tmp_path)
+
+
 @pytest.mark.parametrize("together", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_a_position_knows_follows_from_the_order(together: bool) -> None:
     """Query streams see what stands before them, never their own token; content streams see their own as well."""

@@ -58,6 +58,9 @@ XLNET = Family(
         Only("attn_type", "bi", written=True),
         Only("clamp_len", -1),
         Only("same_length", False),
+        # Of half of a batch the texts would run backwards, and a memory would be of a segment's first tokens.
+        Only("bi_data", False),
+        Only("reuse_len", 0),
         Only("untie_r", True),
         Only("tie_word_embeddings", True),
     ),
