@@ -14,7 +14,9 @@ from transformer.data.labelled import Example
 PAIRS = "".join(f"premise {n}\thypothesis {n}\t{('no', 'yes')[n % 2]}\n" for n in range(80))
 SCORES = "first\tsecond\tlabel\n" + "".join(f"one {n}\tother {n}\t{n / 4}\n" for n in range(80))
 CHOICES = "context\ta\tb\tlabel\n" + "".join(f"story {n}\tgood {n}\tbad {n}\t{'ab'[n % 2]}\n" for n in range(80))
+UNNAMED = CHOICES.partition("\n")[2]
 FILES = {"pairs.tsv": PAIRS, "scores.tsv": SCORES, "choices.tsv": CHOICES, "bad.tsv": "one\tother\tgood\n"}
+FILES |= {"unnamed.tsv": UNNAMED, "misnamed.tsv": CHOICES.replace("context", "story", 1)}
 
 
 @pytest.fixture
@@ -31,6 +33,8 @@ def folder(tmp_path: Path) -> str:
         ("similarity/scores.tsv", (), Shape(Form.UNORDERED, 2), ("one 3", "other 3", 0.75)),
         ("similarity/pairs.tsv", ("no", "yes"), Shape(Form.UNORDERED, 2, ("no", "yes")), None),
         ("choice/choices.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
+        # Its lines hold the name of a column as well, that of the right answer.
+        ("choice/unnamed.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
     ],
 )
 def test_own_files_of_several_texts_are_read_by_their_columns(
@@ -73,6 +77,7 @@ def test_sets_of_one_text_are_those_of_the_task_of_classification() -> None:
         ("choice/choices.tsv", ("a",), "must be the columns of the answers of choice/choices.tsv"),
         ("grammar/choice", ("a", "b"), "goes with files of your own alone"),
         ("entailment/pairs.tsv", ("no", "ja"), "has the label 'yes', which is none of config.task.classes"),
+        ("choice/misnamed.tsv", ("a", "b"), "misnamed.tsv: its first line names a, b, label but not context: let it"),
         ("similarity/bad.tsv", (), "has the label 'good', which is no score: give a number"),
     ],
 )

@@ -190,6 +190,7 @@ UNFIT_FIELDS = {
         b"a\tb\n\nc\td\n": "line 2 has 1 of the columns",
         b"a\t \n": "x.tsv: line 1 has an empty target",
         b"target\tsource\na\t\n": "x.tsv: line 2 has an empty source",
+        b"source\ttrget\na\tb\n": "x.tsv: its first line names source but not target: let it name all",
     },
     "x.jsonl": {
         b"": "x.jsonl is empty",

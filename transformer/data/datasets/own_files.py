@@ -108,11 +108,12 @@ def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> 
 def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...]]:
     """The named fields of every line of a .tsv or .jsonl file.
 
-    In a .tsv whose first line holds all `names`, these are its columns; otherwise the first columns are, in their
-    order. A .jsonl has an object a line, or one under "translation", as Hugging Face writes pairs; a number as a field
-    is read as its digits.
+    In a .tsv whose first line holds all `names`, these are its columns; where it holds none, the first columns are,
+    in their order. A .jsonl has an object a line, or one under "translation", as Hugging Face writes pairs; a
+    number as a field is read as its digits.
 
-    Errors: UserError for another kind of file, a line without one of the fields, an empty field; as `read_lines`.
+    Errors: UserError for another kind of file, a first line that holds most `names`, not all, a line without one of the
+    fields, an empty field; as `read_lines`.
     """
     readers = {".tsv": _read_columns, ".jsonl": _read_objects}
     if path.suffix not in readers:
@@ -131,7 +132,14 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
     if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = lines[0].split("\t")
-    named = set(names) <= set(header)
+    said, unsaid = ([name for name in names if (name in header) is there] for there in (True, False))
+    # One cell may say what a column is called: the right answer of several is said by its column's name.
+    if len(said) >= len(unsaid) > 0:
+        raise UserError(
+            f"{path}: its first line names {', '.join(said)} but not {', '.join(unsaid)}: let it name all of "
+            f"{', '.join(names)}"
+        )
+    named = not unsaid
     columns = [header.index(name) for name in names] if named else list(range(len(names)))
     rows = []
     for number, line in enumerate(lines[named:], 1 + named):
