@@ -260,6 +260,14 @@ DATA = (
         ("tests/tasks/test_carried_memory.py",),
     ),
     Fault(
+        "memory-of-other-places",
+        "transformer/tasks/carried_memory.py",
+        '(index_B == view.extra["end"]) & ',
+        "",
+        "Behind batches that are passed by, a segment reads the memory of other places as its own past.",
+        ("tests/tasks/test_carried_memory.py",),
+    ),
+    Fault(
         "unseen-maps-are-trained-on",
         "transformer/data/episodes.py",
         "while not rule or is_held_out(rule) != unseen:",
