@@ -29,6 +29,7 @@ from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, synthetic
 from transformer.training.assembly import Assembly, assemble, preflight
+from transformer.training.batches import Vetted
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.experiment import resolve
 from transformer.training.initial_state import trained_parameters
@@ -110,7 +111,7 @@ class Trial:
         state = run(
             state,
             step,
-            self.setting.task.source(seed=5),
+            Vetted(self.setting.task.source(seed=5), self.setting.task.interface),
             steps=steps,
             look=Look(
                 Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),

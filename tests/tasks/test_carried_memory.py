@@ -12,15 +12,17 @@ from transformer.config import UserError
 from transformer.data.lanes import Lanes
 from transformer.models.contract import Aux
 from transformer.tasks.carried_memory import next_memory, over_segments
-from transformer.tasks.contract import View
+from transformer.tasks.contract import Kind, View
 from transformer.tasks.language_modelling import Batching
 from transformer.tasks.permutation_language_modelling import TASK as PERMUTATION
+from transformer.tasks.segment_language_modelling import TASK as SEGMENTS
 from transformer.tasks.segment_language_modelling import (
     SegmentLanguageModelling,
     SegmentLanguageModellingConfig,
     synthetic,
 )
 from transformer.tasks.text_data import TokenizerKind
+from transformer.training.batches import Vetted
 
 
 def view_of(family: str, train: bool = False, **changes: Any) -> View:
@@ -32,6 +34,15 @@ def task_of(segments: int = 16) -> SegmentLanguageModelling:
     return synthetic(
         SegmentLanguageModellingConfig(vocabulary=11, tokenizer=tokenizer, context=2, rows=2, segments=segments)
     )
+
+
+@pytest.mark.parametrize("task", [PERMUTATION, SEGMENTS])
+def test_a_run_takes_the_batches(task: Kind) -> None:
+    """Places of a long segment are no tokens of a small vocabulary."""
+    made = task.synthetic(task.config(vocabulary=9, context=64, rows=2), 1)
+    batch = Vetted(made.source(0), made.interface)[0]
+    assert batch["tokens"].shape == (2, 64)
+    assert batch.get("order", batch["index"]).max() > 9
 
 
 def test_parts_of_a_batch_fill_their_own_lanes() -> None:

@@ -19,6 +19,7 @@ from transformer.tasks.fine_tuning import FineTuning, FineTuningConfig, interfac
 from transformer.tasks.fine_tuning_metrics import pearson, ranks, spearman
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic import abstract_batch
+from transformer.training.batches import Vetted
 
 SIZES = "train=7,validation=5,test=3"
 FORMS = ("acceptability", "entailment", "similarity", "choice")
@@ -110,6 +111,20 @@ def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
                 assert batch["tokens"][place, length - 1] == 258
     assert sorted(seen) == list(range(len(task.splits["train"].texts)))
     assert batch["labels"].dtype == (np.float32 if problem == "similarity" else np.int32)
+
+
+@pytest.mark.parametrize("problem", FORMS)
+def test_a_run_takes_the_batches(problem: str, tasks: dict[str, FineTuning]) -> None:
+    """A run looks over what it is fed: the number of an answer is not held against the one output of a sequence."""
+    task = tasks[problem]
+    vetted = Vetted(task.source(0), task.interface)
+    for step in range(2):
+        np.testing.assert_array_equal(vetted[step]["labels"], task.source(0)[step]["labels"])
+    labels = max(int(each.label) for each in task.splits["train"].texts)
+    wrong = {**task.source(0)[0], "labels": np.array([labels + 1])}
+    if not task.shape.scores:
+        with pytest.raises(UserError, match=f"labels.0. = {labels + 1}, no token of a vocabulary of {labels + 1}"):
+            Vetted([wrong], task.interface)[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("problem", FORMS)
@@ -336,11 +351,11 @@ def test_a_config_that_cannot_be_is_refused(values: dict[str, Any], says: str, t
 
 def test_the_interface_asks_for_next_tokens_where_their_loss_counts(tasks: dict[str, FineTuning]) -> None:
     task = tasks["choice"]
-    assert task.interface.vocabularies == {"tokens": 259, "classes": 1, "next tokens": 259}
+    assert task.interface.vocabularies == {"tokens": 259, "classes": 1, "labels": 3, "next tokens": 259}
     assert task.interface.output == "class and next tokens"
     assert task.interface.inputs["tokens"].shape == (12, 128)
     plain = interface_of(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer)
-    assert plain.vocabularies == {"tokens": 259, "classes": 1}
+    assert plain.vocabularies == {"tokens": 259, "classes": 1, "labels": 3}
     assert plain.output == "class"
     told = synthetic(task.config)
     assert abstract_batch(told)["tokens"].shape == (12, 128)

@@ -11,13 +11,14 @@ from transformer.config import UserError
 
 
 class Modality(enum.Enum):
-    """What an input is made of."""
+    """What an input is made of; tokens are numbers of a vocabulary, places those of positions."""
 
     TOKENS = "tokens"
     PICTURE = "picture"
     SOUND = "sound"
     POINTS = "points"
     ACTIONS = "actions"
+    PLACES = "places"
 
 
 class Input(NamedTuple):
@@ -94,7 +95,8 @@ POINTING = signature("points", "lengths", "target", output="pointers")
 class Interface:
     """What a task asks of a model, known before it is built.
 
-    `inputs`: of the largest batch, by name; `vocabularies`: sizes by name; `pad`, `begin` and `end` are token numbers,
+    `inputs`: of the largest batch, by name; `vocabularies`: sizes by name, of `labels` where they are neither classes
+    nor tokens; `pad`, `begin` and `end` are token numbers,
     None where the task has no such token; `output` is what the task wants of those inputs, as the families that serve
     it call it (None: any model will do); `decoded` is the greatest length of a prompt with what is generated behind it.
     """

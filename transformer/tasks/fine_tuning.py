@@ -265,6 +265,8 @@ def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Interface
     return Interface(
         inputs={"tokens": Input((rows, config.longest)), "lengths": Input((rows,))},
         vocabularies={"tokens": vocabulary, "classes": shape.outputs}
+        # An answer is one of several sequences, each of which has one output.
+        | ({"labels": shape.sequences} if shape.form is Form.CHOICE else {})
         | ({"next tokens": vocabulary} if config.auxiliary else {}),
         pad=tokenizer.pad,
         begin=tokenizer.begin,

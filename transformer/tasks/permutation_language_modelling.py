@@ -22,7 +22,7 @@ from transformer.data.permutations import Permutations, Permuted, Unpredicted
 from transformer.data.windows import Frame, Windows, join
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.contract import Aux
-from transformer.models.interface import PERMUTATION, Input, Interface
+from transformer.models.interface import PERMUTATION, Input, Interface, Modality
 from transformer.tasks.carried_memory import (
     behind_memory,
     first_memory,
@@ -220,8 +220,9 @@ def synthetic(config: PermutationLanguageModellingConfig, rows_multiple: int = 1
 def _interface(config: PermutationLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
     """What the task asks of a model: of every segment so many positions are predicted."""
     interface = text_interface(config, tokenizer, asks=PERMUTATION)
-    predicted = Input((config.rows, config.permutations.count))
-    return dataclasses.replace(interface, inputs={**interface.inputs, "predicted": predicted})
+    order = Input((config.rows, config.context), modality=Modality.PLACES)
+    predicted = Input((config.rows, config.permutations.count), modality=Modality.PLACES)
+    return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 
 def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:

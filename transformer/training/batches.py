@@ -60,7 +60,7 @@ def _sizes(interface: Interface) -> dict[str, int]:
         if given.modality is Modality.TOKENS and given.positions is not None and np.issubdtype(given.dtype, np.integer)
         if (size := known.get(name, texts)) is not None
     }
-    labels = known.get("classes", texts)
+    labels = known.get("labels", known.get("classes", texts))
     return sizes if labels is None else {**sizes, "labels": labels}
 
 
