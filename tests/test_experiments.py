@@ -30,6 +30,7 @@ FILES = sorted(
 ARGUMENTS = {
     "elmo.py": ("", ":classifier"),
     "fine_tuning.py": ("", ":lora", ":layers", ":scratch"),
+    "gpt1.py": ("", ":lstm", ":SST-2", ":CoLA", ":acceptability", ":entailment", ":similarity", ":choice"),
     "sagan.py": ("", ":convolutions", ":judge"),
     "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),
