@@ -9,6 +9,7 @@ import pytest
 from tests.studies.tiny import ablation, base
 from tests.training import small_run
 from transformer.config import UserError
+from transformer.data.tokenizer_training import byte_tokenizer
 from transformer.models.paths import by_path
 from transformer.studies.arms import Planned, plan
 from transformer.studies.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
@@ -64,6 +65,25 @@ def test_an_order_that_differs_is_seen(tmp_path, monkeypatch):
         translation.Translation, "source", lambda self, seed: source(self, seed + (self.config.label_smoothing == 0))
     )
     assert "training batch 0 (config.task.label_smoothing" in refusal(tmp_path, arms=arms, reference="smooth")
+
+
+def test_arms_may_begin_with_the_tokenizers_of_other_runs_where_these_agree(tmp_path):
+    """As fine-tuned models do, of two families for example, each pre-trained on the same text."""
+    for name, roles in (("one", ()), ("same", ()), ("other", ("end",))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"name": "a run"}')
+        byte_tokenizer(roles).save(tmp_path / name)
+
+    def arms(*names: str):
+        begun = {name: {"initialise_from.run": str(tmp_path / name)} for name in names}
+        task = {**small_run.CONFIG["task"], "tokenizer": "given"}
+        section = {"run": str(tmp_path / "one"), "tokenizer": True, "rules": ("* = fresh",)}
+        config = {**small_run.CONFIG, "seed": 1, "task": task, "initialise_from": section}
+        return plan(ablation(arms=begun, reference=names[0]), config)
+
+    assert check_shared_data(arms("one", "same"), tmp_path / "agree").keys() == {"one", "same"}
+    with pytest.raises(UserError, match=r"get another .* .config.initialise_from.run='.*one' against '.*other'"):
+        check_shared_data(arms("one", "other"), tmp_path / "differ")
 
 
 @pytest.fixture(scope="module")

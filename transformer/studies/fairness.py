@@ -18,7 +18,7 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Task
 from transformer.training.assembly import compile_once
 from transformer.training.experiment import Experiment, resolve
-from transformer.training.initialise_from import take
+from transformer.training.initialise_from import bring_tokenizer, take
 from transformer.training.mesh import one_device
 from transformer.training.state import key_for
 
@@ -51,11 +51,11 @@ def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | 
     """Refuse arms that would not see the same data; the first task that each arm has, for further use.
 
     For the first seed of every task the first training batches, and the first batches of every evaluation and their
-    number, must be equal bit for bit. Which batches come is a pure function of the task's config and the seed, so that
-    runs whose `task` sections are equal need not be compared; the others are built in folders under `folder`, from the
-    data in `data_dir` where the config names no folder of this machine.
+    number, must be equal bit for bit. Which batches come is a pure function of the task's config, the tokenizer that
+    the arm takes from another run and the seed, so that runs in which these are equal need not be compared; the others
+    are built in folders under `folder`, from the data in `data_dir` where the config names no folder of this machine.
 
-    Errors: UserError naming two arms and the keys under config.task in which they differ; and for data that is missing.
+    Errors: UserError naming two arms and the keys in which they differ; and for data that is missing.
     """
     of_arm: dict[str, Task] = {}
     reference: dict[str, tuple[Planned, Mapping[str, Any]]] = {}
@@ -63,7 +63,7 @@ def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | 
     for each in planned:
         if each.seed != planned[0].seed:
             continue
-        config = each.trial.config["task"]
+        config = _data_of(each.trial.config)
         task_and_digests = next(((task, sums) for known, task, sums in built if same(known, config)), None)
         if task_and_digests is None:
             task = _build(each.trial.config, folder / str(len(built)), data_dir)
@@ -114,8 +114,16 @@ def initial_parameters(experiment: Experiment, task: Task) -> Any:
 def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Task:
     section = config["task"] if data_dir is None else {**config["task"], "data_dir": data_dir}
     folder.mkdir(parents=True, exist_ok=True)
+    experiment = resolve({**config, "task": section})
+    bring_tokenizer(experiment.initialise_from, folder)
     # Rows are not padded for a mesh or for accumulation: what is learned does not depend on how a batch is divided.
-    return tasks.build(resolve({**config, "task": section}).task, folder, 1)
+    return tasks.build(experiment.task, folder, 1)
+
+
+def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config says which batches come: the task, and the run whose tokenizer is taken."""
+    begun = resolve(config).initialise_from
+    return {"task": config["task"]} | ({"initialise_from": {"run": begun.run}} if begun.tokenizer else {})
 
 
 def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
@@ -147,7 +155,7 @@ def _check_equal(one: Planned, expected: Mapping[str, Any], other: Planned, dige
         return
     # Values of one arm can differ too, where what is tuned touches the data.
     who = [repr(each.arm) if one.arm != other.arm else f"({each.where})" for each in (one, other)]
-    keys = "; ".join(_differing_keys(one.trial.config["task"], other.trial.config["task"]))
+    keys = "; ".join(_differing_keys(*(_data_of(each.trial.config) for each in (one, other))))
     raise UserError(
         f"arms whose data differ: {who[0]} and {who[1]} get another {place.partition(':')[0]} ({keys}): arms are "
         "compared on the same data; let these keys agree, or make each a task of ablation.tasks"
@@ -158,7 +166,7 @@ def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterato
     ours, theirs = flatten(one), flatten(other)
     for key in dict.fromkeys((*ours, *theirs)):
         if not same(ours.get(key), theirs.get(key)):
-            yield f"config.task.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
+            yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
 
 
 def _beside(own: Mapping[str, Digest], reference: Mapping[str, Digest], parameters: int) -> Beginning:
