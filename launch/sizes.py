@@ -29,7 +29,7 @@ COMMAND = Command(
         TRUST,
         Flag("tokens", "what training costs on so many tokens (default: as published)", kind=float),
         Flag("rate", "the operations a second that one device sustains: training in days of one device", kind=float),
-        Flag("price", "dollars of one device for an hour (of --trained: 1)", kind=float),
+        Flag("price", "dollars of one device for an hour, beside --rate (of --trained: 1)", kind=float),
         Flag("trained", "print published trainings: devices x hours x rate, beside what is printed", False, bool),
         Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, kind=bool),
     ),
@@ -73,6 +73,8 @@ def main(arguments: Arguments) -> None:
         trained = run_sizes(arguments.workdir, arguments.trusted)
         print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))
         return
+    if arguments.price is not None and arguments.rate is None and not arguments.trained:
+        raise UserError(f"--price={arguments.price} is for days of a device, which need --rate (or say --trained)")
     if arguments.trust is not None:
         raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or leave it out")
     if arguments.trained:

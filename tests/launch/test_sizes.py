@@ -185,6 +185,12 @@ def test_published_trainings_cost_what_their_tables_print(capsys: pytest.Capture
         if each["printed"] is not None:
             # To the two figures that the table prints; 1.39e20 and 2.05e19 are rounded as they stand there.
             assert each["operations"] == pytest.approx(each["printed"], rel=0.025), name
+    # Vaswani et al. 2017 print no hours of others: those are Shazeer et al.'s of both and Gehring et al.'s own.
+    assert {name: each["source"].split(",")[0] for name, each in found.items() if "en-" in name} == {
+        f"{name} {pair}": f"{source} et al. 2017"
+        for name, source in (("gnmt-rl", "Shazeer"), ("convs2s", "Gehring"), ("moe", "Shazeer"))
+        for pair in ("en-de", "en-fr")
+    }
     assert found["gopher-280b"]["dollars"] == 4096 * 920 == 3_768_320
     assert "3,768,320" in printed(capsys, "--trained")
     doubled = {each["name"]: each for each in json.loads(printed(capsys, "--trained", "--price=2", "--json"))}
@@ -212,6 +218,7 @@ def test_the_cost_of_training_is_six_n_d_and_exact_in_days_and_dollars(capsys: p
         (("--name=gpt2", "--rate=1e12"), "give --tokens"),
         (("--trained", "--rate=1e12"), "leave --trained out"),
         (("--workdir=runs/x", "--price=1"), "leave --workdir out"),
+        (("--name=gpt2", "--tokens=1e9", "--price=1"), "--price=1.0 is for days of a device, which need --rate"),
     ],
 )
 def test_costs_that_cannot_be_told_are_refused(

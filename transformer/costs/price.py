@@ -39,13 +39,13 @@ def rent(devices: int, hours: float, price: float) -> float:
 TRAINED = (
     Trained("transformer-base", 8, "P100", 12, 3.3e18, "Vaswani et al. 2017, section 5.2"),
     Trained("transformer-big", 8, "P100", 3.5 * _DAY, 2.3e19, "Vaswani et al. 2017, section 5.2"),
-    Trained("gnmt-rl en-de", 96, "K80", _DAY, 2.3e19, "Wu et al. 2016"),
-    Trained("gnmt-rl en-fr", 96, "K80", 6 * _DAY, 1.4e20, "Wu et al. 2016"),
-    Trained("convs2s en-de", 1, "M40", 18.5 * _DAY, 9.6e18, "Gehring et al. 2017"),
-    Trained("convs2s en-fr", 8, "M40", 37 * _DAY, 1.5e20, "Gehring et al. 2017"),
-    Trained("moe en-de", 64, "K40", _DAY, 2.0e19, "Shazeer et al. 2017"),
-    Trained("moe en-fr", 64, "K40", 6 * _DAY, 1.2e20, "Shazeer et al. 2017"),
-    Trained("gopher-280b", 4096, "TPU v3", 920, None, "Rae et al. 2021"),
+    Trained("gnmt-rl en-de", 96, "K80", _DAY, 2.3e19, "Shazeer et al. 2017, table 3"),
+    Trained("gnmt-rl en-fr", 96, "K80", 6 * _DAY, 1.4e20, "Shazeer et al. 2017, table 2"),
+    Trained("convs2s en-de", 1, "M40", 18.5 * _DAY, 9.6e18, "Gehring et al. 2017, section 5.1"),
+    Trained("convs2s en-fr", 8, "M40", 37 * _DAY, 1.5e20, "Gehring et al. 2017, section 5.1"),
+    Trained("moe en-de", 64, "K40", _DAY, 2.0e19, "Shazeer et al. 2017, table 3"),
+    Trained("moe en-fr", 64, "K40", 6 * _DAY, 1.2e20, "Shazeer et al. 2017, table 2"),
+    Trained("gopher-280b", 4096, "TPU v3", 920, None, "Rae et al. 2021, table A27"),
 )
 
 
