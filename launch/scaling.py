@@ -21,7 +21,7 @@ COMMAND = Command(
     description=(
         "Fit how the loss falls with parameters N, tokens D and training operations C over the runs of a sweep or an "
         "ablation, or over given run directories: L = E + A / N^alpha + B / D^beta where both vary, as far as the runs "
-        "can tell it, with 95 % intervals by bootstrap over seeds or runs. Print a table and write it as JSON."
+        "can tell it, with 95 % intervals by bootstrap of the losses. Print a table and write it as JSON."
     ),
     example="python -m launch.scaling --workdir=runs/sizes",
     flags=(
@@ -67,7 +67,9 @@ def _target(arguments: Arguments) -> Path | None:
     return None if arguments.workdir is None else locate(arguments.workdir) / FILE
 
 
-def result_of(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool, metric: str) -> dict[str, Any]:
+def result_of(
+    runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str
+) -> dict[str, Any]:
     """The runs and the fits as plain values."""
     return {
         "metric": metric,
@@ -84,7 +86,7 @@ def result_of(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: boo
     }
 
 
-def table(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool, metric: str) -> str:
+def table(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str) -> str:
     """The runs from the smallest to the greatest, and each form with its values and their intervals."""
     width = max(len("run"), *(len(run.name) for run in runs))
     lines = [f"{'run':<{width}}  {'parameters':>14}  {'tokens':>10}  {'operations':>10}  {metric:>16}"]
@@ -92,7 +94,10 @@ def table(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool, m
         f"{name:<{width}}  {parameters:>14,.0f}  {tokens:>10.3g}  {operations:>10.3g}  {loss:>16.4f}"
         for name, parameters, tokens, operations, loss in sorted(runs, key=lambda run: run[1:])
     ]
-    lines += ["", f"the loss falls with every greater size: {'yes' if monotone else 'no'}"]
+    said = {True: "yes", False: "no", None: "no two sizes were trained on as many tokens"}[monotone]
+    lines += ["", f"the loss falls with every greater size: {said}"]
+    if fits.keys() <= {"operations"}:
+        lines.append("parameters and tokens: both vary, and a law of both needs three numbers of each and six pairs")
     for name, fit in fits.items():
         lines.append(f"{name}: {fit.form}")
         lines += [f"  {key} = {value:.4g}{_interval(fit, key)}" for key, value in fit.values.items()]

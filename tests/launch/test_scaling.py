@@ -70,6 +70,18 @@ def test_seeds_give_intervals_and_unfinished_runs_are_left_out_and_named(
     assert low < 0.2 < high < 0.21
 
 
+def test_runs_that_differ_in_both_and_are_few_are_not_said_to_fall_or_to_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, n in enumerate((100_000, 200_000)):
+        make_run(tmp_path / "trials" / f"{number}", n, int(2e11 / n), 20 / n**0.2)
+    said = call(capsys, f"--workdir={tmp_path}").out
+    assert "every greater size: no two sizes were trained on as many tokens" in said
+    assert "both vary, and a law of both needs three numbers of each and six pairs" in said
+    found = json.loads((tmp_path / "scaling.json").read_text())
+    assert (found["falls_with_parameters"], found["fits"]) == (None, {})
+
+
 def test_what_cannot_be_fitted_is_refused(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is no run directory" in call(capsys, f"--workdir={sweep / 'trials'}", code=2).err
     assert "1 finished runs" in call(capsys, f"--runs={sweep / 'trials' / '0'}", code=2).err

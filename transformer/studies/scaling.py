@@ -1,12 +1,12 @@
 """How the loss falls with parameters, tokens and operations: power laws fitted to the runs of a study."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import optimize
+from scipy import optimize, stats
 
 from transformer.config import UserError
 
@@ -14,8 +14,8 @@ HUBER = 1e-3
 """Where the loss of a residual turns from its square to its size (Hoffmann et al. 2022, appendix D.2)."""
 _APART = 1.01  # numbers within a hundredth of each other are one
 _WITH_LIMIT = 4  # different numbers from which on a limit is fitted beside the power
-_SEEDS = 2  # of every point, to draw among them alone
-_RUNS = 6  # to draw among all
+_SEEDS = 2  # of every point, to know by how much a loss scatters
+_RUNS = 6  # to know it by how far they lie from the fit
 _LEVEL = (2.5, 97.5)
 Array = Float[np.ndarray, " R"]
 
@@ -59,8 +59,9 @@ def fits(runs: Sequence[Scaled], *, draws: int = 200, seed: int = 0) -> dict[str
     Where N or D alone varies, L = E + A / N^alpha, and for fewer than four numbers of it, which tell no limit E,
     L = A / N^alpha by least squares in logarithms (Kaplan et al. 2020, equation 1.1). Where both do,
     L = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, section 3.3): for at least three numbers of each and six
-    pairs. Of operations always L = K / C^gamma. Intervals are percentiles of `draws` bootstrap samples: of the seeds at
-    each point where all have two, else of six runs or more.
+    pairs. Of operations always L = K / C^gamma, over all runs, not over the best of those that cost the same alone.
+    Intervals are percentiles of `draws` bootstrap samples of the losses, which scatter as the seeds of a point do where
+    all points have two, else as six runs or more do around the fit; by as much at every size, in logarithms.
 
     Errors: UserError where neither varies, and for losses and numbers that are not positive.
     """
@@ -82,13 +83,17 @@ def fits(runs: Sequence[Scaled], *, draws: int = 200, seed: int = 0) -> dict[str
     return found
 
 
-def falls(runs: Sequence[Scaled]) -> bool:
-    """Whether the mean loss falls with every greater number of parameters, of runs with as many tokens."""
+def falls(runs: Sequence[Scaled]) -> bool | None:
+    """Whether the mean loss falls with every greater number of parameters, of runs with as many tokens.
+
+    None where no two sizes were trained on as many.
+    """
     means: dict[int, dict[int, list[float]]] = {}
     for run, (size,), (text,) in zip(runs, _groups(runs, (_N,)), _groups(runs, (_D,)), strict=True):
         means.setdefault(text, {}).setdefault(size, []).append(run.loss)
     curves = [[float(np.mean(of_text[size])) for size in sorted(of_text)] for of_text in means.values()]
-    return all(greater < smaller for curve in curves for smaller, greater in itertools.pairwise(curve))
+    steps = [greater < smaller for curve in curves for smaller, greater in itertools.pairwise(curve)]
+    return all(steps) if steps else None
 
 
 def shares(joint: Fit) -> tuple[float, float]:
@@ -170,45 +175,45 @@ def _with_intervals(runs: Sequence[Scaled], terms: tuple[Term, ...], limit: bool
     powers = " + ".join(f"{term.coefficient} / {term.letter}^{term.exponent}" for term in terms)
     form = f"L = E + {powers}" if limit else f"L = {powers}"
     names = ["E", *names] if limit else names
+    x_KxR = np.array([[getattr(run, term.variable) for run in runs] for term in terms])
 
-    def values(chosen: Sequence[Scaled], start: Array | None = None) -> Array:
-        loss = np.array([run.loss for run in chosen])
-        x_KxR = np.array([[getattr(run, term.variable) for run in chosen] for term in terms])
+    def values(loss: Array, start: Array | None = None) -> Array:
         return limited(x_KxR, loss, start) if limit else np.array(power(x_KxR[0], loss))
 
-    best = values(runs)
-    drawn = _drawn(runs, terms, lambda chosen: values(chosen, best if limit else None), draws, seed)
+    loss = np.array([run.loss for run in runs])
+    best = values(loss)
+    constant, factors_K, exponents_K = (best[0], best[1::2], best[2::2]) if limit else (0.0, best[::2], best[1::2])
+    fitted = constant + (factors_K[:, None] * x_KxR ** -exponents_K[:, None]).sum(0)
+    others = _drawn_losses(loss, fitted, _groups(runs, terms), len(best), draws, seed)
     intervals = {}
-    if drawn:
+    if others:
+        drawn = [values(other, best if limit else None) for other in others]
         low, high = np.percentile(np.array(drawn), _LEVEL, axis=0)
         intervals = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
     return Fit(form, dict(zip(names, map(float, best), strict=True)), intervals)
 
 
-def _drawn(
-    runs: Sequence[Scaled],
-    terms: tuple[Term, ...],
-    values: Callable[[Sequence[Scaled]], Array],
-    draws: int,
-    seed: int,
+def _drawn_losses(
+    loss: Array, fitted: Array, points: Sequence[tuple[int, ...]], parameters: int, draws: int, seed: int
 ) -> list[Array]:
-    """What fits of bootstrap samples give; none where there are too few runs to draw from."""
-    points: dict[tuple[int, ...], list[Scaled]] = {}
-    for run, point in zip(runs, _groups(runs, terms), strict=True):
-        points.setdefault(point, []).append(run)
-    random = np.random.default_rng(seed)
-    if min(map(len, points.values())) >= _SEEDS:
-        samples = [
-            [each[number] for each in points.values() for number in random.integers(len(each), size=len(each))]
-            for _ in range(draws)
-        ]
-    elif len(runs) >= _RUNS:
-        samples = [[runs[number] for number in random.integers(len(runs), size=len(runs))] for _ in range(draws)]
+    """Bootstrap samples of the losses; none where there are too few runs to tell by how much they scatter.
+
+    Logarithms of losses are drawn around the mean of their point's seeds, where all points have two, else around the
+    fitted form, by the residuals of all, with replacement. These are widened by sqrt(R / f) and t_f / z for the f
+    degrees of freedom that they have: without it two seeds of three sizes would hold the exponent two times in three.
+    """
+    of_point, seeds = np.unique(np.array(points), axis=0, return_inverse=True, return_counts=True)[1:]
+    logs = np.log(loss)
+    if seeds.min() >= _SEEDS:
+        centre, freedom = (np.bincount(of_point, logs) / seeds)[of_point], len(logs) - len(seeds)
+    elif len(logs) >= _RUNS:
+        centre, freedom = np.log(fitted), len(logs) - parameters
     else:
         return []
-    # A sample of too few different points tells no form.
-    needed = min(len(points), 2 * len(terms) + 1)
-    return [values(sample) for sample in samples if len(set(_groups(sample, terms))) >= needed]
+    level = _LEVEL[1] / 100
+    wider = np.sqrt(len(logs) / freedom) * stats.t.ppf(level, freedom) / stats.norm.ppf(level)
+    random, residuals = np.random.default_rng(seed), wider * (logs - centre)
+    return [np.exp(centre + random.choice(residuals, len(logs))) for _ in range(draws)]
 
 
 def _groups(runs: Sequence[Scaled], terms: Sequence[Term]) -> list[tuple[int, ...]]:
