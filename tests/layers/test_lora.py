@@ -56,9 +56,9 @@ def learned(params: Any) -> Any:
 class Adapted(Module):
     """One projection from heads, with LoRA beside it."""
 
-    def __init__(self, builder: Builder):
+    def __init__(self, builder: Builder, rank: int = 2):
         self.linear = Linear((("heads", 2), ("head_dim", 3)), (("embed", 5),), bias=True, builder=builder)
-        self.linear.lora = LowRank(self.linear, LoraConfig(2, alpha=7.0), builder=builder)
+        self.linear.lora = LowRank(self.linear, LoraConfig(rank, alpha=7.0), builder=builder)
 
 
 def test_a_low_rank_is_its_equation_and_so_is_its_gradient() -> None:
@@ -163,6 +163,12 @@ def test_its_operations_are_two_for_each_of_its_numbers_at_every_position(family
 def test_what_cannot_be_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         from_config(LoraConfig, given)
+
+
+def test_a_rank_above_that_of_its_map_is_refused() -> None:
+    assert Functional(functools.partial(Adapted, rank=5)).shapes()["linear"]["lora"]["up"].shape == (5, 5)
+    with pytest.raises(UserError, match=r"lora\.rank=6 stands beside a map of 6 to 5 features, whose rank is 5"):
+        Functional(functools.partial(Adapted, rank=6)).shapes()
 
 
 def test_a_mixture_of_experts_has_no_low_rank() -> None:

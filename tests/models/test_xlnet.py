@@ -21,6 +21,7 @@ from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions
 from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.interface import Interface
+from transformer.models.paths import by_path
 from transformer.models.registry import build, model_config
 from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
 
@@ -195,3 +196,15 @@ def test_what_it_cannot_be_is_refused_by_name() -> None:
             XLNetConfig(**options)
     with pytest.raises(UserError, match="would be mistaken"):
         model_config({"family": "transformer_xl", "positions": "learned"})
+
+
+@pytest.mark.parametrize("kinds", [False, True])
+def test_its_blocks_have_lora(kinds: bool) -> None:
+    section = {"width": 8, "heads": 2, "feed_forward": 12, "kinds": kinds}
+    lora = {"rank": 2, "where": ("query", "feed_forward")}
+    shapes = build(
+        model_config({"family": "xlnet", **section, "lora": lora}), INTERFACE, Precision()
+    ).functional.shapes()
+    assert {path for path in by_path(shapes) if path.endswith("/lora/up")} == {
+        f"layers/{name}/lora/up" for name in ("attention/query", "feed_forward/expand", "feed_forward/contract")
+    }

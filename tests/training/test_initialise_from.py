@@ -23,6 +23,7 @@ from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.interop.huggingface import read_folder
+from transformer.layers.lora import LoraConfig
 from transformer.models.contract import Variables
 from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
@@ -521,6 +522,30 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     assert_same({path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}, by_path(old))
     assert report is not None
     assert report.facts()["merged"] == report.facts()["unused"] == []
+    # Where it begins anew it begins beside what was learned.
+    anew = InitialiseFrom(str(run), rules=("query/lora/* = fresh",))
+    state, report = initialised(anew, again, jax.random.key(0), tmp_path / "new")
+    np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
+    assert np.all(np.asarray(state.variables.params["query"]["lora"]["up"]) == -1)
+    assert report is not None
+    assert (report.facts()["merged"], report.facts()["unused"]) == (["query/kernel"], [])
+
+
+def test_what_was_learned_at_one_scale_is_not_gone_on_with_at_another(tmp_path: Path) -> None:
+    params = {"query": {"kernel": numbers(4, 3), "lora": {"down": numbers(4, 2), "up": numbers(2, 3)}}}
+    model = of_none(Variables(params, {}))
+    run = saved(tmp_path / "run", Variables(params, {}), {"model": {"lora": {"rank": 2, "alpha": 3.0}}})
+
+    def check(lora: LoraConfig | None, *rules: str) -> None:
+        config = InitialiseFrom(str(run), rules=rules)
+        prepared = initialise_from.prepare(config, model.model, model.abstract.variables, tmp_path / "new")
+        initialise_from.check_scale(prepared, lora)
+
+    check(LoraConfig(2, alpha=3.0))
+    check(LoraConfig(2, alpha=8.0), "query/lora/* = fresh")
+    check(None)
+    with pytest.raises(UserError, match=r"lora\.alpha=8\.0 scales what .*run learned by 4, .* say config.*alpha=3, or"):
+        check(LoraConfig(2, alpha=8.0))
 
 
 def test_a_checkpoint_that_was_damaged_is_not_begun_from(tmp_path: Path) -> None:

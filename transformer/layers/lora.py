@@ -60,12 +60,19 @@ class LowRank(Module):
     As x W + (alpha / r) x A B = x (W + (alpha / r) A B), it is one more matrix of the same map, of rank r at most; at
     first it is zero. The paper multiplies from the left: its A is our A', its B our B'. A is drawn with deviation
     inputs^-1/2, so that x A has the size of x. Each lies on devices as the axes of W do, r whole.
+
+    Errors: UserError for a rank above that of any W.
     """
 
     def __init__(self, linear: Linear, config: LoraConfig, *, builder: Builder):
         inputs, outputs, rank = linear.inputs, linear.outputs, (("features", config.rank),)
         self.contracted, self.scale = len(inputs), config.scale
-        fan_in = int(np.prod([size for _, size in inputs]))
+        fan_in, fan_out = (int(np.prod([size for _, size in axes])) for axes in (inputs, outputs))
+        if config.rank > min(fan_in, fan_out):
+            raise UserError(
+                f"config.model.lora.rank={config.rank} stands beside a map of {fan_in} to {fan_out} features, whose "
+                f"rank is {min(fan_in, fan_out)} at most: say less"
+            )
         self.down = builder.parameter(normal(fan_in**-0.5), *_shape_and_axes(inputs + rank))
         self.up = builder.parameter(jax.nn.initializers.zeros, *_shape_and_axes(rank + outputs))
 
@@ -111,6 +118,11 @@ def beside(path: str) -> tuple[str, str]:
     """The paths of the two matrices A and B beside a kernel, where it has them."""
     folder = path.rpartition("/")[0]
     return f"{folder}/{NAME}/down", f"{folder}/{NAME}/up"
+
+
+def low_rank(path: str) -> bool:
+    """Whether this is the path of one of the two matrices of a low rank."""
+    return f"/{NAME}/" in path
 
 
 def has_low_rank(path: str, paths: Collection[str]) -> bool:

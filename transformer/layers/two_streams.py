@@ -14,6 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.block import Block, Layer
+from transformer.layers.lora import adapted
 from transformer.layers.module import Builder
 from transformer.layers.segment_memory import joined
 from transformer.layers.transformer_config import TransformerConfig
@@ -54,7 +55,7 @@ def block_of(config: TransformerConfig, kinds: bool, alpha: float, builder: Buil
     block = Block(config, cross=False, experts=False, alpha=alpha, builder=builder)
     if kinds:
         block.attention.relative = _TrainedKinds(config.positions.scheme, config.sizes(), builder=builder)
-    return block
+    return adapted(block, config.lora, builder)
 
 
 class Streams(NamedTuple):

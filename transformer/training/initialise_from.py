@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from transformer.config import UserError
 from transformer.data.tokenizer import saved_in
-from transformer.layers.lora import beside, has_low_rank, with_low_rank
+from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
 from transformer.models.contract import Model, Variables
 from transformer.models.paths import by_path
 from transformer.runs.directory import RunDirectory
@@ -156,12 +157,28 @@ def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: 
     return Prepared(source, Report(config.run, source, config.average, planned, averaged, _to_merge(planned, source)))
 
 
+def check_scale(prepared: Prepared, lora: LoraConfig | None) -> None:
+    """Refuse to go on with what a source learned by LoRA under another scale, by which the model would change.
+
+    Errors: UserError.
+    """
+    source, plan = prepared.source, prepared.report.plan
+    if not lora or not lora.rank or not source.lora or not any(low_rank(path) for path in plan.taken):
+        return
+    if lora.scale != source.lora.scale:
+        raise UserError(
+            f"config.model.lora.alpha={lora.alpha} scales what {prepared.report.run} learned by {lora.scale:g}, which "
+            f"scaled it by {source.lora.scale:g}: say config.model.lora.alpha={source.lora.scale * lora.rank:g}, or "
+            "leave it fresh with '*/lora/* = fresh'"
+        )
+
+
 def _to_merge(planned: Plan, source: Source) -> tuple[str, ...]:
-    """The targets whose matrix has something beside it in the source, and nothing here."""
+    """The targets whose matrix has something beside it in the source that nothing here goes on with."""
     return tuple(
         path
         for path, taken in planned.taken.items()
-        if has_low_rank(taken.source, source.leaves) and not has_low_rank(path, planned.targets)
+        if has_low_rank(taken.source, source.leaves) and beside(path)[0] not in planned.taken
     )
 
 

@@ -14,7 +14,7 @@ from transformer.runs.records import last_step, read_records
 from transformer.tasks import registry as tasks
 from transformer.training.assembly import Assembly, assemble, preflight
 from transformer.training.experiment import Experiment, changeable
-from transformer.training.initialise_from import bring_tokenizer, prepare
+from transformer.training.initialise_from import bring_tokenizer, check_scale, prepare
 from transformer.training.provenance import provenance
 
 
@@ -68,7 +68,9 @@ def opened(
             preflight(experiments[0], assembly)
             for experiment, directory in zip(experiments, directories, strict=True):
                 if directory.fresh and experiment.initialise_from.run:
-                    prepare(experiment.initialise_from, assembly.model, assembly.abstract.variables, directory.path)
+                    variables = assembly.abstract.variables
+                    prepared = prepare(experiment.initialise_from, assembly.model, variables, directory.path)
+                    check_scale(prepared, getattr(experiment.model, "lora", None))
         except UserError:
             for directory in directories:
                 if directory.fresh and primary():
