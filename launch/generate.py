@@ -87,16 +87,19 @@ def main(arguments: Arguments) -> None:
 def texts_of(arguments: Arguments) -> list[str]:
     """The text, that of a file less the line end behind it, or the lines of standard input.
 
-    Errors: UserError for a text and a file, and for a file that cannot be read.
+    Errors: UserError for a text and a file, and for a file that cannot be read or is empty.
     """
     if arguments.prompt_file is None:
         return [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
     if arguments.text is not None:
         raise UserError("--text and --prompt_file both give the text: say one of them")
     try:
-        return [Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").removesuffix("\n")]
+        text = Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--prompt_file={arguments.prompt_file} cannot be read as a UTF-8 text: {error}") from error
+    if not text.strip():
+        raise UserError(f"--prompt_file={arguments.prompt_file} is empty: write a text into it, or say --text=''")
+    return [text]
 
 
 def _new_folder(parent: Path) -> Path:

@@ -10,6 +10,7 @@ from transformer.data.episodes import (
     Episode,
     Pair,
     WordMaps,
+    check_maps,
     check_words,
     draw_words,
     is_held_out,
@@ -43,6 +44,7 @@ def test_an_episode_is_told_with_its_shots() -> None:
 
 def test_a_prompt_may_be_written_as_people_write_it() -> None:
     assert prompt_of("ab => XY ; ba=>YX;b =>") == prompt_of(" ab => XY \nba => YX;\nb =>\n") == "ab>XY;ba>YX;b>"
+    assert prompt_of("\nab => XY\n\nba => YX;\n \nb =>") == "ab>XY;ba>YX;b>"
 
 
 @pytest.mark.parametrize("unseen", [False, True])
@@ -116,3 +118,16 @@ def test_words_are_different_and_held_out_where_that_is_asked() -> None:
 def test_what_has_too_few_words_is_refused(sizes: tuple[int, int, int, int], says: str) -> None:
     with pytest.raises(UserError, match=says):
         check_words(*sizes, least=2, words=100)
+
+
+@pytest.mark.parametrize("sizes", [*itertools.combinations_with_replacement((2, 3, 4), 2)])
+def test_every_map_that_is_not_refused_has_unseen_ones(sizes: tuple[int, int]) -> None:
+    letters, symbols = sizes
+    chosen = itertools.combinations("abcd"[:symbols], letters)
+    images = itertools.permutations("ABCD"[:symbols], letters)
+    rules = [f"{''.join(source)} to {''.join(image)}" for source, image in itertools.product(chosen, images)]
+    if {is_held_out(rule) for rule in rules} == {False, True}:
+        check_maps(symbols, letters)
+    else:
+        with pytest.raises(UserError, match=rf"letters={letters} of symbols={symbols} have {len(rules)} maps, too few"):
+            check_maps(symbols, letters)

@@ -30,5 +30,8 @@ def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path) -> No
     file.write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(UserError, match="cannot be read as a UTF-8 text"):
         given(f"--prompt_file={file}")
+    file.write_text(" \n\n")
+    with pytest.raises(UserError, match=r"--prompt_file=.*prompt\.txt is empty"):
+        given(f"--prompt_file={file}")
     with pytest.raises(UserError, match="--text and --prompt_file"):
         given(f"--prompt_file={file}", "--text=one")

@@ -81,6 +81,8 @@ def test_words_are_weighed_at_hidden_places_by_the_models_own_probabilities(
     np.testing.assert_allclose(filled.probabilities, expected, rtol=1e-4)
     (line,) = masked_task.answer(masked_view, Request([text], decoding={"words": words})).lines
     assert line.endswith("".join(f" | o {o:.3g},   {space:.3g}" for o, space in filled.probabilities))
+    with pytest.raises(UserError, match="--weighed names ''"):
+        masked_task.answer(masked_view, Request([text], decoding={"words": ("o", "")}))
     with pytest.raises(UserError, match="--weighed names 'ox'"):
         masked_task.answer(masked_view, Request([text], decoding={"words": ("ox",)}))
     with pytest.raises(UserError, match="--weighed=o is for runs that fill in hidden tokens"):

@@ -92,7 +92,9 @@ def test_what_makes_no_question_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("wrong", [{"questions": -1}, {"shots": ()}, {"shots": (1, 1)}, {"shots": (-1,)}])
+@pytest.mark.parametrize(
+    "wrong", [{"questions": -1}, {"shots": ()}, {"shots": (1, 1)}, {"shots": (-1,)}, {"shots": (0, 1)}]
+)
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=rf"config\.task\.{next(iter(wrong))}"):
         LanguageModellingConfig(**wrong)

@@ -148,6 +148,7 @@ def test_a_texts_style_is_judged_by_its_author() -> None:
         {"prompt": 96},
         {"rows": 0},
         {"repeated": -1},
+        {"letters": 2, "symbols": 2, "shots": (0,)},
     ],
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:

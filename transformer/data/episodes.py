@@ -66,9 +66,12 @@ def shots_of(pairs: Sequence[Pair]) -> list[int]:
 
 
 def prompt_of(text: str) -> str:
-    """A prompt as people write it, "ab => QX ; ba =>" or a pair a line, in the characters of episodes."""
-    lines = (line.strip().removesuffix(STOP) for line in text.strip().splitlines())
-    return "".join(STOP.join(lines).replace("=>", ARROW).split())
+    """A prompt as people write it, "ab => QX ; ba =>" or a pair a line, in the characters of episodes.
+
+    Empty lines are left out.
+    """
+    lines = (line.strip().removesuffix(STOP) for line in text.splitlines())
+    return "".join(STOP.join(line for line in lines if line).replace("=>", ARROW).split())
 
 
 def is_held_out(text: str) -> bool:
@@ -129,6 +132,19 @@ class WordMaps(NamedTuple):
         shown = {letter for source, _ in episode.pairs[:known] for letter in source}
         asked = set(episode.pairs[known].source) - shown
         return 1 / math.perm(self.symbols - len(shown), len(asked))
+
+
+def check_maps(symbols: int, letters: int) -> None:
+    """Refuse sizes of which there are too few maps for some to be held out.
+
+    Errors: UserError.
+    """
+    maps = math.comb(symbols, letters) * math.perm(symbols, letters)
+    if maps < HELD_OUT:
+        raise UserError(
+            f"config.task.letters={letters} of symbols={symbols} have {maps} maps, too few for one in {HELD_OUT} to be "
+            "unseen: say more symbols"
+        )
 
 
 def check_words(symbols: int, letters: int, shortest: int, longest: int, *, least: int, words: int) -> None:

@@ -17,6 +17,7 @@ from transformer.tasks.losses import token_loss
 from transformer.tasks.text_data import Documents
 
 BETWEEN = "\n\n"
+NO_SHOTS = (0,)
 
 
 def check_questions(questions: int, shots: Sequence[int]) -> None:
@@ -28,6 +29,10 @@ def check_questions(questions: int, shots: Sequence[int]) -> None:
         raise UserError(f"config.task.questions={questions} must be at least 0")
     if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
         raise UserError(f"config.task.shots={shots} must be different numbers of passages")
+    if not questions and tuple(shots) != NO_SHOTS:
+        raise UserError(
+            f"config.task.shots={shots} are passages in front of questions, and config.task.questions=0: say how many"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,6 +104,8 @@ class EpisodesConfig:
                 assert_never(self.problem)
         least = 3 if self.problem is Problem.EDITS else 2
         episodes.check_words(*sizes, self.shortest, self.longest, least=least, words=words)
+        if self.problem is Problem.MAPS:
+            episodes.check_maps(*sizes)
 
     @property
     def pairs(self) -> int:

@@ -16,7 +16,7 @@ from transformer.data.packing import Packed
 from transformer.data.windows import Windows, join
 from transformer.models.interface import CONTINUATION
 from transformer.tasks.balance import importance_sums, importance_variations, with_gates
-from transformer.tasks.cloze import Cloze, check_questions
+from transformer.tasks.cloze import NO_SHOTS, Cloze, check_questions
 from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.reading import CONTINUING
@@ -57,7 +57,7 @@ class LanguageModellingConfig(TextConfig):
     prompts: tuple[str, ...] = ()
     max_new_tokens: int = 48
     questions: int = 0
-    shots: tuple[int, ...] = (0,)
+    shots: tuple[int, ...] = NO_SHOTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,7 +180,8 @@ def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int =
 def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer, and questions."""
     tokenizer, splits = made_up_documents(config, roles=())
-    return LanguageModelling(dataclasses.replace(config, prompts=(), questions=0), tokenizer, splits, rows_multiple)
+    config = dataclasses.replace(config, prompts=(), questions=0, shots=NO_SHOTS)
+    return LanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
 TASK = Kind(LanguageModellingConfig, build, synthetic, CONTINUING)
