@@ -22,7 +22,7 @@ from transformer.layers.transformer_config import Positions
 from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.interface import Interface
 from transformer.models.paths import by_path
-from transformer.models.registry import build, model_config
+from transformer.models.registry import build, model_config, operations
 from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
 
 FILE = Path(__file__).parents[1] / "golden/xlnet_streams.npz"
@@ -208,3 +208,16 @@ def test_its_blocks_have_lora(kinds: bool) -> None:
     assert {path for path in by_path(shapes) if path.endswith("/lora/up")} == {
         f"layers/{name}/lora/up" for name in ("attention/query", "feed_forward/expand", "feed_forward/contract")
     }
+
+
+def test_its_operations_with_lora_are_two_for_each_number_wherever_it_is_applied() -> None:
+    section = {"family": "xlnet", "layers": 3, "width": 8, "heads": 2, "feed_forward": 12, "memory": 4}
+    where = ("query", "key", "value", "output", "feed_forward")
+    batch = {"tokens": np.zeros((2, 6)), "past": np.zeros(2), "predicted": np.zeros((2, 5))}
+    counted = [
+        operations(model_config({**section, "lora": {"rank": rank, "where": where}}), batch, {"tokens": 9}).forward
+        for rank in (0, 2)
+    ]
+    # Queries and outputs of both streams at 6 positions, keys and values once at 6 and 4, networks at 6 and at 5.
+    numbers = 2 * 16 * 2 * 6 + 2 * 16 * (6 + 4) + 2 * 20 * (6 + 5)
+    assert counted[1] - counted[0] == 2 * 2 * numbers * 3 * 2

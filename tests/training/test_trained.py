@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model
-from transformer.models.interface import Interface
+from transformer.models.interface import Input, Interface
 from transformer.models.paths import by_path
 from transformer.tasks.contract import Objective
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
@@ -22,7 +22,8 @@ SIZES = {"width": 8, "heads": 2, "feed_forward": 8, "max_length": 8}
 
 def model(family: str, **changes: Any) -> Model:
     config = registry.model_config({"family": family, **({} if "recurrent" in family else SIZES), **changes})
-    interface = Interface({}, {"tokens": 11, "joint": 11}, pad=0, begin=1, end=2)
+    inputs = {"vectors": Input((2, 4, 3), np.float32)}
+    interface = Interface(inputs, {"tokens": 11, "joint": 11, "numbers": 1}, pad=0, begin=1, end=2)
     return registry.build(config, interface, Precision())
 
 
@@ -47,6 +48,20 @@ def test_the_layers_of_a_stack_count_down_to_its_top_and_what_enters_it_stands_l
         "output_bias/bias": 0,
         "unembedding/kernel": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("family", "front", "behind"),
+    [
+        ("xlnet", ("embedding/table", "blank"), ("output_bias/bias",)),
+        ("vector_decoder", ("embed/kernel", "embed/bias", "positions/table"), ("head/kernel", "norm/scale")),
+    ],
+)
+def test_whatever_enters_the_first_layer_stands_lowest(
+    family: str, front: tuple[str, ...], behind: tuple[str, ...]
+) -> None:
+    found = above(family, layers=3)
+    assert {path: int(found[path]) for path in (*front, *behind)} == dict.fromkeys(front, 3) | dict.fromkeys(behind, 0)
 
 
 def test_of_two_stacks_each_counts_its_own_and_embeddings_stand_below_the_higher() -> None:

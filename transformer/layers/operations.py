@@ -79,6 +79,11 @@ def memory_operations(config: TransformerConfig, rows: int, length: int, memory:
     return rows * (attended - by_itself + relative - alone) + once - once_alone
 
 
+def network_operations(config: TransformerConfig) -> int:
+    """A feed-forward network at one position."""
+    return _networks(config, experts=False) + _low_ranks(config, Projection.FEED_FORWARD)
+
+
 def _low_ranks(config: TransformerConfig, *projections: Projection) -> int:
     """LoRA's two products at one position, beside those of these projections that have it."""
     queries, keys = config.heads * config.depth, config.groups * config.depth

@@ -138,4 +138,11 @@ def check_placement(config: VectorDecoderConfig, placement: Placement) -> None:
     check_ring(config.blocks, placement)
 
 
-FAMILY = Family(VectorDecoderConfig, build, frozenset({NUMBERS}), operations, check_placement=check_placement)
+FAMILY = Family(
+    VectorDecoderConfig,
+    build,
+    frozenset({NUMBERS}),
+    operations,
+    check_placement=check_placement,
+    front=("embed/*", "positions/*"),
+)

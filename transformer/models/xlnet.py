@@ -19,13 +19,13 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
 from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import cross_operations, score_operations, stack_operations
+from transformer.layers.operations import cross_operations, network_operations, score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_streams import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import OF_TOKENS, Family, Operations
 from transformer.models.interface import PERMUTATION, Interface
 from transformer.models.published import of_family
 from transformer.models.token_model import TokenModel, split_key
@@ -228,7 +228,7 @@ def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapp
     keys = length + (config.memory if "past" in batch else 0)
     content = cross_operations(config, length, keys)
     query = content - cross_operations(config, 0, keys)
-    network = (6 if config.activation.gated else 4) * config.width * config.feed_forward
+    network = network_operations(config)
     relative, once = config.positions.scheme.operations(config.sizes(), length, keys)
     kinds = 4 * length * config.heads * config.depth if config.kinds else 0
     layer = rows * (content + query + (length + predicted) * network + 2 * (relative + kinds)) + 2 * once
@@ -238,5 +238,11 @@ def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapp
 
 
 FAMILY = Family(
-    XLNetConfig, build, frozenset({PERMUTATION}), operations, sizes=of_family("xlnet"), check_placement=check_ring
+    XLNetConfig,
+    build,
+    frozenset({PERMUTATION}),
+    operations,
+    sizes=of_family("xlnet"),
+    check_placement=check_ring,
+    front=(*OF_TOKENS, "blank"),
 )
