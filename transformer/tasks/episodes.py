@@ -61,10 +61,10 @@ class EpisodesConfig:
     """Batches of `rows` episodes, drawn anew at every step; `examples` that no run trains on are evaluated.
 
     Of maps and edits: words of `shortest` to `longest` letters of an alphabet of `symbols`, of which a map has so many
-    `letters`, and as many pairs as the greatest of `shots`, the numbers of pairs behind which answers are measured, and
-    one. Of style: texts of `length`
-    characters, the first `prompt` of which are the prompt. Of unseen episodes `probed` are mapped, beside `repeated`
-    examples of random tokens that repeat, which show induction heads.
+    `letters` (an edit all of them), and as many pairs as the greatest of `shots`, the numbers of pairs behind which
+    answers are measured, and one. Of style: texts of `length` characters, the first `prompt` of which are the prompt.
+    Each problem reads its own fields alone. Of unseen episodes `probed` are mapped, beside `repeated` examples of
+    random tokens that repeat, which show induction heads.
 
     Errors: UserError for values out of range.
     """

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import fnmatch
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.config import UserError
-from transformer.models.paths import by_path
+from transformer.models.paths import by_path, matches
 
 
 class AverageKind(enum.Enum):
@@ -65,8 +64,4 @@ def update_average(
 
 
 def _covered(average: Average, params: Any) -> dict[str, jax.Array]:
-    return {
-        path: leaf
-        for path, leaf in by_path(params).items()
-        if any(fnmatch.fnmatchcase(path, pattern) for pattern in average.patterns)
-    }
+    return {path: leaf for path, leaf in by_path(params).items() if matches(path, average.patterns)}

@@ -1,6 +1,5 @@
 """The state that a run begins with."""
 
-import fnmatch
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.models.contract import Model, Variables
-from transformer.models.paths import by_path
+from transformer.models.paths import by_path, matches
 from transformer.tasks.contract import Objective, Task, View
 from transformer.training.averages import Average, init_average
 from transformer.training.optimizer import Hyper, Optimizer
@@ -56,7 +55,7 @@ def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) 
     trained = {
         path: leaf
         for path, leaf in by_path(params).items()
-        if any(fnmatch.fnmatchcase(path, pattern) for pattern in objective.trains) and optimizer.trains(path)
+        if matches(path, objective.trains) and optimizer.trains(path)
     }
     if not trained:
         raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import fnmatch
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from transformer.config import Amount, Count, Share, UserError
+from transformer.models.paths import matches
 
 PyTree = Any
 
@@ -78,10 +78,7 @@ class OptimizerConfig:
 
     def chooses(self, path: str) -> bool:
         """Whether `trains` and `frozen` have the parameter of this path trained."""
-        trains, frozen = (
-            any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns) for patterns in (self.trains, self.frozen)
-        )
-        return trains and not frozen
+        return matches(path, self.trains) and not matches(path, self.frozen)
 
 
 Number = Float[Array, ""] | np.float32
@@ -93,8 +90,8 @@ class Optimizer(NamedTuple):
 
     `init(params)` is its state, `update(gradients, state, params, hyper)` the updates and the next state,
     `learning_rate(step, hyper)` the factor of update `step` + 1, and `trains(path)` whether it is for a parameter. The
-    numbers `hyper` are arguments, so that one
-    compiled program serves all their values; `hyper_of` gives those of a config.
+    numbers `hyper` are arguments, so that one compiled program serves all their values; `hyper_of` gives those of a
+    config.
     """
 
     init: Callable[[PyTree], PyTree]

@@ -1,6 +1,5 @@
 """Which parameters a run trains, by patterns of their paths, and which of them more slowly, by their height."""
 
-import fnmatch
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from transformer.config import UserError, nearest
 from transformer.layers.lora import has_low_rank
 from transformer.models.contract import Model
-from transformer.models.paths import by_path
+from transformer.models.paths import by_path, matches
 from transformer.tasks.contract import Objective
 from transformer.training.optimizer import OptimizerConfig
 
@@ -16,8 +15,8 @@ LAYERS = "layers"
 
 
 def matching(paths: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """The paths that match one of the patterns, those of fnmatch."""
-    return [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)]
+    """The paths that match one of the patterns."""
+    return [path for path in paths if matches(path, patterns)]
 
 
 def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collection[str]) -> None:
