@@ -128,7 +128,7 @@ MODELS = (
     ),
     Fault(
         "packed-segments-in-a-model",
-        "transformer/models/decoder.py",
+        "transformer/models/causal_masks.py",
         "key_lengths=lengths_B, segments=(segments_BxT, segments_BxT))",
         "key_lengths=lengths_B)",
         "Documents that were packed into one row read each other in training.",

@@ -184,4 +184,12 @@ TRAINING = (
             "tests/training/test_vmapped.py::test_vmapped_differ_where_their_configs_do",
         ),
     ),
+    Fault(
+        "fresh-lora-forgets-the-other",
+        "transformer/training/initialise_from.py",
+        "beside(path)[0] not in planned.taken",
+        "not has_low_rank(path, planned.targets)",
+        "A run whose LoRA begins anew begins without what the other run's had learned.",
+        ("tests/training/test_initialise_from.py",),
+    ),
 )
