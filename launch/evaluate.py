@@ -24,7 +24,11 @@ COMMAND = Command(
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
         Flag("questions", "gaps and last words of the validation text, for a language model", kind=int),
-        Flag("shots", "so many passages in front of each of --questions, such as 0,1,4; as in the config by default"),
+        Flag(
+            "shots",
+            "so many passages before each of --questions, or pairs of an episode, such as 0,1,4; "
+            "as in the config by default",
+        ),
         Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
         Flag("length_penalty", "exponent of the length penalty; as in the config by default", kind=float),
         Flag("coverage_penalty", "weight of the coverage penalty of beams; as in the config by default", kind=float),
