@@ -81,6 +81,13 @@ def test_a_report_by_hand() -> None:
     assert scalars["of_least_squares"] == pytest.approx(1)
 
 
+def test_nothing_is_compared_with_least_squares_that_is_without_fault() -> None:
+    functions = draw(np.random.default_rng(0), 4, 7, 3, 0.0)
+    scalars = report(functions, functions.values * 1.01, 0.0).scalars
+    assert scalars["least_squares_6"] < 1e-20
+    assert "of_least_squares" not in scalars
+
+
 def test_no_method_undercuts_the_least_error_on_the_whole() -> None:
     functions = draw(np.random.default_rng(0), 3000, 7, 3, 1.0)
     scalars = report(functions, least_squares(functions), 1.0).scalars

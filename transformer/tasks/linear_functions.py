@@ -121,7 +121,8 @@ def batch_of(functions: Functions) -> dict[str, np.ndarray]:
 def report(functions: Functions, answers_BxN: Float[np.ndarray, "B N"], noise: float) -> Report:
     """Mean squared errors of f(x) behind k examples: the model's, that of least squares, the least possible.
 
-    `zero` is that of always saying 0. `of_least_squares` is the model's at the greatest k over that of least squares.
+    `zero` is that of always saying 0. `of_least_squares` is the model's at the greatest k over that of least squares,
+    where noise leaves it any.
     """
 
     def errors(guesses_BxN: np.ndarray) -> np.ndarray:
@@ -136,7 +137,8 @@ def report(functions: Functions, answers_BxN: Float[np.ndarray, "B N"], noise: f
         for known in sorted({0, -(-dimensions // 2), dimensions, last})
     }
     scalars["zero"] = float(errors(np.zeros_like(answers_BxN)).mean())
-    scalars["of_least_squares"] = float(of_methods["error"][last] / of_methods["least_squares"][last])
+    if noise:
+        scalars["of_least_squares"] = float(of_methods["error"][last] / of_methods["least_squares"][last])
     return Report(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
 
 
