@@ -46,7 +46,8 @@ def main(arguments: Arguments) -> None:
     from transformer.studies.scaling import falls, fits
 
     given = [arguments.workdir] if arguments.runs is None else arguments.runs.split(",")
-    read = read_runs([locate(path) for path in given if path], arguments.metric)
+    # A run that is named twice is one, not two seeds that agree.
+    read = read_runs(dict.fromkeys(locate(path) for path in given if path), arguments.metric)
     for line in read.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if len(read.runs) < 2:

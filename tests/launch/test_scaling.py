@@ -70,6 +70,11 @@ def test_seeds_give_intervals_and_unfinished_runs_are_left_out_and_named(
     assert low < 0.2 < high < 0.21
 
 
+def test_a_run_that_is_named_twice_is_not_two_seeds(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = ",".join(map(str, [*(sweep / "trials").iterdir()] * 2))
+    assert "alpha = 0.2  (too few runs for an interval)" in call(capsys, f"--runs={paths}").out
+
+
 def test_runs_that_differ_in_both_and_are_few_are_not_said_to_fall_or_to_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
