@@ -26,21 +26,24 @@ def test_an_edit_does_what_it_says(names: tuple[str, ...], made: str) -> None:
     assert apply(names, "abcd") == made
 
 
-def test_unseen_programs_do_what_no_seen_one_does() -> None:
+@pytest.mark.parametrize("lengths", [(3, 3), (3, 4), (3, 6), (4, 9)])
+def test_unseen_programs_do_what_no_seen_one_does_to_words_of_these_lengths(lengths: tuple[int, int]) -> None:
+    words = tuple("mnopqrstu"[:length] for length in range(lengths[0], lengths[1] + 1))
+    of_splits = programs(*lengths)
     does = {
-        unseen: {tuple(apply(names, word) for word in ("mnop", "qrs", "ghijk")): names for names in of_split}
-        for unseen, of_split in programs().items()
+        unseen: {tuple(apply(names, word) for word in words): names for names in of_split}
+        for unseen, of_split in of_splits.items()
     }
     assert not set(does[False]) & set(does[True])
-    # Each is another, and none leaves words as they are.
-    assert {unseen: len(of_split) for unseen, of_split in does.items()} == {
-        unseen: len(of_split) for unseen, of_split in programs().items()
-    }
-    assert ("mnop", "qrs", "ghijk") not in does[False] | does[True]
-    assert {(name,) for name in EDITS} <= set(programs()[False])
-    assert {len(names) for names in programs()[True]} == {2}
+    # Each pair is another, and none leaves words as they are.
+    assert len(does[True]) == len(of_splits[True]) > 5
+    pairs = [names for names in of_splits[False] if len(names) == 2]
+    assert len({tuple(apply(names, word) for word in words) for names in pairs}) == len(pairs)
+    assert words not in does[False] | does[True]
+    assert {(name,) for name in EDITS} <= set(of_splits[False])
+    assert {len(names) for names in of_splits[True]} == {2}
     # Every edit of an unseen program is known from others.
-    assert {name for names in programs()[True] for name in names} <= set(EDITS)
+    assert {name for names in of_splits[True] for name in names} <= set(EDITS)
 
 
 @pytest.mark.parametrize("unseen", [False, True])
@@ -49,14 +52,14 @@ def test_episodes_are_of_their_split(unseen: bool) -> None:
     for _ in range(80):
         episode = edits.draw(random, 4, unseen=unseen)
         rules.add(episode.rule)
-        assert tuple(episode.rule.split(", ")) in programs()[unseen]
+        assert tuple(episode.rule.split(", ")) in programs(3, 4)[unseen]
         assert len({source for source, _ in episode.pairs}) == 4
         for source, target in episode.pairs:
             assert target == apply(tuple(episode.rule.split(", ")), source)
             assert is_held_out(source) == unseen
             assert set(target) <= set(edits.alphabet)
             assert len(source) + len(target) + 2 <= edits.widest
-    assert len(rules) > len(programs()[unseen]) / 2
+    assert len(rules) > len(programs(3, 4)[unseen]) / 2
 
 
 def test_the_best_answer_is_known_once_one_program_is_left() -> None:

@@ -20,8 +20,8 @@ EDITS = MappingProxyType(
         "rotate": lambda word: word[1:] + word[0],
     }
 )
-# Words that no two different edits, or pairs of edits, treat alike.
-_TELLING = ("abcd", "vwxyz", "klmnop")
+# Edits that are one on words of so many lengths from the shortest on are one on all.
+_LENGTHS = 4
 # Of the edits that take two, every so many-th is unseen.
 _UNSEEN = 4
 
@@ -32,19 +32,20 @@ def apply(names: tuple[str, ...], word: str) -> str:
 
 
 @functools.cache
-def programs() -> Mapping[bool, tuple[tuple[str, ...], ...]]:
-    """The edits that training sees (False) and those that it does not (True).
+def programs(shortest: int, longest: int) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
+    """The edits that training sees (False) and those that it does not (True), of words of these lengths.
 
     All single edits are seen, and so are most of those that two of them make. Which order makes the same of every word
-    is one edit, held out as a whole, and what one edit does alone, or nobody notices, is none of two.
+    is one edit, held out as a whole, and what one edit does alone, or nobody notices, is none of two. Of words of three
+    letters swapping the ends is reversing: what is one edit depends on the lengths.
     """
+    nothing = tuple(LETTERS[:length] for length in range(shortest, min(longest, shortest + _LENGTHS - 1) + 1))
     singles = [(name,) for name in EDITS]
-    does = {tuple(apply(names, word) for word in _TELLING): names for names in reversed(singles)}
-    nothing = tuple(_TELLING)
+    does = {tuple(apply(names, word) for word in nothing): names for names in reversed(singles)}
     twos: dict[tuple[str, ...], tuple[str, ...]] = {}
     for first in EDITS:
         for second in EDITS:
-            made = tuple(apply((first, second), word) for word in _TELLING)
+            made = tuple(apply((first, second), word) for word in nothing)
             if made not in does and made != nothing:
                 twos.setdefault(made, (first, second))
     unseen = tuple(twos.values())[::_UNSEEN]
@@ -69,9 +70,14 @@ class RuleEdits(NamedTuple):
         """Two words of which the second may have two letters more, and the marks."""
         return 2 * self.longest + 4
 
+    @property
+    def programs(self) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
+        """The seen edits and the unseen ones."""
+        return programs(self.shortest, self.longest)
+
     def draw(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
         """Words under one program, all programs equally likely."""
-        known = programs()[unseen]
+        known = self.programs[unseen]
         names = known[random.integers(len(known))]
         letters = LETTERS[: self.symbols]
         words = draw_words(random, pairs, letters, self.shortest, self.longest, unseen=unseen)
@@ -85,7 +91,7 @@ class RuleEdits(NamedTuple):
         shown, (asked, target) = episode.pairs[:known], episode.pairs[known]
         fitting = [
             apply(names, asked)
-            for of_split in programs().values()
+            for of_split in self.programs.values()
             for names in of_split
             if all(apply(names, source) == made for source, made in shown)
         ]
