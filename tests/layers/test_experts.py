@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from tests import programs
 from tests.oracles import experts as oracle
 from transformer.attention.capture import Capture
 from transformer.layers import experts as layer
@@ -106,7 +107,8 @@ def test_the_loads_threshold_is_the_kth_of_the_others() -> None:
     random = np.random.default_rng(0)
     clean, deviation, noise = random.normal(size=(3, 40, COUNT))
     deviation = np.abs(deviation)
-    found = route(jnp.asarray(clean), jnp.asarray(deviation), jnp.asarray(noise), CHOSEN).probability
+    of_route = jax.jit(lambda *given: route(*given, CHOSEN).probability)
+    found = np.asarray(of_route(jnp.asarray(clean), jnp.asarray(deviation), jnp.asarray(noise)))
     noisy = clean + noise * deviation
     for row in range(len(clean)):
         for i in range(COUNT):
@@ -117,7 +119,7 @@ def test_the_loads_threshold_is_the_kth_of_the_others() -> None:
 
 
 def test_of_equal_experts_the_first_are_chosen_and_share_evenly() -> None:
-    routing = route(jnp.zeros((1, COUNT)), jnp.ones((1, COUNT)), None, CHOSEN)
+    routing = jax.jit(lambda: route(jnp.zeros((1, COUNT)), jnp.ones((1, COUNT)), None, CHOSEN))()
     assert routing.experts.tolist() == [[0, 1]]
     assert routing.gates.tolist() == [[0.5, 0.5]]
     np.testing.assert_allclose(routing.probability, 0.5)
@@ -125,19 +127,20 @@ def test_of_equal_experts_the_first_are_chosen_and_share_evenly() -> None:
 
 def test_the_router_begins_at_zero_and_noise_is_drawn_by_a_key_alone() -> None:
     experts = functional()
-    params = experts.init(jax.random.key(0))
+    params = programs.initial(experts.init)
     assert not np.any(params["router"]["kernel"])
     assert not np.any(params["noise"]["kernel"])
     kernels = np.asarray(params["networks"]["expand"]["kernel"])
     assert all(np.abs(kernels[0] - kernels[i]).max() > 0.01 for i in range(1, COUNT))
     x = np.random.default_rng(0).normal(size=(BATCH, LENGTH, WIDTH)).astype(np.float32)
 
-    def gates(key: Any) -> np.ndarray:
+    @jax.jit
+    def gates(key: Any) -> Any:
         _, captured, _ = experts.bind(params)(jnp.asarray(x), key=key, capture=Capture((SITE,)))
         assert captured is not None
-        return np.asarray(captured.weights)
+        return captured.weights
 
-    still, first, again, other = (gates(key) for key in (None, *map(jax.random.key, (1, 1, 2))))
+    still, first, again, other = (np.asarray(gates(key)) for key in (None, *map(jax.random.key, (1, 1, 2))))
     assert (still[..., :CHOSEN] == 0.5).all()
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
@@ -164,9 +167,10 @@ def test_padding_takes_no_room_and_counts_nowhere_whatever_stands_there() -> Non
     for one, other in zip(*(jax.tree.leaves(run(params, x)) for x in (x_BxTxE, padded)), strict=True):
         np.testing.assert_array_equal(one, other)
     # Alone, each example comes to the same.
-    together = experts.bind(params)(jnp.asarray(x_BxTxE), lengths_B=lengths_B)[0]
+    together = jax.jit(lambda x: experts.bind(params)(x, lengths_B=lengths_B)[0])(x_BxTxE)
+    alone_of = jax.jit(lambda x: experts.bind(params)(x)[0])
     for row, length in ((0, LENGTH), (2, 5)):
-        alone = experts.bind(params)(jnp.asarray(x_BxTxE[row : row + 1, :length]))[0]
+        alone = alone_of(x_BxTxE[row : row + 1, :length])
         np.testing.assert_allclose(alone[0], together[row, :length], atol=1e-5)
 
 
@@ -186,7 +190,7 @@ def test_an_overfull_expert_computes_again_and_no_turn_is_taken_for_nothing() ->
 
 
 def test_the_variation_of_zeros_is_zero_and_so_is_its_gradient() -> None:
-    value, gradient = jax.value_and_grad(squared_variation)(jnp.zeros(4))
+    value, gradient = jax.jit(jax.value_and_grad(squared_variation))(jnp.zeros(4))
     assert float(value) == 0
     assert np.isfinite(gradient).all()
 
@@ -195,7 +199,7 @@ def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
     def total(clean: Any, raw: Any) -> Any:
         return jnp.sum(route(clean, jax.nn.softplus(raw), None, CHOSEN).probability)
 
-    gradients = jax.grad(total, argnums=(0, 1))(jnp.arange(5.0)[None], jnp.full((1, 5), -100.0))
+    gradients = jax.jit(jax.grad(total, argnums=(0, 1)))(jnp.arange(5.0)[None], jnp.full((1, 5), -100.0))
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from transformer.attention import Axis, Capture, Site
 from transformer.config import UserError
 from transformer.layers.module import Precision
@@ -90,6 +91,13 @@ def test_matthews_at_its_bounds_and_where_a_class_is_missing(confusion: list[lis
     assert math.isfinite(report({"loss": 0.0, "confusion": np.array(confusion)}).scalars["f1"])
 
 
+def alone(task: Classification, view: View, text: str, **options: Any) -> Any:
+    """What the model says of one text, whose tokens alone are those of its batch of one."""
+    (row,) = encoded(task.tokenizer, [text])
+    inputs = {"tokens": np.int32([row]), "lengths": np.int32([len(row)])}
+    return programs.apply(view.model, view.variables, inputs, train=False, **options)
+
+
 def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_another(
     task: Classification, view: View
 ) -> None:
@@ -101,11 +109,7 @@ def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_anothe
     found = evaluation.finish(jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums), None)
     nats, right, counts = 0.0, 0, np.zeros((2, 2))
     for text, label in task.splits["validation"].texts:
-        (row,) = encoded(task.tokenizer, [text])
-        logits, _ = view.model.apply(
-            view.variables, {"tokens": np.int32([row]), "lengths": np.int32([len(row)])}, train=False
-        )
-        logits = np.asarray(logits, np.float64)[0]
+        logits = np.asarray(alone(task, view, text)[0], np.float64)[0]
         nats -= logits[label] - np.log(np.exp(logits).sum())
         right += logits.argmax() == label
         counts[label, logits.argmax()] += 1
@@ -122,10 +126,9 @@ def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: 
     (objective,) = task.objectives
     totals = task.totals(batch)
     assert float(totals["examples"]) == np.sum(batch["index"] >= 0)
-    loss, _ = objective.loss(view, batch, totals, jax.random.key(0))
+    loss_of = jax.jit(lambda batch: objective.loss(view, batch, totals, jax.random.key(0))[0])
     real = {name: values[batch["index"] >= 0] for name, values in batch.items()}
-    alone, _ = objective.loss(view, real, totals, jax.random.key(0))
-    np.testing.assert_allclose(loss, alone, rtol=1e-6)
+    np.testing.assert_allclose(loss_of(batch), loss_of(real), rtol=1e-6)
 
 
 def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path) -> None:
@@ -147,7 +150,7 @@ def test_the_probe_is_labelled_by_tokens_and_true_classes(task: Classification, 
         assert title == f"{('cat', 'dog')[label]}: {text}"
         assert (pieces[0], pieces[-1]) == ("<begin>", "<end>")
         assert "".join(pieces[1:-1]).replace("▁", " ") == text
-    aux = task.probe(view, Capture((SITE,)), jax.random.key(0))
+    aux = jax.jit(lambda: task.probe(view, Capture((SITE,)), jax.random.key(0)))()
     weights = aux.maps[SITE].weights
     assert weights.shape == (1, 3, 1, 1, task.probed["tokens"].shape[1])
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
@@ -161,12 +164,7 @@ def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classific
     answers = task.answer(view, Request(texts))
     for number, text in enumerate(texts):
         (row,) = encoded(task.tokenizer, [text])
-        logits, aux = view.model.apply(
-            view.variables,
-            {"tokens": np.int32([row]), "lengths": np.int32([len(row)])},
-            train=False,
-            capture=Capture((SITE,)),
-        )
+        logits, aux = jax.device_get(alone(task, view, text, capture=Capture((SITE,))))
         probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
         name, said = answers.lines[number].split()
         assert name == ("cat", "dog")[probabilities.argmax()]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from tests import programs
 from tests.tasks.test_translation import CONFIG, PAD, PAIRS
 from transformer.attention import Normaliser
 from transformer.config import UserError
@@ -108,7 +109,7 @@ def task_of(expectation: Expectation) -> tuple[Translation, View]:
     config = dataclasses.replace(CONFIG, expectation=expectation, draws=3, likelihood=0.25, sharpness=0.4)
     task = Translation(config, tokenizer, splits)
     model = build(RecurrentEncoderDecoderConfig(width=8, embedding=4), task.interface, Precision())
-    return task, View(model, model.init(jax.random.key(0)), {}, {}, jnp.int32(0), train=True)
+    return task, View(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectatio
     totals = task.totals(batch)
     assert float(totals["drawn"]) == 3 * (len(labels) - 1)
     (objective,) = task.objectives
-    loss, aux = objective.loss(view, batch, totals, jax.random.key(4))
+    loss, aux = jax.jit(lambda batch: objective.loss(view, batch, totals, jax.random.key(4)))(batch)
     assert float(aux.metrics["reward"]) == pytest.approx(rewards[:-1, front:].mean(), rel=1e-5)
 
     worth = 0.0
@@ -144,7 +145,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectatio
         for number, said in enumerate(drawn[row]):
             target = [task.interface.begin, *said[:-1]]
             inputs = {"source": given["source"][row : row + 1], "target": np.array([target], np.int32)}
-            logits = np.asarray(view.model.apply(view.variables, inputs, train=False)[0][0], np.float64)
+            logits = np.asarray(programs.apply(view.model, view.variables, inputs, train=False)[0][0], np.float64)
             every = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
             log_p[number] = sum(every[place, token] for place, token in enumerate(said) if token != PAD)
         counts = np.asarray(batch["counted"])[row]
@@ -154,7 +155,8 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectatio
         else:
             worth += (rewards[row] - rewards[row].mean()) @ log_p / 3
     plain, _ = task_of(Expectation.NONE)
-    of_reference, _ = plain.objectives[0].loss(view, given, plain.totals(given), jax.random.key(4))
+    of_given = plain.totals(given)
+    of_reference = jax.jit(lambda given: plain.objectives[0].loss(view, given, of_given, jax.random.key(4))[0])(given)
     expected = 0.25 * float(of_reference) - worth / float(totals["tokens"])
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
@@ -165,8 +167,7 @@ def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
     assert (evaluation.split, evaluation.at_end) == ("validation", False)
     key, (batch, *others) = jax.random.key(5), evaluation.batches
     assert not others
-    sums, _ = evaluation.step(view, batch, key)
-    prepared, _ = task.prepare(view, batch, key)
+    sums, prepared = jax.jit(lambda: (evaluation.step(view, batch, key)[0], task.prepare(view, batch, key)[0]))()
     real = (np.asarray(batch["labels"]) != PAD).any(axis=1)
     assert 0 < real.sum() <= CONFIG.shown
     found = evaluation.finish({name: float(value) for name, value in sums.items()}, None).scalars
@@ -178,7 +179,7 @@ def test_a_model_whose_attention_draws_is_refused() -> None:
     model = build(
         RecurrentEncoderDecoderConfig(width=8, embedding=4, normaliser=Normaliser.HARD), task.interface, Precision()
     )
-    view = View(model, model.init(jax.random.key(0)), {}, {}, jnp.int32(0), train=True)
+    view = View(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
     with pytest.raises(UserError, match=r"config\.task\.expectation=reinforce draws translations"):
         task.init_extra(view, jax.random.key(0))
 

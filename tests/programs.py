@@ -1,0 +1,26 @@
+"""A model's pure functions as one program each: run operation by operation, every operation is compiled by itself."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from transformer.models.contract import Cache, Inputs, Model, PyTree, Variables
+
+
+@functools.partial(jax.jit, static_argnames=("model", "method", "train", "capture"))
+def apply(model: Model, variables: Variables, inputs: Inputs, **options: Any) -> Any:
+    """What model.apply gives."""
+    return model.apply(variables, inputs, **options)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "beams", "length"))
+def init_cache(model: Model, variables: Variables, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Any]:
+    """What model.init_cache gives."""
+    return model.init_cache(variables, inputs, beams=beams, length=length)
+
+
+def initial(init: Callable[[Any], PyTree], seed: int = 0) -> Any:
+    """What an `init` draws by the key of this seed."""
+    return jax.jit(init)(jax.random.key(seed))
