@@ -70,10 +70,7 @@ def metrics(run: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def sorting(folder: Path) -> str:
-    """A run that was stopped half-way and went on."""
-    for steps in (2, 4):
-        words = [*SORTING, f"--config.steps={steps}", "--workdir=sorting"]
-        assert cli.run(train.COMMAND, train.main, words) == 0
+    assert cli.run(train.COMMAND, train.main, [*SORTING, "--workdir=sorting"]) == 0
     return "--workdir=sorting"
 
 
@@ -84,14 +81,17 @@ def translating(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_an_own_task_trains_on_an_own_family_and_goes_on_where_it_stopped(sorting: str) -> None:
-    assert [line["step"] for line in metrics("sorting") if line["split"] == "train"] == [1, 2, 3, 4]
-    assert len(json.loads(Path("sorting", "environment.json").read_text())) == 2
-    recorded = json.loads(Path("sorting", "config.json").read_text())
+def test_an_own_task_trains_on_an_own_family_and_goes_on_where_it_stopped(folder: Path) -> None:
+    for steps in (2, 4):
+        words = [*SORTING, f"--config.steps={steps}", "--workdir=stopped"]
+        assert cli.run(train.COMMAND, train.main, words) == 0
+    assert [line["step"] for line in metrics("stopped") if line["split"] == "train"] == [1, 2, 3, 4]
+    assert len(json.loads(Path("stopped", "environment.json").read_text())) == 2
+    recorded = json.loads(Path("stopped", "config.json").read_text())
     assert (recorded["model"]["family"], recorded["task"]["name"]) == ("lab.bahdanau", "lab.sorting")
-    heads = [json.loads(line) for line in Path("sorting", "heads.jsonl").read_text().splitlines()]
+    heads = [json.loads(line) for line in Path("stopped", "heads.jsonl").read_text().splitlines()]
     assert {(line["step"], line["site"]) for line in heads} == {(2, "decoder/attention"), (4, "decoder/attention")}
-    store = MapStore.existing("sorting/maps")
+    store = MapStore.existing("stopped/maps")
     # Gold links are of the site with the task's axes: its alignment error is measured.
     assert (store.steps, set(store.labels.links or {})) == ((0, 2, 4), {"decoder/attention"})
     assert "alignment_error" in store.statistics("decoder/attention").names
