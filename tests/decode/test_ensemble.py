@@ -52,7 +52,7 @@ def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
         expected += np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) / 2
     whole = jax.jit(lambda v: ensemble.logits(v, ensemble.apply(v, inputs, method="hidden", train=False)[0]))
     np.testing.assert_allclose(np.exp(whole(variables)), expected, rtol=1e-5)
-    cache, tokens = ensemble.init_cache(variables, inputs, beams=2, length=3)
+    cache, tokens = jax.jit(lambda v: ensemble.init_cache(v, inputs, beams=2, length=3))(variables)
     assert (np.asarray(tokens) == 1).all()
     step = jax.jit(ensemble.step)
     for place in range(3):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests import programs
 from transformer.attention import Capture
 from transformer.layers.grid_attention import GridAttention
 from transformer.layers.module import Functional
@@ -14,7 +15,7 @@ CHANNELS, ROWS, COLUMNS = 8, 3, 2
 def block() -> tuple[Functional, dict, np.ndarray]:
     functional = Functional(lambda builder: GridAttention(CHANNELS, reduction=4, builder=builder))
     x = np.random.default_rng(0).normal(size=(2, ROWS, COLUMNS, CHANNELS)).astype(np.float32)
-    return functional, functional.init(jax.random.key(0)), x
+    return functional, programs.initial(functional.init), x
 
 
 def test_it_begins_as_the_identity_with_a_gradient_of_gamma() -> None:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from transformer.attention import AxisKind
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
@@ -31,7 +32,7 @@ def normed(x: np.ndarray, params: dict) -> np.ndarray:
 
 def test_encoder_against_numpy() -> None:
     functional = Functional(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
-    params = functional.init(jax.random.key(0))
+    params = programs.initial(functional.init)
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), params)
     picture = rng.normal(size=(2, 12, 18, 3)).astype(np.float32)

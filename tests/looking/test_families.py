@@ -3,10 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.contracts.cases import CASES, Case
 from transformer.attention.sites import Values
 from transformer.looking.load import _model
@@ -33,7 +33,7 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     tokenizer = task.tokenizer  # type: ignore[attr-defined]  # of every task over texts
     assert reader.interface(experiment.task, tokenizer) == dataclasses.replace(task.interface, decoded=0)
     model = _model(experiment, tokenizer)
-    loaded = Loaded(experiment, model, model.init(jax.random.key(0)), tokenizer, {})
+    loaded = Loaded(experiment, model, programs.initial(model.init), tokenizer, {})
     probed = next(iter(task.probed.values()))  # type: ignore[attr-defined]
     text = tokenizer.decode(probed[0][:6])
     sides = (text, text) if "target" in task.interface.inputs else (text,)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.costs.test_flops import products
 from tests.oracles import convolutional as oracle
 from tests.oracles import decoding
@@ -222,7 +223,7 @@ def test_a_fresh_convs2s_begins_as_its_paper_says() -> None:
     """N(0, sqrt(4p/n)) before gates and N(0, sqrt(p/n)) behind dropout, else N(0, sqrt(1/n)); tables N(0, 0.1)."""
     config = ConvS2SConfig(embedding=24, width=40, encoder_layers=2, decoder_layers=2, max_length=64, dropout=0.25)
     interface = dataclasses.replace(INTERFACE, vocabularies={"joint": 80})
-    params = build(config, interface, Precision()).init(jax.random.key(0)).params
+    params = programs.initial(build(config, interface, Precision()).init).params
     kept, k = 0.75, 3
     expected = {
         "enter_encoder": (kept / 24) ** 0.5,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -29,7 +30,7 @@ def model_of(config: ConvolutionalClassifierConfig) -> Model:
 def test_without_gamma_the_attention_changes_nothing_and_shows_its_map() -> None:
     plain, attending = model_of(ConvolutionalClassifierConfig(CONFIG.encoder)), model_of(CONFIG)
     assert plain.sites == ()
-    variables = attending.init(jax.random.key(0))
+    variables = programs.initial(attending.init)
     params = {name: leaf for name, leaf in variables.params.items() if name != "attention_0"}
     capture = Capture(sites=(site_name(0),))
     logits, aux = attending.apply(variables, {"picture": PICTURE}, train=False, capture=capture)
