@@ -214,7 +214,8 @@ def test_evaluations_report_every_number_of_points_both_ways(problem: Problem) -
     validation = task.evaluations[1].batches
     for name in ("constrained", "free"):
         batches = of_test[name].batches
-        tokens = [of_test[name].step(view, batch, None)[1]["tokens"] for batch in batches]
+        step = jax.jit(lambda batch, name=name: of_test[name].step(view, batch, None)[1]["tokens"])
+        tokens = [step(batch) for batch in batches]
         scalars = of_test[name].finish({}, {"tokens": np.concatenate(tokens)}).scalars
         whats = {
             Problem.HULL: {"accuracy", "area", "failed"},
