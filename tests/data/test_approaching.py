@@ -90,7 +90,7 @@ def test_every_step_is_that_of_the_rules_in_words() -> None:
             for t in range(STEPS):
                 after, reward = expected(states[t], int(actions[t, row]), uniforms[t, row])
                 for name, value in after.items():
-                    np.testing.assert_array_equal(states[t + 1][name], value, err_msg=f"{name}, world {row}, step {t}")
+                    assert np.array_equal(states[t + 1][name], value), f"{name}, world {row}, step {t}"
                 assert abs(rewards[t, row] - reward) < 1e-6
                 seen["accepted"] += reward == 1
                 seen["refused"] += reward < 0

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from tests import programs
 from tests.costs.test_flops import products
 from tests.oracles import algebra
 from tests.oracles import recurrent as oracle
@@ -269,14 +270,15 @@ def test_identity_projections_are_the_plain_score() -> None:
         variables = Variables(params, {})
         shapes = [jax.tree.structure(tree) for tree in (model.functional.shapes(), params)]
         assert shapes[0] == shapes[1]
-        found.append(model.apply(variables, batch, train=False)[0])
+        found.append(programs.apply(model, variables, batch, train=False)[0])
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
 
 
 def test_attention_begins_uniform_as_bahdanau_begins_it() -> None:
     model = build(tiny(initialisation=Initialisation.BAHDANAU), INTERFACE, Precision())
     variables = jax.jit(model.init)(jax.random.key(3))
-    _, aux = model.apply(variables, {"source": SOURCE, "target": TARGET}, train=False, capture=Capture((SITE,)))
+    batch = {"source": SOURCE, "target": TARGET}
+    _, aux = programs.apply(model, variables, batch, train=False, capture=Capture((SITE,)))
     weights = np.asarray(aux.maps[SITE].weights)[0]
     np.testing.assert_allclose(weights[0, 0], np.full((4, 5), 1 / 5), rtol=1e-6)
     np.testing.assert_allclose(weights[1, 0, :2, :3], np.full((2, 3), 1 / 3), rtol=1e-6)
@@ -298,7 +300,7 @@ def test_the_lectures_context_is_smaller_by_the_length_of_the_source() -> None:
     found = {}
     for name, model in at.items():
         variables = Variables(weights, {})
-        found[name] = model.apply(variables, {"source": SOURCE, "target": TARGET}, train=False)[0]
+        found[name] = programs.apply(model, variables, {"source": SOURCE, "target": TARGET}, train=False)[0]
     np.testing.assert_allclose(found["bahdanau"][0], 5 * found["over length"][0], rtol=1e-5)
     np.testing.assert_allclose(found["bahdanau"][1, :2], 3 * found["over length"][1, :2], rtol=1e-5)
 
@@ -306,17 +308,17 @@ def test_the_lectures_context_is_smaller_by_the_length_of_the_source() -> None:
 def test_local_attention_that_sees_all_is_global() -> None:
     wide = build(dataclasses.replace(CONFIGS["local-m"], half_width=9), INTERFACE, Precision())
     whole = build(dataclasses.replace(CONFIGS["local-m"], extent=Extent.GLOBAL), INTERFACE, Precision())
-    variables = whole.init(jax.random.key(1))
+    variables = programs.initial(whole.init, 1)
     batch = {"source": SOURCE, "target": TARGET}
     np.testing.assert_array_equal(
-        wide.apply(variables, batch, train=False)[0], whole.apply(variables, batch, train=False)[0]
+        programs.apply(wide, variables, batch, train=False)[0], programs.apply(whole, variables, batch, train=False)[0]
     )
 
 
 def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation() -> None:
     """E[f(k)] over the drawn key: the mean of f log p's gradient over many draws, against the sum over all keys."""
     model = model_of("hard")
-    variables = model.init(jax.random.key(5))
+    variables = programs.initial(model.init, 5)
     batch = {"source": SOURCE[:1], "target": TARGET[:1, :1]}
     score = {"score": variables.params["attention"]["score"]}
 
@@ -345,7 +347,7 @@ def test_scheduled_sampling_reads_the_models_own_words() -> None:
     """At a share of one from the first step, what stands in the target behind the begin token has no effect."""
     config = tiny(scheduled_sampling=0.999999, scheduled_sampling_steps=1, order=Order.CURRENT)
     model = build(config, INTERFACE, Precision())
-    variables = model.init(jax.random.key(0))
+    variables = programs.initial(model.init)
     assert variables.state == {"steps": 0}
     other = np.where(TARGET > 2, 12 - TARGET, TARGET)
     run = jax.jit(
@@ -379,16 +381,17 @@ def test_operations_are_those_of_the_program(name: str) -> None:
 def test_a_soft_share_reads_by_the_probabilities() -> None:
     hard = build(tiny(normaliser=Normaliser.HARD, soft_share=0.999999), INTERFACE, Precision())
     soft = model_of("bahdanau")
-    variables, batch = soft.init(jax.random.key(2)), {"source": SOURCE, "target": TARGET}
-    outputs, aux = hard.apply(variables, batch, train=True, key=jax.random.key(0))
-    np.testing.assert_allclose(outputs[:2], soft.apply(variables, batch, train=False)[0][:2], rtol=1e-5, atol=1e-6)
+    variables, batch = programs.initial(soft.init, 2), {"source": SOURCE, "target": TARGET}
+    outputs, aux = programs.apply(hard, variables, batch, train=True, key=jax.random.key(0))
+    expected, _ = programs.apply(soft, variables, batch, train=False)
+    np.testing.assert_allclose(outputs[:2], expected[:2], rtol=1e-5, atol=1e-6)
     assert (aux.extras["attention_log_prob"] == 0).all()
     assert (aux.extras["attention_entropy"][0] > 0).all()
     # Without a share, and in evaluation, each query reads one key.
     drawn = build(tiny(normaliser=Normaliser.HARD), INTERFACE, Precision())
     capture = Capture((SITE,))
     for train in (True, False):
-        _, aux = drawn.apply(variables, batch, train=train, key=jax.random.key(0), capture=capture)
+        _, aux = programs.apply(drawn, variables, batch, train=train, key=jax.random.key(0), capture=capture)
         weights = np.asarray(aux.maps[SITE].weights)[0, 0, 0]
         assert set(np.unique(weights)) == {0, 1}
     with pytest.raises(UserError, match=r"soft_share=0\.5 is for an attention that draws"):
