@@ -31,7 +31,7 @@ def holds_a_stop(tokens: tuple[int, ...], stops: tuple[str, ...] = STOPS) -> boo
     return any(stop.encode() in text_of(tokens) for stop in stops)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(stop_strings, st.lists(st.integers(0, len(PIECES) - 1), max_size=25))
 def test_the_automaton_is_complete_from_the_token_that_completes_a_stop_string(
     stops: list[str], tokens: list[int]
@@ -54,7 +54,7 @@ def end_of_first(text: str, stops: list[str]) -> int | None:
     return next((end for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)), None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(stop_strings, st.text("abé", max_size=20))
 def test_a_text_is_cut_before_the_stop_string_that_is_complete_first(stops: list[str], text: str) -> None:
     end = end_of_first(text, stops)
