@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from tests import programs
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Score
 from transformer.config import UserError
@@ -125,7 +126,7 @@ def test_logits_and_maps_are_those_of_the_equations(case: Case) -> None:
         assert [site.name for site in model.sites] == [SITE] * attends
         capture = Capture((SITE,)) if attends else None
         logits, aux = jax.device_get(
-            model.apply(variables, {"tokens": TOKENS, "lengths": LENGTHS}, train=False, capture=capture)
+            programs.apply(model, variables, {"tokens": TOKENS, "lengths": LENGTHS}, train=False, capture=capture)
         )
     for row, length in enumerate(LENGTHS):
         found, maps = expected(case, variables.params, row)
@@ -146,19 +147,18 @@ def test_padding_has_no_effect_on_logits_or_gradients(config: RecurrentClassifie
         model = model_of(config)
         variables = random_variables(model)
 
-        @jax.jit
         def scored(params: Any, tokens: Any, lengths: Any) -> Any:
             inputs = {"tokens": tokens, "lengths": lengths}
             logits, _ = model.apply(Variables(params, {}), inputs, train=True)
             # The last row is empty, as where rows only fill a batch.
             return jnp.sum(jnp.sin(logits[:3])), logits
 
+        slopes = jax.jit(jax.value_and_grad(scored, has_aux=True))
+
         def found(filling: int) -> Any:
             padding = np.arange(LONGEST) >= np.append(LENGTHS, 0)[:, None]
             tokens = np.where(padding, np.int32(filling), np.append(TOKENS, TOKENS[:1], axis=0))
-            (_, logits), gradients = jax.value_and_grad(scored, has_aux=True)(
-                variables.params, tokens, np.append(LENGTHS, np.int32(0))
-            )
+            (_, logits), gradients = slopes(variables.params, tokens, np.append(LENGTHS, np.int32(0)))
             return jax.device_get((logits, gradients))
 
         zeros, beyond = found(0), found(VOCABULARY + 5)
@@ -171,7 +171,8 @@ def test_features_of_elmo_are_the_weighted_sum_of_its_layers_beside_the_word_vec
     with jax.enable_x64(True):
         model = model_of(ELMO)
         variables = random_variables(model)
-        logits, _ = jax.device_get(model.apply(variables, {"tokens": TOKENS, "lengths": LENGTHS}, train=False))
+        inputs = {"tokens": TOKENS, "lengths": LENGTHS}
+        logits, _ = jax.device_get(programs.apply(model, variables, inputs, train=False))
     weights = variables.params
     pretrained = weights["elmo"]["pretrained"]
     s = np.exp(weights["elmo"]["weights"]) / np.exp(weights["elmo"]["weights"]).sum()
@@ -209,11 +210,11 @@ def test_gradients_are_those_of_differences() -> None:
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     config = RecurrentClassifierConfig(4, RecurrentConfig(width=3), dropout=0.5)
     model = FAMILY.build(config, INTERFACE, Precision())
-    variables = model.init(jax.random.key(0))
+    variables = programs.initial(model.init)
 
     def logits(train: bool, seed: int) -> np.ndarray:
         inputs = {"tokens": TOKENS, "lengths": LENGTHS}
-        return np.asarray(model.apply(variables, inputs, train=train, key=jax.random.key(seed))[0])
+        return np.asarray(programs.apply(model, variables, inputs, train=train, key=jax.random.key(seed))[0])
 
     np.testing.assert_array_equal(logits(False, 0), logits(False, 1))
     np.testing.assert_array_equal(logits(True, 0), logits(True, 0))
