@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.tasks.test_translation import CONFIG, PAIRS
 from transformer.attention import Capture
 from transformer.attention.capture import Captured
@@ -71,27 +72,32 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences(weight: float, expon
     model, variables = made()
     length = 4
     coverage = Coverage(weight, (SITE,), jnp.asarray(REAL))
-    rollout = generate(
-        model,
-        variables,
-        {"source": SOURCE},
-        chooser=Beam(16, exponent),
-        length=length,
-        tokens=Tokens(PAD, BEGIN, END),
-        coverage=coverage if weight else None,
+    decode = jax.jit(
+        lambda: generate(
+            model,
+            variables,
+            {"source": SOURCE},
+            chooser=Beam(16, exponent),
+            length=length,
+            tokens=Tokens(PAD, BEGIN, END),
+            coverage=coverage if weight else None,
+        )
     )
+    rollout = jax.device_get(decode())
     ended = [(*words, END) for size in range(length) for words in itertools.product((3, 4), repeat=size)]
+    # All of them in one batch: what stands behind a sequence's end says nothing of it.
+    targets = np.array([[BEGIN, *said[:-1], *[PAD] * (length - len(said))] for said in ended], np.int32)
     for example in range(2):
         scored = []
-        for said in ended:
-            target = np.array([[BEGIN, *said[:-1]]], np.int32)
-            inputs = {"source": SOURCE[example : example + 1], "target": target}
-            logits, aux = model.apply(variables, inputs, train=False, capture=Capture((SITE,)))
-            logits = np.asarray(logits[0], np.float64)
+        inputs = {"source": SOURCE[[example] * len(ended)], "target": targets}
+        of_all, aux = programs.apply(model, variables, inputs, train=False, capture=Capture((SITE,)))
+        weights = np.asarray(aux.maps[SITE].weights)[0, :, 0]
+        for number, said in enumerate(ended):
+            logits = np.asarray(of_all[number], np.float64)
             logits[:, [PAD, BEGIN]] = -np.inf
             log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
             total = sum(log_p[place, token] for place, token in enumerate(said))
-            attended = np.asarray(aux.maps[SITE].weights)[0, 0, 0].sum(0)[REAL[example]]
+            attended = weights[number, : len(said)].sum(0)[REAL[example]]
             penalty = weight * np.log(np.minimum(attended, 1)).sum()
             scored.append((total / ((5 + len(said)) / 6) ** exponent + penalty, said))
         scored.sort(reverse=True)

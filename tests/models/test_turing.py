@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from tests import programs
 from tests.oracles import recurrent
 from tests.oracles import turing as oracle
 from transformer.attention import STATISTICS, Capture
@@ -106,9 +107,9 @@ def test_memory_weightings_and_reads_are_the_papers_behind_every_step(config: Tu
     expected = expected_of(config, params, x_TxI)
     with jax.enable_x64(True):
         bound: TuringMachine = model.functional.bind(jax.tree.map(jnp.asarray, params))
-        state = bound.begin(1)
+        state, advance = jax.jit(lambda: bound.begin(1))(), jax.jit(lambda state, x: bound.advance(state, x)[0])
         for step, x in enumerate(x_TxI):
-            state, _, _ = bound.advance(state, jnp.asarray(x[None]))
+            state = advance(state, jnp.asarray(x[None]))
             close(state.memory[0], expected.memory[step])
             close(state.weights[0], expected.weights[step])
             close(state.reads[0], expected.reads[step])
@@ -127,10 +128,10 @@ def test_padded_steps_change_nothing_and_have_no_gradient() -> None:
     with jax.enable_x64(True):
         params = jax.tree.map(jnp.asarray, params)
         value, gradient = jax.jit(jax.value_and_grad(loss))(params, inputs)
-        total = 0.0
+        total, loss_of = 0.0, jax.jit(loss)
         for row, length in enumerate(LENGTHS):
             alone = {"vectors": inputs["vectors"][row : row + 1, :length], "lengths": LENGTHS[row : row + 1]}
-            total += float(loss(params, alone))
+            total += float(loss_of(params, alone))
         assert float(value) == pytest.approx(total, rel=1e-12)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
@@ -152,7 +153,7 @@ def test_statistics_of_the_heads_leave_padding_out() -> None:
     capture = Capture((READ, WRITE), statistics=(STATISTICS["entropy"],))
     with jax.enable_x64(True):
         params = jax.tree.map(jnp.asarray, params)
-        _, aux = model.apply(Variables(params, {}), inputs, train=False, capture=capture)
+        _, aux = programs.apply(model, Variables(params, {}), inputs, train=False, capture=capture)
         means = {site: np.asarray(aux.maps[site].means()["entropy"][0]) for site in (READ, WRITE)}
     for site, heads in ((READ, 2), (WRITE, 3)):
         weights = np.asarray(aux.maps[site].weights)[0]
@@ -198,7 +199,7 @@ def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     with jax.enable_x64(True):
         model = controller_only.build(config, INTERFACE, Precision("float64", "float64"))
         params, inputs = random_params(model), given()
-        logits, aux = model.apply(Variables(params, {}), inputs, train=False)
+        logits, aux = programs.apply(model, Variables(params, {}), inputs, train=False)
     hidden, _ = recurrent.stack(
         recurrent.Stack("lstm", layers=2), params["stack"], np.nan_to_num(inputs["vectors"]), LENGTHS
     )
