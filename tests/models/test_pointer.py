@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
@@ -84,7 +85,7 @@ def test_the_logits_are_those_of_the_equations_and_the_map_is_their_softmax(case
     with jax.enable_x64(True):
         model = model_of(case.config)
         variables = random_variables(model)
-        logits, aux = model.apply(variables, INPUTS, train=False, capture=Capture((SITE,)))
+        logits, aux = programs.apply(model, variables, INPUTS, train=False, capture=Capture((SITE,)))
         logits, weights = np.asarray(logits), np.asarray(aux.maps[SITE].weights)
     assert weights.shape == (1, 3, 1, 5, 5)
     for row, (points, steps) in enumerate(zip(LENGTHS, STEPS, strict=True)):
@@ -102,15 +103,16 @@ def test_what_stands_behind_the_points_has_no_effect_on_logits_or_gradients() ->
         variables = random_variables(model)
         padding = np.arange(4) >= LENGTHS[:, None]
 
-        @jax.jit
         def scored(params: Any, points: Any) -> Any:
             logits, _ = model.apply(Variables(params, {}), {**INPUTS, "points": points}, train=True)
             real = (np.arange(5) < STEPS[:, None])[..., None] & (np.arange(5) <= LENGTHS[:, None])[:, None]
             return jnp.sum(jnp.where(real, jnp.sin(logits), 0)), logits
 
+        slopes = jax.jit(jax.value_and_grad(scored, (0, 1), has_aux=True))
+
         def found(filling: float) -> Any:
             points = np.where(padding[..., None], np.float32(filling), POINTS)
-            (_, logits), gradients = jax.value_and_grad(scored, (0, 1), has_aux=True)(variables.params, points)
+            (_, logits), gradients = slopes(variables.params, points)
             return jax.device_get((logits, gradients))
 
         zeros, nans = found(0.0), found(np.nan)
@@ -143,7 +145,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(fed: Fed) -> None:
     first, (logits_TxRxK, captured) = jax.device_get(stepped())
     assert (first == said[:, 0]).all()
     tiled = {"points": np.repeat(POINTS, beams, 0), "lengths": np.repeat(LENGTHS, beams), "target": said}
-    whole, aux = model.apply(variables, tiled, train=False, capture=capture)
+    whole, aux = programs.apply(model, variables, tiled, train=False, capture=capture)
     np.testing.assert_allclose(np.moveaxis(logits_TxRxK, 0, 1), whole, rtol=1e-5, atol=1e-5)
     maps = np.moveaxis(captured.weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]
     np.testing.assert_allclose(maps, aux.maps[SITE].weights[0], atol=1e-6)
@@ -157,7 +159,7 @@ def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     variables = random_variables(model)
 
     def logits(train: bool, key: int) -> np.ndarray:
-        return np.asarray(model.apply(variables, INPUTS, train=train, key=jax.random.key(key))[0])
+        return np.asarray(programs.apply(model, variables, INPUTS, train=train, key=jax.random.key(key))[0])
 
     np.testing.assert_array_equal(logits(False, 1), logits(False, 2))
     np.testing.assert_array_equal(logits(True, 1), logits(True, 1))

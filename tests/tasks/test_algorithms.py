@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
@@ -63,7 +64,7 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
     view, batch = view_of(task), task.source(0)[2]
     totals = task.totals(batch)
     loss, aux = task.objectives[0].loss(view, batch, totals, jax.random.key(0))
-    logits = np.float64(view.model.apply(view.variables, batch, train=False)[0])
+    logits = np.float64(programs.apply(view.model, view.variables, batch, train=False)[0])
     nats, wrong, exact = 0.0, 0, 0
     for row, (asked, targets) in enumerate(zip(batch["asked"], batch["targets"], strict=True)):
         faults = 0
@@ -88,7 +89,8 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
 def test_n_grams_are_measured_above_the_optimum() -> None:
     task = task_of(problem="n_grams", bits=None, context=2, shortest=9, longest=9, evaluated=(9, 20))
     evaluation = task.evaluations[1]
-    sums, _ = evaluation.step(view_of(task), evaluation.batches[0], jax.random.key(0))
+    view = view_of(task)
+    sums, _ = jax.jit(lambda batch: evaluation.step(view, batch, jax.random.key(0)))(evaluation.batches[0])
     said = evaluation.finish({name: np.float64(value) for name, value in sums.items()}, None).scalars
     optimal = float(evaluation.batches[0]["optimum"].sum() / np.log(2) / 6)
     assert said["optimal_bits_per_sequence/20"] == pytest.approx(optimal, rel=1e-6)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.capture import Captured
 from transformer.config import UserError
@@ -56,7 +57,7 @@ def test_evaluations_measure_every_question_of_a_split_once(task: Questions, vie
     (batch,) = evaluation.batches
     for row in range(6):  # two more rows only fill the batch
         inputs = {name: batch[name][row : row + 1] for name in ("picture", "tokens", "lengths")}
-        logits = np.asarray(view.model.apply(view.variables, inputs, train=False)[0], np.float64)[0]
+        logits = np.asarray(programs.apply(view.model, view.variables, inputs, train=False)[0], np.float64)[0]
         label, kind = batch["labels"][row], batch["kinds"][row]
         nats -= logits[label] - np.log(np.exp(logits).sum())
         asked[kind] += 1
@@ -147,7 +148,7 @@ def test_the_looks_of_a_real_model_are_those_of_its_maps(task: Questions, view: 
     masses = []
     for batch in evaluation.batches:
         inputs = {name: batch[name] for name in ("picture", "tokens", "lengths")}
-        _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture((SITE,)))
+        _, aux = programs.apply(view.model, view.variables, inputs, train=False, capture=Capture((SITE,)))
         grids = (
             np.asarray(aux.maps[SITE].weights)[:, :, 0, 0].reshape(2, -1, 3, 2, 3, 2).sum(axis=(3, 5)).reshape(2, -1, 9)
         )
