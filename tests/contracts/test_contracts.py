@@ -1,7 +1,7 @@
 """Every toy, and every registered task on every registered model, through the real step and the real loop.
 
 One table: each case runs plain, resumed, mapped, and vectorised with every lane's batch accumulated from parts. Every
-registered family and task has a case; `make test` leaves out the modes that a case calls slow, which `make slow` runs. A
+registered family and task has a case; `make test` leaves out the modes that a case calls slow and `make slow` runs. A
 family that needs the step, the loop or the store to know about it fails here.
 """
 
