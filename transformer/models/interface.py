@@ -53,6 +53,10 @@ def signature(*inputs: str, output: str) -> Signature:
 
 # What the tasks of this library ask for; a task of one's own may say another output.
 TRANSLATION = signature("source", "target", output="target tokens")
+# The same, and `copied` [B, S]: under which number each token of the source is said again. Numbers from
+# `vocabularies["source"]` on are of words that the vocabulary lacks, others in each example; `target` may have them,
+# too, and there is a logit for each of `vocabularies["joint"]` numbers of both kinds.
+COPYING = signature("source", "copied", "target", output="target tokens and copies")
 CONTINUATION = signature("tokens", output="next tokens")
 FILLING = signature("tokens", output="hidden tokens")
 # Two texts a row: `types` are 0 for the tokens of the first and 1 for those of the second, `lengths` count both.

@@ -28,11 +28,11 @@ ALIGNED = ("target", "source")
 class TranslationConfig:
     """A translation problem.
 
-    `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "multi30k/<raw|tokenised>/
-    <source>-<target>", the name of a TFDS translation set, the folder of a prepared one, or files of your own:
-    "pairs/FILE.en,FILE.de", "pairs/FILE.tsv" or "pairs/FILE.jsonl" (transformer.data.datasets.pairs), of which
-    `validation_files` and `test_files` name those of these splits, which are else cut from the first. `data_dir` is the
-    folder of the data, for sets that are not generated.
+    `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "help_desk" (questions and
+    answers), "multi30k/<raw|tokenised>/<source>-<target>", the name of a TFDS translation set, the folder of a prepared
+    one, or files of your own: "pairs/FILE.en,FILE.de", "pairs/FILE.tsv" or "pairs/FILE.jsonl"
+    (transformer.data.datasets.pairs), of which `validation_files` and `test_files` name those of these splits, which
+    are else cut from the first. `data_dir` is the folder of the data, for sets that are not generated.
     `languages` is (source, target) for sets that could be read both ways; empty takes the set's own direction.
     `lengths`: the few sentence lengths, in tokens, that batches are padded to; `tokens_per_batch`: positions a
     batch, on each side. `beams` = 1 decodes greedily; `coverage_penalty` is the weight of what their attention has left

@@ -99,7 +99,7 @@ class Kind:
 
 TRANSLATION = Kind(
     "translation set",
-    "phrases, copy, reversal, multi30k/<text>/<source>-<target>, pairs/FILE.en,FILE.de, a TFDS name such as "
+    "phrases, copy, reversal, help_desk, multi30k/<text>/<source>-<target>, pairs/FILE.en,FILE.de, a TFDS name such as "
     "wmt14_translate/de-en",
     ("translate",),
 )

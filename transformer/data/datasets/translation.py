@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
+from transformer.data.datasets import help_desk
 from transformer.data.datasets.own_files import NONE_HELD, HeldOut
 from transformer.data.datasets.pairs import PREFIX as PAIRS
 from transformer.data.datasets.pairs import open_pairs
@@ -93,7 +94,8 @@ def open_translation(
 
     `name` is one of: "phrases", with sizes, seed and the percentage of times that are rounded if wanted
     ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "copy" or "reversal", also as
-    "reversal/length=12,symbols=16" (transformer.data.datasets.symbols);
+    "reversal/length=12,symbols=16" (transformer.data.datasets.symbols); "help_desk", also as "help_desk/train=2000"
+    (transformer.data.datasets.help_desk);
     "multi30k/<raw|tokenised>/<source>-<target>"; "pairs/FILE.en,FILE.de", "pairs/FILE.tsv" or "pairs/FILE.jsonl"
     (transformer.data.datasets.pairs), whose other splits may have files of their own, `held_out`; the folder of a
     prepared TFDS set (it holds dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where
@@ -113,6 +115,8 @@ def open_translation(
         return _open_folder(name, prepare_phrases(name, "/".join(parts), prepared_dir, languages), None)
     if first in SYMBOLS:
         return _open_symbols(name, first, "/".join(parts), languages)
+    if first == help_desk.NAME:
+        return _open_help_desk(name, "/".join(parts), languages)
     if first == "multi30k":
         folder, direction = prepare_multi30k(name, parts, data_dir, prepared_dir)
         if languages not in (None, direction):
@@ -133,14 +137,32 @@ def open_translation(
 
 def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
     direction = SYMBOLS[kind]
-    source, target = direction
-    if languages not in (None, direction):
-        raise UserError(f"languages={languages}: {name} goes from {source} to {target}: leave it out")
+    _check_direction(name, direction, languages)
+    target = direction[1]
     drawn = {
         split: [Pair(phrase.source, phrase.target, target, links=phrase.links) for phrase in phrases]
         for split, phrases in symbols(kind, options).items()
     }
     return TranslationSet(name, direction, tuple(drawn), drawn.__getitem__)
+
+
+def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
+    direction = help_desk.LANGUAGES
+    _check_direction(name, direction, languages)
+    drawn = {
+        split: [
+            Pair(asked.text, asked.answer, direction[1], "new_pair" if asked.new_pair else "known_pair")
+            for asked in questions
+        ]
+        for split, questions in help_desk.help_desk(options).items()
+    }
+    return TranslationSet(name, direction, tuple(drawn), drawn.__getitem__)
+
+
+def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str, str] | None) -> None:
+    """Errors: UserError for languages that a set made here does not have."""
+    if languages not in (None, direction):
+        raise UserError(f"languages={languages}: {name} goes from {direction[0]} to {direction[1]}: leave it out")
 
 
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:

@@ -1,0 +1,1 @@
+"""Questions and what is answered to them."""

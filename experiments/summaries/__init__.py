@@ -1,0 +1,1 @@
+"""Summaries of articles whose facts are known."""

@@ -1,0 +1,116 @@
+"""Dialogues of a help desk, "my screen is blank": no word of a question is one of its answer, and there is one answer.
+
+What a model must know is which words mean the same: a device has other names in questions than in answers, and so
+have symptoms. Some pairs of a device and a symptom are never trained on: their answers have to be put together.
+"""
+
+import dataclasses
+import hashlib
+import random
+from typing import NamedTuple
+
+from transformer.config import UserError, from_config
+from transformer.data.datasets.options import whole_numbers
+from transformer.data.datasets.repeated import SPLITS
+
+NAME = "help_desk"
+# What the sides are called.
+LANGUAGES = ("question", "answer")
+OPENINGS = ("my", "hello my", "help my", "why do you think my", "sorry but my", "good morning my", "our", "oh no our")
+ENDINGS = ("", "again", "today", "since monday")
+# By what answers call it: what questions call it.
+DEVICES = {
+    "monitor": ("screen", "display"),
+    "portable computer": ("laptop", "notebook"),
+    "handset": ("phone", "mobile"),
+    "pointing unit": ("mouse", "trackball"),
+    "key panel": ("keyboard", "keypad"),
+    "network box": ("router", "wifi"),
+    "paper machine": ("printer", "copier"),
+    "audio unit": ("speaker", "headphone"),
+    "video lens": ("camera", "webcam"),
+}
+# By the answer: what questions say of the device.
+SYMPTOMS = {
+    "hold down the power switch of the {device} for ten seconds": ("is blank", "shows nothing", "stays dark"),
+    "close other programs , then restart the {device}": ("is slow", "lags behind", "takes forever"),
+    "clean the fan below the {device} with compressed air": ("makes noise", "hums", "buzzes loudly"),
+    "plug the cable of the {device} into another socket": ("is dead", "will not start", "does nothing"),
+    "delete the {device} in settings and pair both parts anew": ("cannot connect", "is offline", "drops out"),
+    "turn the {device} off and let it cool": ("overheats", "feels hot", "smells burnt"),
+    "send the {device} to repairs with form seven": ("is cracked", "broke", "fell on our floor"),
+    "ask the front office to unlock the {device}": ("wants a password", "locks me out", "knows me no longer"),
+}
+
+
+class Question(NamedTuple):
+    """A question, its answer, and whether its device and symptom are a pair that is never trained on."""
+
+    text: str
+    answer: str
+    new_pair: bool
+
+    @property
+    def split(self) -> str:
+        """Where it belongs, a pure function of it: of those that could train one in ten tests, one in twenty validates.
+
+        A new pair tests, or in one case of three validates.
+        """
+        bucket = _hash(self.text) % 20
+        if self.new_pair:
+            return "test" if bucket % 3 else "validation"
+        return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
+
+
+@dataclasses.dataclass(frozen=True)
+class HelpDesk:
+    """How many questions each split has, drawn from `seed`: of about 10,000 that train, and those that are held out.
+
+    Half of those that validate and test are of pairs that are never trained on.
+    """
+
+    train: int = 6000
+    validation: int = 200
+    test: int = 400
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            if getattr(self, split) < 1:
+                raise UserError(f"{NAME}: {split}={getattr(self, split)} must be at least 1 question")
+
+    def draw(self, split: str) -> list[Question]:
+        """The questions of a split; in those that are held out known and new pairs take turns."""
+        generator = random.Random(f"{NAME}-{split}-{self.seed}")
+        drawn: list[Question] = []
+        while len(drawn) < getattr(self, split):
+            question = _draw_one(generator)
+            new = split != "train" and len(drawn) % 2 == 1
+            if question.split == split and question.new_pair == new:
+                drawn.append(question)
+        return drawn
+
+
+def help_desk(options: str) -> dict[str, list[Question]]:
+    """The questions by split; `options` are fields, as in "train=2000,test=100".
+
+    Errors: UserError for an unknown option, a value that is no whole number, and sizes below 1.
+    """
+    config = from_config(HelpDesk, whole_numbers(NAME, options, "train=2000,test=100"), NAME)
+    return {split: config.draw(split) for split in SPLITS}
+
+
+def is_new(device: str, answer: str) -> bool:
+    """Whether this device is never trained with this answer: each answer has one such device."""
+    return (list(DEVICES).index(device) + list(SYMPTOMS).index(answer)) % len(DEVICES) == 0
+
+
+def _draw_one(generator: random.Random) -> Question:
+    device, answer = generator.choice(list(DEVICES)), generator.choice(list(SYMPTOMS))
+    said = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
+    text = " ".join(filter(None, map(generator.choice, said)))
+    return Question(text, answer.format(device=device), is_new(device, answer))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

@@ -1,0 +1,88 @@
+"""Measures of summaries whose facts are known: which are told, told wrong and told again, and which names are right."""
+
+import collections
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from transformer.data.articles import Article, Fact, facts_of, summary
+from transformer.tasks.contract import Report
+from transformer.tasks.rouge import rouge
+
+
+def summary_report(
+    outputs: Sequence[Sequence[str]],
+    articles: Sequence[Article],
+    known: Collection[str],
+    *,
+    shown: int,
+    suffix: str = "",
+) -> Report:
+    """What summaries, word by word, tell of the facts of their articles.
+
+    `unseen_names`: of the names that are not `known`, in facts of a kind that is told, the share that stands in that
+    sentence where it should. `facts_exact`: the share of the facts that are told, kind and names right. Of the
+    sentences that are told, `repeated` is the share whose fact, right or wrong, was told before in the same summary,
+    and `wrong` that of those that tell no fact of the article. `exact_match`: summaries that tell every fact once and
+    nothing else, in any order. `rouge_1`, `rouge_2`, `rouge_l` are of transformer.tasks.rouge. Behind each name stands
+    the `suffix`.
+    """
+    count: collections.Counter[str] = collections.Counter()
+    for words, article in zip(outputs, articles, strict=True):
+        count += _counted(words, article, known)
+    references = [summary(article.facts) for article in articles]
+    scalars = {
+        "unseen_names": count["names_said"] / max(count["names"], 1),
+        "facts_exact": count["facts_told"] / max(count["facts"], 1),
+        "repeated": count["repeated"] / max(count["sentences"], 1),
+        "wrong": count["wrong"] / max(count["sentences"], 1),
+        "exact_match": count["exact"] / max(len(articles), 1),
+        **rouge(outputs, references),
+    }
+    samples = [
+        {"source": " ".join(article.words), "target": " ".join(reference), "output": " ".join(words)}
+        for article, reference, words in zip(articles[:shown], references, outputs, strict=False)
+    ]
+    note = f"{len(articles)} summaries, {count['names']} unseen names, {count['facts']} facts; ROUGE F1 of whole words"
+    return Report({name + suffix: value for name, value in scalars.items()}, samples, note)
+
+
+def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> collections.Counter[str]:
+    """What `summary_report` adds up, of one summary."""
+    told, true = facts_of(words), collections.Counter(article.facts)
+    whole = collections.Counter(fact for fact in told if fact is not None)
+    first: dict[str, Fact] = {}
+    for fact in whole:
+        first.setdefault(fact.kind, fact)
+    # An article has but one fact of each kind.
+    kept = [(fact, first[fact.kind]) for fact in article.facts if fact.kind in first]
+    names = [pair for facts in kept for pair in zip(*(fact[1:] for fact in facts), strict=True) if pair[0] not in known]
+    return collections.Counter(
+        names=len(names),
+        names_said=sum(right == said for right, said in names),
+        facts=len(article.facts),
+        facts_told=(true & whole).total(),
+        sentences=len(told),
+        repeated=whole.total() - len(whole),
+        wrong=sum(fact not in true for fact in told),
+        exact=int(None not in told and whole == true),
+    )
+
+
+def copying_sums(
+    p_gen_BxT: Float[Array, "B T"], copied_BxT: Bool[Array, "B T"], counts_BxT: Bool[Array, "B T"]
+) -> dict[str, Array]:
+    """The sums of p_gen over the words that a summary must copy, and over those that it writes."""
+    sums: dict[str, Array] = {}
+    for name, of_BxT in (("copied", counts_BxT & copied_BxT), ("written", counts_BxT & ~copied_BxT)):
+        sums |= {name: jnp.sum(jnp.where(of_BxT, p_gen_BxT, 0)), f"{name}_words": jnp.sum(of_BxT)}
+    return sums
+
+
+def copying_report(sums: Mapping[str, np.ndarray], rows: Any) -> Report:
+    """`p_gen/copied` and `p_gen/written`: the mean p_gen where true summaries have unseen names, and elsewhere."""
+    shares = {name: float(sums[name]) / max(float(sums[f"{name}_words"]), 1) for name in ("copied", "written")}
+    return Report({f"p_gen/{name}": share for name, share in shares.items()})
