@@ -21,7 +21,6 @@ def get_config(family: str = "encoder_decoder") -> ConfigDict:
             "name": f"help_desk_{family}",
             "seed": 1,
             "steps": 600,
-            "log_every": 50,
             "eval_every": 200,
             "maps_every": 50,
             "checkpoint_every": 200,

@@ -1,19 +1,31 @@
-"""Summaries of drawn articles by attention alone, by a pointer-generator, and with coverage (See et al. 2017)."""
+r"""Summaries of drawn articles: attention alone, a pointer-generator, and one with coverage (See et al. 2017).
+
+    python -m launch.train --config=experiments/summaries/articles.py --workdir=runs/articles
+    python -m launch.train --config=experiments/summaries/articles.py:pointer --workdir=runs/articles_pointer
+    python -m launch.train --config=experiments/summaries/articles.py:plain --workdir=runs/articles_plain
+
+Half of the names are in no vocabulary. A summary tells those facts of its article that count in other words and in an
+order that nothing says, so that who writes it must know what is told. Each takes two to four minutes on one core.
+Expect not yet measured.
+
+    python -m launch.generate --workdir=runs/articles --beams=4 \
+        --text='Ann has bought the old mill in Oslo. nobody in Rome had seen Ben. Carl opened a school in Lima today.'
+"""
 
 from ml_collections import ConfigDict
 
 
 def get_config(arm: str = "coverage") -> ConfigDict:
-    """Fresh batches of 32 articles of one to four facts; tested with four and with six."""
+    """Fresh batches of 32 articles of one to five facts; tested with three and with five."""
     config = ConfigDict(
         {
             "name": f"articles_{arm}",
             "seed": 1,
-            "steps": 3000,
-            "eval_every": 1000,
-            "maps_every": 100,
-            "checkpoint_every": 1000,
-            "task": {"name": "summaries", "rows": 32},
+            "steps": 1000,
+            "eval_every": 250,
+            "maps_every": 50,
+            "checkpoint_every": 250,
+            "task": {"name": "summaries"},
             "model": {"family": "pointer_generator", "width": 80, "embedding": 40},
             "optimizer": {
                 "learning_rate": 3e-3,
