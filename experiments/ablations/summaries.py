@@ -2,9 +2,9 @@
 
     python -m launch.ablate --config=experiments/ablations/summaries.py --workdir=runs/summaries --workers=2
 
-9 runs of two to four minutes: about half an hour on one core. Compared by the share of the sentences of test summaries
-that tell a fact again; beside it the unseen names that are right and the facts that are told. Expect not yet measured.
-One run alone:
+9 runs of three to five minutes: about forty minutes on one core. Compared by the share of the sentences of test
+summaries that tell a fact again; beside it the unseen names that are right and the facts that are told. Expect not yet
+measured. One run alone:
 
     python -m launch.train --config=experiments/ablations/summaries.py --workdir=runs/one
 """

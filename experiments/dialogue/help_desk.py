@@ -20,10 +20,10 @@ def get_config(family: str = "encoder_decoder") -> ConfigDict:
         {
             "name": f"help_desk_{family}",
             "seed": 1,
-            "steps": 600,
-            "eval_every": 200,
-            "maps_every": 50,
-            "checkpoint_every": 200,
+            "steps": 400,
+            "eval_every": 100,
+            "maps_every": 25,
+            "checkpoint_every": 100,
             "task": {
                 "name": "translation",
                 "dataset": "help_desk",

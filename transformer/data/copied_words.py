@@ -39,7 +39,8 @@ class Lexicon:
 
     def say(self, words: Sequence[str], text: Sequence[str]) -> list[int]:
         """Words that are said about a text as numbers."""
-        own = dict(zip(self.beyond(text), range(len(self.words), 10**9), strict=False)) if self.copies else {}
+        beyond = self.beyond(text) if self.copies else ()
+        own = {word: number for number, word in enumerate(beyond, len(self.words))}
         return [self.known.get(word, own.get(word, self.unknown)) for word in words]
 
     def said(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.beams import repeat_rows
 from transformer.layers.coverage import CoveredKeys, read_again
 from transformer.layers.embedding import Embedding
-from transformer.layers.lengths import real_lengths, target_lengths
+from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentLayer
@@ -190,7 +190,7 @@ class PointerGenerator(Stateless):
             return self.logits(read_BxTxE), aux
         switch_BxT = self._switch(told, word_BxTxE)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.memory.lengths, self.pad)
-        maps = {**aux.maps, **_origins(switch_BxT, Mask(query_lengths=lengths_B), capture)}
+        maps = {**aux.maps, **_origins(switch_BxT, lengths_B, capture)}
         scores_BxTxV = self._mixed(read_BxTxE, switch_BxT, told.weights, source.copied)
         return scores_BxTxV, aux._replace(maps=maps, extras={"p_gen": jax.nn.sigmoid(switch_BxT)})
 
@@ -221,7 +221,7 @@ class PointerGenerator(Stateless):
             return self.logits(read_RxE), cache._replace(rows=rows), Aux(maps, {}, state)
         switch_Rx1 = self._switch(told, word_RxE)[:, None]
         scores_Rx1xV = self._mixed(read_RxE[:, None], switch_Rx1, told.weights[:, None], copied_RxS)
-        maps = {**maps, **_origins(switch_Rx1, Mask(), capture)}
+        maps = {**maps, **_origins(switch_Rx1, jnp.ones(len(tokens_R), jnp.int32), capture)}
         return scores_Rx1xV[:, 0], cache._replace(rows=rows), Aux(maps, {}, state)
 
     def _over(
@@ -300,11 +300,12 @@ class PointerGenerator(Stateless):
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
 
-def _origins(switch_BxT: Array, mask: Mask, capture: Capture | None) -> dict[str, Captured]:
+def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> dict[str, Captured]:
     """p_gen and 1 - p_gen of every word, as a map over the two ways to say it."""
     both_BxTx2 = jax.nn.sigmoid(jnp.stack([switch_BxT, -switch_BxT], axis=-1))
-    captured = capture_weights(both_BxTx2[:, None], capture_at(SWITCH, capture), mask=mask)
-    return captured_at(SWITCH, captured, capture)
+    both_BxTx2 = jnp.where(real_positions(lengths_B, switch_BxT.shape[1])[..., None], both_BxTx2, 0)
+    mask = Mask(query_lengths=lengths_B)
+    return captured_at(SWITCH, capture_weights(both_BxTx2[:, None], capture_at(SWITCH, capture), mask=mask), capture)
 
 
 def build(config: PointerGeneratorConfig, interface: Interface, precision: Precision) -> Model:
