@@ -28,9 +28,11 @@ FILES = sorted(
     if path.name != "__init__.py" and path.parent.name != "peers"
 )
 ARGUMENTS = {
+    "articles.py": ("", ":pointer", ":plain"),
     "elmo.py": ("", ":classifier"),
     "fine_tuning.py": ("", ":lora", ":layers", ":scratch"),
     "gpt1.py": ("", ":lstm", ":SST-2", ":CoLA", ":acceptability", ":entailment", ":similarity", ":choice"),
+    "help_desk.py": ("", ":recurrent"),
     "sagan.py": ("", ":convolutions", ":judge"),
     "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),

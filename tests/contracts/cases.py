@@ -649,6 +649,27 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
+        "summaries x pointer_generator",
+        {
+            "name": "contract",
+            # One fact and two sentences have 32 words, and a summary ten: two devices can share both.
+            "task": {
+                "name": "summaries",
+                "most": 1,
+                "known": 20,
+                "tested": (1,),
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {"family": "pointer_generator", "width": 8, "embedding": 8, "coverage": 1.0},
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
         "linear_functions x vector_decoder",
         {
             "name": "contract",

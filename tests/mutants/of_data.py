@@ -268,6 +268,22 @@ DATA = (
         ("tests/tasks/test_carried_memory.py",),
     ),
     Fault(
+        "unseen-names-are-trained-on",
+        "transformer/data/articles.py",
+        "if name not in self.names and is_held_out(name) == unseen:",
+        "if name not in self.names:",
+        "Names that are called unseen are those that training draws.",
+        ("tests/data/test_articles.py",),
+    ),
+    Fault(
+        "pairs-of-a-help-desk-leak",
+        "transformer/data/datasets/help_desk.py",
+        "% len(DEVICES) == 0",
+        "% len(DEVICES) < 0",
+        "Answers that are called new are those that training gives.",
+        ("tests/data/test_help_desk.py",),
+    ),
+    Fault(
         "unseen-maps-are-trained-on",
         "transformer/data/episodes.py",
         "while not rule or is_held_out(rule) != unseen:",

@@ -353,6 +353,22 @@ MODELS = (
         ("tests/models/test_captioner.py",),
     ),
     Fault(
+        "coverage-of-the-last-word-alone",
+        "transformer/models/pointer_generator.py",
+        "carry.coverage + weights_RxS.astype(carry.coverage.dtype)",
+        "weights_RxS.astype(carry.coverage.dtype)",
+        "A pointer-generator knows of what it read one word back alone, and tells again what it told before.",
+        ("tests/models/test_pointer_generator.py",),
+    ),
+    Fault(
+        "a-word-copied-once",
+        "transformer/models/pointer_generator.py",
+        ".at[:, copied_S].add(weights_TxS)",
+        ".at[:, copied_S].max(weights_TxS)",
+        "Of a word that its article says twice a copy has the probability of one of them.",
+        ("tests/models/test_pointer_generator.py",),
+    ),
+    Fault(
         "neighbours-on-the-other-side",
         "transformer/models/text_reader.py",
         "padded[:, 1 + down : 1 + down + rows, 1 + right : 1 + right + columns, number]",
