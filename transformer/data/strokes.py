@@ -150,7 +150,7 @@ def strokes(names: Sequence[str], random: np.random.Generator, variation: Variat
     most = max((len(segments) for segments, _ in found), default=0)
     segments_NxSx2x2 = np.full((len(names), most, 2, 2), _FAR, np.float32)
     for row, (segments, _) in enumerate(found):
-        segments_NxSx2x2[row, : len(segments)] = _varied(segments, random, variation)
+        segments_NxSx2x2[row, : len(segments)] = varied(segments, random, variation)
     filled_N = np.array([filled for _, filled in found], bool)
     thickness_N = random.uniform(*variation.thickness, len(names)).astype(np.float32)
     return Strokes(segments_NxSx2x2, filled_N, thickness_N)
@@ -167,7 +167,7 @@ def draw_clouds(
     """
     clouds = np.empty((len(names), count, 2), np.float32)
     for cloud, name in zip(clouds, names, strict=True):
-        segments_Sx2x2 = _varied(_corners(name)[0], random, variation)
+        segments_Sx2x2 = varied(_corners(name)[0], random, variation)
         lengths_S = np.linalg.norm(segments_Sx2x2[:, 1] - segments_Sx2x2[:, 0], axis=-1)
         chosen = random.choice(len(lengths_S), count, p=lengths_S / lengths_S.sum())
         start_Nx2, end_Nx2 = segments_Sx2x2[chosen, 0], segments_Sx2x2[chosen, 1]
@@ -175,7 +175,7 @@ def draw_clouds(
     return clouds + random.normal(0, noise, clouds.shape).astype(np.float32)
 
 
-def _varied(
+def varied(
     segments: Float[np.ndarray, "S 2 2"], random: np.random.Generator, variation: Variation
 ) -> Float[np.ndarray, "S 2 2"]:
     """The segments turned, slanted, scaled, shifted, and with corners that are moved: the same where lines meet."""

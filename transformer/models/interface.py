@@ -77,6 +77,9 @@ BITS = signature("vectors", "lengths", output="bits")
 NUMBERS = signature("vectors", output="numbers")
 # Pictures [B, height, width, channels], as a rule from -1 to 1; a logit for each of `vocabularies["classes"]`.
 PICTURE_CLASSIFICATION = signature("picture", output="class")
+# Pictures of an episode [B, T, height, width, channels], and `shown` [B, T], the class of each plus 1 (0: not told); a
+# logit for each of `vocabularies["classes"]` at every step.
+FEW_SHOTS = signature("pictures", "shown", output="class at every step")
 # `target` is the caption with the begin token in front; `vocabularies["target"]` logits at every step.
 CAPTIONING = signature("picture", "target", output="target tokens")
 # `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.

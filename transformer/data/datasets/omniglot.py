@@ -5,6 +5,9 @@ import re
 import zipfile
 from collections.abc import Mapping
 
+import numpy as np
+from jaxtyping import UInt8
+
 from transformer.config import UserError
 from transformer.data.datasets.own_files import located
 from transformer.data.datasets.picture_files import MOST_BYTES, decode, stacked
@@ -13,7 +16,8 @@ from transformer.data.pictures import Pictures
 # Of the twenty people who drew every character the last validate and test.
 _DRAWERS = {"train": range(1, 17), "validation": range(17, 19), "test": range(19, 21)}
 _NAME = re.compile(r"[^/]+/([^/]+/character\d+)/\d+_(\d+)\.png")
-_ARCHIVES = "images_background*.zip"
+# Alphabets to learn from, and others to be judged by (Lake et al. 2015).
+BACKGROUND, EVALUATION = "images_background*.zip", "images_evaluation*.zip"
 
 
 def read_omniglot(data_dir: str | None, side: int | None) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
@@ -25,12 +29,9 @@ def read_omniglot(data_dir: str | None, side: int | None) -> tuple[Mapping[str, 
     Errors: UserError for a folder without archives, and for archives that cannot be read.
     """
     folder = located(".", data_dir)
-    archives = sorted(folder.glob(_ARCHIVES))
-    if not archives:
-        raise UserError(f"{folder} has no {_ARCHIVES}: give the folder of Omniglot's archives by config.task.data_dir")
-    files: dict[tuple[str, int], bytes] = {}
-    for path in archives:
-        files |= _drawings(path)
+    files = _drawings_in(folder, BACKGROUND)
+    if not files:
+        raise _none(folder)
     characters = tuple(sorted({character for character, _ in files}))
     numbers = {character: number for number, character in enumerate(characters)}
     splits = {}
@@ -39,6 +40,45 @@ def read_omniglot(data_dir: str | None, side: int | None) -> tuple[Mapping[str, 
         pixels = [decode(files[key], f"{folder}: {key[0]}", side, grey=True) for key in chosen]
         splits[split] = stacked("omniglot", pixels, [numbers[character] for character, _ in chosen])
     return splits, characters
+
+
+def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]]:
+    """By archives, `BACKGROUND` and `EVALUATION`, and alphabet the characters' drawings of all people, grey.
+
+    Of evaluation there may be none.
+
+    Errors: UserError for a folder without archives of the background, for archives that cannot be read, and for
+    characters that not as many people drew.
+    """
+    folder = located(".", data_dir)
+    read: dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]] = {}
+    for archives in (BACKGROUND, EVALUATION):
+        files = _drawings_in(folder, archives)
+        characters: dict[str, list[np.ndarray]] = {}
+        for key in sorted(files):
+            pixels = decode(files[key], f"{folder}: {key[0]}", side, grey=True)[..., 0]
+            characters.setdefault(key[0], []).append(pixels)
+        if len(hands := {len(drawn) for drawn in characters.values()}) > 1:
+            raise UserError(f"{folder}: characters of {archives} have from {min(hands)} to {max(hands)} drawings")
+        alphabets: dict[str, list[np.ndarray]] = {}
+        for character, drawn in characters.items():
+            alphabets.setdefault(character.partition("/")[0], []).append(np.stack(drawn))
+        read[archives] = {alphabet: np.stack(drawn) for alphabet, drawn in alphabets.items()}
+    if not read[BACKGROUND]:
+        raise _none(folder)
+    return read
+
+
+def _none(folder: pathlib.Path) -> UserError:
+    return UserError(f"{folder} has no {BACKGROUND}: give the folder of Omniglot's archives by config.task.data_dir")
+
+
+def _drawings_in(folder: pathlib.Path, archives: str) -> dict[tuple[str, int], bytes]:
+    """The files of all archives of this name by character and drawer, one that is in several of them once."""
+    files: dict[tuple[str, int], bytes] = {}
+    for path in sorted(folder.glob(archives)):
+        files |= _drawings(path)
+    return files
 
 
 def _drawings(path: pathlib.Path) -> dict[tuple[str, int], bytes]:

@@ -1,0 +1,1 @@
+"""Learning from a few examples, and by trial, within an episode."""

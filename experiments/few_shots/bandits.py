@@ -1,0 +1,49 @@
+"""A bandit that is learned while it is played: SNAIL imitates who knows no more than it, but knows what to make of it.
+
+    python -m launch.train --config=experiments/few_shots/bandits.py --workdir=runs/bandits
+    python -m launch.train --config=experiments/few_shots/bandits.py:transformer --workdir=runs/bandits_transformer
+
+Needs no data. A few minutes on one core. Five arms, each of which wins with a probability of its own, and ten pulls:
+expect more than 6.3 wins (`greedy`), where 6.66 is the most that can be had on average (`bayes`), 5.0 is chance and 6.6
+what Gittins indices and the paper's SNAIL come to (Mishra et al. 2018, table 3): not yet measured. The second is a
+Transformer decoder that is taught the same.
+"""
+
+from ml_collections import ConfigDict
+
+SNAIL = {
+    "family": "snail",
+    "embedding": 32,
+    "blocks": ("convolutions", "convolutions", "attention"),
+    "keys": (32,),
+    "values": (32,),
+    "filters": (32, 32),
+}
+MODELS = {
+    "snail": SNAIL,
+    "transformer": {"family": "vector_decoder", "layers": 2, "width": 64, "feed_forward": 128, "max_length": 10},
+}
+
+
+def get_config(model: str = "snail") -> ConfigDict:
+    """2,000 batches of 64 bandits."""
+    return ConfigDict(
+        {
+            "name": f"bandits_{model}",
+            "seed": 1,
+            "steps": 2000,
+            "eval_every": 500,
+            "maps_every": 500,
+            "task": {"name": "unknown_worlds"},
+            "model": MODELS[model],
+            "optimizer": {
+                "learning_rate": 2e-3,
+                "schedule": "cosine",
+                "warmup": 100,
+                "final": 0.02,
+                "beta2": 0.99,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )

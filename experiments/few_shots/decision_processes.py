@@ -1,0 +1,28 @@
+"""Small Markov decision processes that are learned while they are lived in: SNAIL imitates who knows each of them.
+
+    python -m launch.train --config=experiments/few_shots/decision_processes.py --workdir=runs/decision_processes
+
+Needs no data. A few minutes on one core. Four states, three actions, five episodes of six steps in each world. Expect
+sampled actions to earn as much as posterior sampling, which knows the prior and computes what this network learns
+(`sampled` beside `posterior_sampling`), or more, and far more than chance (`random`): not yet measured.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.few_shots import bandits
+
+
+def get_config() -> ConfigDict:
+    """2,000 batches of 64 worlds."""
+    config = bandits.get_config()
+    config.name = "decision_processes"
+    config.task = {
+        "name": "unknown_worlds",
+        "states": 4,
+        "actions": 3,
+        "horizon": 6,
+        "episodes": 5,
+        "teacher": "knowing",
+        "examples": 1000,
+    }
+    return config

@@ -1,0 +1,191 @@
+"""SNAIL: its equations in float64, no look ahead by gradients, the paper's sizes, its operations, what it refuses."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.arrangements import exact, lively
+from tests.oracles import snail as oracle
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.layers.stateful_norm import BatchStatistics
+from transformer.models import registry
+from transformer.models.contract import Model, Variables, count_parameters
+from transformer.models.interface import FEW_SHOTS, NUMBERS, Input, Interface, Modality
+from transformer.models.snail import SITE, Parts, SnailConfig, dilations, laid_out
+
+RANDOM = np.random.default_rng(0)
+WAYS, STEPS = 3, 6
+PICTURES = RANDOM.random((2, STEPS, 9, 8, 1)).astype(np.float32)
+SHOWN = np.array([[1, 3, 2, 2, 1, 0], [3, 1, 1, 2, 3, 0]], np.int32)
+VECTORS = RANDOM.standard_normal((2, STEPS, 4)).astype(np.float32)
+SMALL: dict[str, Any] = {
+    "embedding": 5,
+    "channels": (2, 3),
+    "keys": (4, 3, 2),
+    "values": (2, 4, 3),
+    "filters": (3, 2),
+}
+
+
+def of_pictures(shape: tuple[int, ...] = PICTURES.shape, ways: int = WAYS, **changes: Any) -> Model:
+    inputs = {"pictures": Input(shape, jnp.float32, Modality.PICTURE), "shown": Input(shape[:2])}
+    interface = Interface(inputs, {"classes": ways}, output=FEW_SHOTS.output)
+    return registry.build(SnailConfig(**changes), interface, Precision())
+
+
+def of_vectors(**changes: Any) -> Model:
+    inputs = {"vectors": Input(VECTORS.shape, jnp.float32, Modality.POINTS)}
+    interface = Interface(inputs, {"numbers": 3}, output=NUMBERS.output)
+    return registry.build(SnailConfig(**SMALL | changes), interface, Precision())
+
+
+def with_statistics(model: Model) -> Variables:
+    """Lively weights, and statistics as they may be behind some training."""
+    state = {
+        f"norm_{number}": BatchStatistics(*(0.5 + RANDOM.random((2, width)).astype(np.float32)))
+        for number, width in enumerate(SMALL["channels"])
+    }
+    return lively(model)._replace(state=state)
+
+
+def test_it_is_its_equations_over_pictures() -> None:
+    model = of_pictures(**SMALL)
+    variables = with_statistics(model)
+    capture = Capture(sites=(SITE,))
+    apply = jax.jit(lambda inputs: model.apply(variables, inputs, train=False, capture=capture))
+    got, aux = apply({"pictures": PICTURES, "shown": SHOWN})
+
+    weights, told = exact(variables.params), np.eye(WAYS + 1)[SHOWN][..., 1:]
+    flat = PICTURES.reshape(-1, *PICTURES.shape[2:]).astype(np.float64)
+    embedded = oracle.embed(weights["embedding"], variables.state, flat).reshape(2, STEPS, -1)
+    blocks = ("attention", "convolutions", "attention", "convolutions", "attention")
+    expected, maps = oracle.run(weights, np.concatenate([embedded, told], axis=-1), blocks, dense=3)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(aux.maps[SITE].weights)[:, :, 0], maps, atol=1e-6)
+    assert jax.tree.all(jax.tree.map(np.array_equal, aux.state, variables.state))
+
+
+@pytest.mark.slow
+def test_in_training_pictures_are_normed_by_their_own_statistics() -> None:
+    model = of_pictures(**SMALL)
+    variables = with_statistics(model)
+    apply = jax.jit(lambda inputs: model.apply(variables, inputs, train=True)[1].state)
+    state = apply({"pictures": PICTURES, "shown": SHOWN})
+    first = exact(variables.params)["embedding"]["convolution_0"]["kernel"]
+    flat = np.pad(PICTURES.reshape(-1, *PICTURES.shape[2:]).astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    sums = sum(flat[:, y : y + 9, x : x + 8] @ first[y, x] for y in range(3) for x in range(3))
+    np.testing.assert_allclose(
+        state["norm_0"].mean, 0.9 * variables.state["norm_0"].mean + 0.1 * sums.mean(axis=(0, 1, 2)), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        Parts.BOTH,
+        pytest.param(Parts.ATTENTION, marks=pytest.mark.slow),
+        pytest.param(Parts.CONVOLUTIONS, marks=pytest.mark.slow),
+    ],
+)
+def test_no_gradient_comes_from_a_later_step_and_all_earlier_ones_have_some(parts: Parts) -> None:
+    model = of_vectors(parts=parts)
+    variables = lively(model)
+    mixed = jnp.asarray(RANDOM.standard_normal(3))
+
+    def outputs(vectors: jax.Array) -> jax.Array:
+        return jnp.einsum("bto,o->t", model.apply(variables, {"vectors": vectors}, train=False)[0], mixed)
+
+    gradient_QxBxKxI = np.asarray(jax.jit(jax.jacrev(outputs))(VECTORS))
+    reached = (gradient_QxBxKxI != 0).any(axis=(1, 3))
+    np.testing.assert_array_equal(reached, np.tri(STEPS, dtype=bool))
+    assert len(model.sites) == (parts is not Parts.CONVOLUTIONS)
+
+
+@pytest.mark.slow
+def test_no_gradient_comes_from_a_later_picture() -> None:
+    model = of_pictures(**SMALL)
+    variables = with_statistics(model)
+
+    def of_third(pictures: jax.Array) -> jax.Array:
+        return jnp.sum(model.apply(variables, {"pictures": pictures, "shown": SHOWN}, train=False)[0][:, 2])
+
+    gradient = np.asarray(jax.jit(jax.grad(of_third))(PICTURES))
+    assert not gradient[:, 3:].any()
+    assert gradient[:, :3].any(axis=(0, 2, 3, 4)).all()
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(1, ()), (2, (1,)), (6, (1, 2, 4)), (8, (1, 2, 4)), (26, (1, 2, 4, 8, 16))]
+)
+def test_dilations_reach_the_first_step_from_the_last(length: int, expected: tuple[int, ...]) -> None:
+    assert dilations(length) == expected
+    assert sum(expected) >= length - 1
+
+
+def test_the_papers_network_for_omniglot_has_its_sizes() -> None:
+    model = of_pictures((2, 6, 28, 28, 1), 5)
+    convolutions = 9 * 64 * (1 + 3 * 64) + 4 * 2 * 64
+    blocks, width = 0, 64 + 5
+    for kind, *sizes in (("a", 64, 32), ("c", 128), ("a", 256, 128), ("c", 128), ("a", 512, 256)):
+        if kind == "a":
+            blocks, width = blocks + (width + 1) * (2 * sizes[0] + sizes[1]), width + sizes[1]
+        for _ in range(3 if kind == "c" else 0):
+            blocks, width = blocks + 2 * (2 * width + 1) * sizes[0], width + sizes[0]
+    assert width == 1253
+    expected = convolutions + (64 + 1) * 64 + blocks + (width + 1) * 5
+    assert count_parameters(model.functional.shapes()) == expected == 3_213_246
+    (site,) = model.sites
+    assert (site.layers, site.key.shape, site.key.stride, site.causal) == (("0", "1", "2"), (2, 3), 28.0, True)
+
+
+@pytest.mark.parametrize("length", [2, 6, 21, 26, 101])
+def test_pictures_lie_in_a_grid_that_has_room_for_them_and_no_empty_row(length: int) -> None:
+    rows, columns = laid_out(length)
+    assert rows * columns >= length > (rows - 1) * columns
+    assert rows <= columns <= rows + 2
+
+
+def test_operations_count_every_product() -> None:
+    config = SnailConfig(**SMALL)
+    batch = {"pictures": jax.ShapeDtypeStruct(PICTURES.shape, jnp.float32)}
+    counted = registry.operations(config, batch, {"classes": WAYS})
+    each = 2 * 9 * (9 * 8 * 1 * 2 + 4 * 4 * 2 * 3) + 2 * (2 * 2 * 3) * 5
+    stack = 0
+    for width, key, value in ((8, 4, 2), (19, 3, 4), (29, 2, 3)):
+        stack += 2 * width * (2 * key + value) + 2 * STEPS * (key + value)
+    for width, filters in ((10, 3), (13, 3), (16, 3), (23, 2), (25, 2), (27, 2)):
+        stack += 2 * 2 * 2 * width * filters
+    assert counted is not None
+    assert counted.forward == 2 * STEPS * (each + stack + 2 * 32 * WAYS)
+    batch = {"vectors": jax.ShapeDtypeStruct(VECTORS.shape, jnp.float32)}
+    alone = SnailConfig(**SMALL | {"parts": Parts.ATTENTION})
+    stack = sum(2 * w * (2 * k + v) + 2 * STEPS * (k + v) for w, k, v in ((5, 4, 2), (7, 3, 4), (11, 2, 3)))
+    counted = registry.operations(alone, batch, {"numbers": 3})
+    assert counted is not None
+    assert counted.forward == 2 * STEPS * (2 * 4 * 5 + stack + 2 * 14 * 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"embedding": 0},
+        {"keys": (4, 3)},
+        {"values": (2, 4, 0)},
+        {"filters": ()},
+        {"channels": ()},
+        {"channels": (2, 2, 2, 2)},
+    ],
+)
+def test_unfit_values_are_refused(wrong: dict) -> None:
+    with pytest.raises(UserError, match=rf"config\.model\.{next(iter(wrong))}"):
+        of_pictures(**SMALL | wrong)
+
+
+def test_parts_that_leave_nothing_are_refused() -> None:
+    with pytest.raises(UserError, match=r"config\.model\.parts=convolutions leaves nothing"):
+        SnailConfig(blocks=(), keys=(), values=(), filters=(), parts=Parts.CONVOLUTIONS)

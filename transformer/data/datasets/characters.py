@@ -1,0 +1,118 @@
+"""One way to open characters of which every one is drawn by the same number of hands, for learning from a few."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import UInt8
+
+from transformer.config import UserError, from_config, nearest
+from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, read_alphabets
+from transformer.data.datasets.options import whole_numbers
+from transformer.data.datasets.repeated import SPLITS
+from transformer.data.stroke_characters import draw_characters
+
+STROKES, OMNIGLOT = "strokes", "omniglot"
+Drawings = UInt8[np.ndarray, "characters hands side side"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CharacterSet:
+    """Drawings of each split's characters, no character in two splits; ink is bright. `cut` says how they were cut."""
+
+    name: str
+    splits: Mapping[str, Drawings]
+    cut: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnCharacters:
+    """So many characters of bent strokes for each split, each drawn by so many `hands`, from `seed` and the split.
+
+    Errors: UserError for less than one character, and for less than two hands.
+    """
+
+    train: int = 200
+    validation: int = 40
+    test: int = 60
+    hands: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            if getattr(self, split) < 1:
+                raise UserError(f"{split}={getattr(self, split)} of drawn characters must be at least 1")
+        if self.hands < 2:
+            raise UserError(f"hands={self.hands} of drawn characters must be at least 2")
+
+    def draw(self, split: str, side: int) -> Drawings:
+        """The drawings of a split."""
+        random = np.random.default_rng((self.seed, SPLITS.index(split)))
+        return draw_characters(random, getattr(self, split), self.hands, side)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutAlphabets:
+    """How many alphabets of the background validate, and how many test where there are no archives of evaluation.
+
+    They are the last by name, those that test at the end.
+
+    Errors: UserError for less than one.
+    """
+
+    validation: int = 1
+    test: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "test"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} of omniglot must be at least 1 alphabet")
+
+
+def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterSet:
+    """Open a set of characters, drawn `side` x `side` pixels large.
+
+    `name` is one of: "strokes", with options as in "strokes/train=100,hands=10", random strokes drawn here; "omniglot",
+    whose archives lie in `data_dir`, with options as in "omniglot/validation=1,test=2": alphabets that validate and,
+    where there is no images_evaluation*.zip, whose alphabets test, test.
+
+    Errors: UserError, of one line saying what to do, for an unknown name or option and for missing or unfit files.
+    """
+    kind, _, options = name.partition("/")
+    if kind == OMNIGLOT:
+        given = from_config(HeldOutAlphabets, whole_numbers(kind, options, "validation=1,test=2"), kind)
+        return _of_alphabets(name, read_alphabets(data_dir, side), given)
+    drawn = _drawn(name)
+    if data_dir is not None:
+        raise UserError(f"config.task.data_dir={data_dir!r} is for omniglot: {kind} are drawn here")
+    return CharacterSet(name, {split: drawn.draw(split, side) for split in SPLITS})
+
+
+def made_up(name: str, *, classes: int, hands: int, side: int) -> CharacterSet:
+    """So many empty characters in every split: nothing is read or drawn.
+
+    Errors: as `open_characters`, of the name.
+    """
+    if name.partition("/")[0] != OMNIGLOT:
+        _drawn(name)
+    return CharacterSet(name, dict.fromkeys(SPLITS, np.zeros((classes, hands, side, side), np.uint8)))
+
+
+def _drawn(name: str) -> DrawnCharacters:
+    kind, _, options = name.partition("/")
+    if kind != STROKES:
+        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (STROKES, OMNIGLOT))}")
+    return from_config(DrawnCharacters, whole_numbers(kind, options, "train=100,hands=10"), kind)
+
+
+def _of_alphabets(name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutAlphabets) -> CharacterSet:
+    background = dict(sorted(read[BACKGROUND].items()))
+    test = dict(read[EVALUATION]) or {key: background.pop(key) for key in list(background)[-given.test :]}
+    validation = {key: background.pop(key) for key in list(background)[-given.validation :]}
+    if not background:
+        raise UserError(f"{name} leaves no alphabet to train on: hold out fewer")
+    parts = dict(zip(SPLITS, (background, validation, test), strict=True))
+    # Ink is dark on the paper that was scanned.
+    splits = {split: 255 - np.concatenate(list(alphabets.values())) for split, alphabets in parts.items()}
+    names = "; ".join(f"{split}: {', '.join(alphabets)}" for split, alphabets in parts.items())
+    return CharacterSet(name, splits, names)

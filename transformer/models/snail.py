@@ -1,0 +1,355 @@
+"""SNAIL: temporal convolutions and causal attention, which learn from the past of an episode (Mishra et al. 2018)."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention import Axis, AxisKind, Capture, Captured, Mask, Site, attend, capture_at
+from transformer.axes import place
+from transformer.config import Positive, UserError
+from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.places import as_layers
+from transformer.layers.stateful_norm import BatchNorm, BatchStatistics
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import FEW_SHOTS, NUMBERS, Interface
+
+SITE = "episode/attention"
+_KERNEL, _POOL = 3, 2  # of the convolutions over pictures
+
+
+class Block(enum.Enum):
+    """One block of the stack."""
+
+    ATTENTION = "attention"
+    CONVOLUTIONS = "convolutions"
+
+
+class Parts(enum.Enum):
+    """Which blocks of the stack there are: both kinds, or those of one kind alone."""
+
+    BOTH = "both"
+    ATTENTION = "attention"
+    CONVOLUTIONS = "convolutions"
+
+    def has(self, block: Block) -> bool:
+        """Whether a block of this kind is kept."""
+        return self is Parts.BOTH or self.value == block.value
+
+
+_OMNIGLOT = (Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION)
+
+
+@dataclasses.dataclass(frozen=True)
+class SnailConfig:
+    """A step's features, a stack of `blocks` in their order, and a linear map at every step.
+
+    `keys` and `values` are the sizes of the blocks of attention, `filters` those of the blocks of convolutions, one
+    after another; of `parts` that are left out the sizes stay unused. A picture becomes `embedding` features by
+    convolutions of so many `channels`, a vector by a linear map. The defaults are the paper's for Omniglot.
+
+    Errors: UserError for sizes below 1, and for as many as there are no blocks.
+    """
+
+    embedding: Positive = 64
+    channels: tuple[int, ...] = (64, 64, 64, 64)
+    blocks: tuple[Block, ...] = _OMNIGLOT
+    keys: tuple[int, ...] = (64, 256, 512)
+    values: tuple[int, ...] = (32, 128, 256)
+    filters: tuple[int, ...] = (128, 128)
+    parts: Parts = Parts.BOTH
+
+    def __post_init__(self) -> None:
+        if self.embedding < 1:
+            raise UserError(f"config.model.embedding={self.embedding} must be at least 1")
+        for name, block in (
+            ("keys", Block.ATTENTION),
+            ("values", Block.ATTENTION),
+            ("filters", Block.CONVOLUTIONS),
+        ):
+            sizes, count = getattr(self, name), self.blocks.count(block)
+            if len(sizes) != count or min(sizes, default=1) < 1:
+                raise UserError(
+                    f"config.model.{name}={sizes} must be {count} sizes of at least 1, one for each {block.value!r} "
+                    "in config.model.blocks"
+                )
+        if not self.channels or min(self.channels) < 1:
+            raise UserError(f"config.model.channels={self.channels} must be at least one number of at least 1")
+        if not self.stack:
+            raise UserError(f"config.model.parts={self.parts.value} leaves nothing of config.model.blocks")
+
+    @property
+    def stack(self) -> tuple[tuple[Block, tuple[int, ...]], ...]:
+        """The blocks that there are, each with its sizes."""
+        sizes = {
+            Block.ATTENTION: zip(self.keys, self.values, strict=True),
+            Block.CONVOLUTIONS: ((each,) for each in self.filters),
+        }
+        every = [(block, tuple(next(iter(sizes[block])))) for block in self.blocks]
+        return tuple((block, size) for block, size in every if self.parts.has(block))
+
+    def attentions(self) -> int:
+        """How many blocks of attention there are."""
+        return sum(block is Block.ATTENTION for block, _ in self.stack)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns that the convolutions leave of a picture.
+
+        Errors: UserError for a picture of which nothing is left.
+        """
+        halved = _POOL ** len(self.channels)
+        rows, columns = height // halved, width // halved
+        if not rows or not columns:
+            raise UserError(
+                f"config.model.channels={self.channels} halve pictures of {height} x {width} pixels "
+                f"{len(self.channels)} times, to nothing: give fewer, or larger pictures"
+            )
+        return rows, columns
+
+
+class DenseBlock(Module):
+    """[x_t ; tanh(W_f * x)_t sigmoid(W_g * x)_t], of x_t and x_(t - dilation) (Mishra et al. 2018, figure 2a)."""
+
+    def __init__(self, inputs: int, filters: int, dilation: int, *, builder: Builder):
+        window = Window(2, dilation=dilation, padding=Padding.CAUSAL)
+        gated = ConvolutionActivation.GTU
+        self.convolution = Convolution1D(inputs, ("features", filters), window, activation=gated, builder=builder)
+
+    def __call__(self, x_BxTxI: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
+        """The features with `filters` new ones behind them."""
+        return jnp.concatenate([x_BxTxI, self.convolution(x_BxTxI)], axis=-1)
+
+
+def dilations(length: int) -> tuple[int, ...]:
+    """1, 2, 4, ... of the ceil(log2 length) dense blocks of one block, whose last step so reads all of `length` steps.
+
+    The paper's pseudo-code counts i from 1 and writes 2^i, by which no block would read a step at an odd distance; its
+    figure and its text, a receptive field of all steps, are what these are.
+    """
+    return tuple(2**number for number in range(math.ceil(math.log2(length))))
+
+
+class TemporalBlock(Module):
+    """TCBlock(T, D): a dense block of D filters for each of the `dilations` of T steps (section 3)."""
+
+    def __init__(self, inputs: int, filters: int, length: int, *, builder: Builder):
+        self.count = len(dilations(length))
+        for number, dilation in enumerate(dilations(length)):
+            setattr(self, f"dense_{number}", DenseBlock(inputs + number * filters, filters, dilation, builder=builder))
+
+    def __call__(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
+        """The features with those of every dense block behind them."""
+        for number in range(self.count):
+            x = getattr(self, f"dense_{number}")(x)
+        return x
+
+
+class AttentionBlock(Module):
+    """[x_t ; sum over s <= t of p_ts v_s], p_t = softmax over s <= t of q_t k_s / sqrt(K) (section 3, figure 2b).
+
+    q = W_q x + b_q and k have K features, v has V.
+    """
+
+    def __init__(self, inputs: int, key_size: int, value_size: int, *, builder: Builder):
+        features = (("features", inputs),)
+        of_key = (("groups", 1), ("head_dim", key_size))
+        self.query = Linear(features, of_key, bias=True, builder=builder)
+        self.key = Linear(features, of_key, bias=True, builder=builder)
+        self.value = Linear(features, (("groups", 1), ("head_dim", value_size)), bias=True, builder=builder)
+
+    def __call__(
+        self, x_BxTxI: Float[Array, "B T I"], asked: Capture | None
+    ) -> tuple[Float[Array, "B T O"], Captured | None]:
+        """The features with what is read behind them, and the map."""
+        q, k, v = self.query(x_BxTxI), self.key(x_BxTxI), self.value(x_BxTxI)
+        read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=asked)
+        return jnp.concatenate([x_BxTxI, read_BxTx1xV[:, :, 0]], axis=-1), attended.captured
+
+
+class PictureEmbedding(Module):
+    """Convolutions of 3 x 3, each with a batch norm, a relu and the largest of each 2 x 2, and a linear map (appendix).
+
+    What a grid of an odd side has in its last row and column is left out of the largest.
+    """
+
+    def __init__(self, config: SnailConfig, picture: tuple[int, ...], *, builder: Builder):
+        height, width, inputs = picture
+        self.count = len(config.channels)
+        windows = Window(_KERNEL), Window(_KERNEL)
+        for number, (before, channels) in enumerate(zip((inputs, *config.channels), config.channels, strict=False)):
+            # The norm that follows has a bias of its own.
+            convolution = Convolution2D(before, ("features", channels), windows, bias=False, builder=builder)
+            setattr(self, f"convolution_{number}", convolution)
+            setattr(self, f"norm_{number}", BatchNorm(channels, builder=builder))
+        flat = math.prod(config.grid(height, width)) * config.channels[-1]
+        embedded = (("embed", config.embedding),)
+        self.output = Linear((("features", flat),), embedded, bias=True, builder=builder)
+
+    def initial_state(self) -> dict[str, BatchStatistics]:
+        """The statistics of every norm."""
+        return {f"norm_{number}": getattr(self, f"norm_{number}").initial_state() for number in range(self.count)}
+
+    def __call__(
+        self, x: Float[Array, "N Y X C"], state: Mapping[str, BatchStatistics], *, train: bool
+    ) -> tuple[Float[Array, "N E"], dict[str, BatchStatistics]]:
+        """The features of every picture, and the next statistics."""
+        after = {}
+        for number in range(self.count):
+            name = f"norm_{number}"
+            y = getattr(self, f"convolution_{number}")(x)
+            y, after[name] = getattr(self, name)(y, state[name], train=train)
+            x = largest(jax.nn.relu(y))
+        return self.output(x.reshape(x.shape[0], -1)), after
+
+
+def largest(x_NxYxXxC: Float[Array, "N Y X C"]) -> Float[Array, "N V U C"]:
+    """The largest of every 2 x 2 places."""
+    count, height, width, channels = x_NxYxXxC.shape
+    rows, columns = height // _POOL, width // _POOL
+    cut = x_NxYxXxC[:, : rows * _POOL, : columns * _POOL].reshape(count, rows, _POOL, columns, _POOL, channels)
+    # In pairs: the gradient of windows that are reduced is slow on CPUs, and that of a maximum over axes is 0 / 0 where
+    # the compiler computes what it is taken of twice, and rounds it otherwise (jax 0.12.0).
+    upper, lower = (jnp.maximum(cut[:, :, row, :, 0], cut[:, :, row, :, 1]) for row in range(_POOL))
+    return jnp.maximum(upper, lower)
+
+
+class Snail(Module):
+    """Features of every step, the blocks, W x_t + b: an output of a step is of it and of those before alone.
+
+    In training a batch norm's statistics are those of all pictures of a batch, the only way from a later step to an
+    earlier one.
+
+    inputs: `pictures` [B, T, Y, X, C] and `shown` [B, T], the class of each picture plus 1, 0 where it is not told; or
+    `vectors` [B, T, I]. Outputs: logits of the classes, or numbers, [B, T, O].
+    """
+
+    def __init__(self, config: SnailConfig, interface: Interface, builder: Builder):
+        self.config, self.dtype = config, builder.dtype
+        self.of_pictures = "pictures" in interface.inputs
+        if self.of_pictures:
+            _, length, *picture = interface.inputs["pictures"].shape
+            self.outputs = interface.vocabularies["classes"]
+            self.embedding: Any = PictureEmbedding(config, tuple(picture), builder=builder)
+            width = config.embedding + self.outputs
+        else:
+            _, length, features = interface.inputs["vectors"].shape
+            self.outputs = interface.vocabularies["numbers"]
+            embedded = (("embed", config.embedding),)
+            self.embedding = Linear((("features", features),), embedded, bias=True, builder=builder)
+            width = config.embedding
+        for number, (block, sizes) in enumerate(config.stack):
+            match block:
+                case Block.ATTENTION:
+                    made: Module = AttentionBlock(width, sizes[0], sizes[1], builder=builder)
+                case Block.CONVOLUTIONS:
+                    made = TemporalBlock(width, sizes[0], length, builder=builder)
+            setattr(self, f"block_{number}", made)
+            width = widened(width, block, sizes, length)
+        self.head = Linear((("embed", width),), (("features", self.outputs),), bias=True, builder=builder)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict[str, BatchStatistics]:
+        """The statistics of the pictures' norms; the key is not needed."""
+        return self.embedding.initial_state() if self.of_pictures else {}
+
+    def see(self, state: Any, inputs: Inputs, *, train: bool) -> tuple[Float[Array, "B T F"], Any]:
+        """The features of every step, and the next state."""
+        if not self.of_pictures:
+            return self.embedding(jnp.asarray(inputs["vectors"], self.dtype)), state
+        pictures = jnp.asarray(inputs["pictures"], self.dtype)
+        rows, length = pictures.shape[:2]
+        flat = place(pictures.reshape(rows * length, *pictures.shape[2:]), "batch", None, None, None)
+        embedded_NxE, after = self.embedding(flat, state, train=train)
+        shown_BxT: Int[Array, "B T"] = jnp.asarray(inputs["shown"])
+        # Of a class that is not told the vector is zero.
+        told_BxTxC = jax.nn.one_hot(shown_BxT - 1, self.outputs, dtype=self.dtype)
+        return jnp.concatenate([embedded_NxE.reshape(rows, length, -1), told_BxTxC], axis=-1), after
+
+    def forward(
+        self,
+        state: Any,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T O"], Aux]:
+        """The outputs at every step."""
+        x, after = self.see(state, inputs, train=train)
+        maps: list[Captured | None] = []
+        for number, (block, _) in enumerate(self.config.stack):
+            made = getattr(self, f"block_{number}")
+            if block is Block.ATTENTION:
+                x, captured = made(x, capture_at(SITE, capture))
+                maps.append(captured)
+            else:
+                x = made(x)
+        outputs = self.head(x)
+        outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
+        return outputs, Aux(as_layers(SITE, maps), {}, after)
+
+
+def widened(width: int, block: Block, sizes: tuple[int, ...], length: int) -> int:
+    """The features behind a block of so many before it, in an episode of so many steps."""
+    return width + (sizes[1] if block is Block.ATTENTION else sizes[0] * len(dilations(length)))
+
+
+def laid_out(length: int) -> tuple[int, int]:
+    """Rows and columns of the smallest grid that is hardly higher than wide and has room for so many pictures."""
+    rows = math.isqrt(length)
+    return rows, -(-length // rows)
+
+
+def build(config: SnailConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for episodes of a task's length; without attention it has no maps.
+
+    Errors: UserError for pictures of which the convolutions leave nothing.
+    """
+    if "pictures" in interface.inputs:
+        _, length, height, _, _ = interface.inputs["pictures"].shape
+        query: Axis = Axis("step", AxisKind.STEPS)
+        key = Axis("shot", AxisKind.GRID, shape=laid_out(length), stride=float(height))
+    else:
+        query = key = Axis("steps", AxisKind.STEPS)
+    layers = tuple(map(str, range(config.attentions())))
+    sites = (Site(SITE, query, key, layers, heads=("0",), causal=True),) if layers else ()
+    return Model(Functional(lambda builder: Snail(config, interface, builder), precision), sites)
+
+
+def operations(config: SnailConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition.
+
+    Of an episode as long as the task's longest: one that is shorter has more dense blocks than are counted for it.
+    """
+    if "pictures" in batch:
+        rows, length, height, across, inputs = batch["pictures"].shape
+        outputs = vocabularies["classes"]
+        each = 2 * math.prod(config.grid(height, across)) * config.channels[-1] * config.embedding
+        for channels in config.channels:
+            each += 2 * height * across * _KERNEL**2 * inputs * channels
+            height, across, inputs = height // _POOL, across // _POOL, channels
+        width = config.embedding + outputs
+    else:
+        rows, length, inputs = batch["vectors"].shape
+        outputs, width = vocabularies["numbers"], config.embedding
+        each = 2 * inputs * width
+    for block, sizes in config.stack:
+        after = widened(width, block, sizes, length)
+        if block is Block.ATTENTION:
+            key_size, value_size = sizes
+            each += 2 * (width * (2 * key_size + value_size) + length * (key_size + value_size))
+        else:
+            (filters,) = sizes
+            each += sum(8 * before * filters for before in range(width, after, filters))
+        width = after
+    return Operations(float(rows * length * (each + 2 * width * outputs)))
+
+
+FAMILY = Family(SnailConfig, build, frozenset({FEW_SHOTS, NUMBERS}), operations)
