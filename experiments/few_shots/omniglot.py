@@ -29,7 +29,7 @@ def get_config(setting: str = "5x1") -> ConfigDict:
             "model": {"family": "snail"},
             "optimizer": {
                 "algorithm": "adamw",
-                "learning_rate": 1e-3,
+                "learning_rate": 2e-3,
                 "schedule": "cosine",
                 "warmup": 100,
                 "final": 0.02,

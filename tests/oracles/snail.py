@@ -28,7 +28,8 @@ def dense_block(weights: Weights, x: np.ndarray, dilation: int) -> np.ndarray:
 
 def attention_block(weights: Weights, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each step with what it reads of the steps up to it, and the map."""
-    q, k, v = (x @ weights[name]["kernel"][:, 0] + weights[name]["bias"][0] for name in ("query", "key", "value"))
+    q, k, v = (x @ weights[name]["kernel"][:, 0] for name in ("query", "key", "value"))
+    q, v = q + weights["query"]["bias"][0], v + weights["value"]["bias"][0]
     maps = np.zeros((len(x), x.shape[1], x.shape[1]))
     for row in range(len(x)):
         for step in range(x.shape[1]):

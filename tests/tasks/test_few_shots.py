@@ -10,10 +10,10 @@ import pytest
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.tasks.contract import View
-from transformer.tasks.few_shots import SHOT, STEP, FewShots, FewShotsConfig, build, synthetic
+from transformer.tasks.few_shots import EPISODE, SHOT, FewShots, FewShotsConfig, build, synthetic
 
 SMALL: dict[str, Any] = {"dataset": "strokes/train=4,validation=4,test=4,hands=4", "side": 8, "ways": 3, "rows": 4}
-SITE = Site("at", Axis(STEP, AxisKind.STEPS), Axis(SHOT, AxisKind.GRID, shape=(2, 4), stride=8.0), ("0",), ("0",))
+SITE = Site("at", Axis(EPISODE, AxisKind.STEPS), Axis(SHOT, AxisKind.GRID, shape=(2, 4), stride=8.0), ("0",), ("0",))
 
 
 @pytest.fixture(scope="module")

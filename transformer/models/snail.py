@@ -155,14 +155,15 @@ class TemporalBlock(Module):
 class AttentionBlock(Module):
     """[x_t ; sum over s <= t of p_ts v_s], p_t = softmax over s <= t of q_t k_s / sqrt(K) (section 3, figure 2b).
 
-    q = W_q x + b_q and k have K features, v has V.
+    q = W_q x + b_q and k = W_k x have K features, v = W_v x + b_v has V: a bias of the keys would add the same to all
+    logits of a step.
     """
 
     def __init__(self, inputs: int, key_size: int, value_size: int, *, builder: Builder):
         features = (("features", inputs),)
         of_key = (("groups", 1), ("head_dim", key_size))
         self.query = Linear(features, of_key, bias=True, builder=builder)
-        self.key = Linear(features, of_key, bias=True, builder=builder)
+        self.key = Linear(features, of_key, bias=False, builder=builder)
         self.value = Linear(features, (("groups", 1), ("head_dim", value_size)), bias=True, builder=builder)
 
     def __call__(
@@ -253,7 +254,8 @@ class Snail(Module):
                     made = TemporalBlock(width, sizes[0], length, builder=builder)
             setattr(self, f"block_{number}", made)
             width = widened(width, block, sizes, length)
-        self.head = Linear((("embed", width),), (("features", self.outputs),), bias=True, builder=builder)
+        # A sum of the sizes of blocks, which no mesh need divide.
+        self.head = Linear((("features", width),), (("features", self.outputs),), bias=True, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict[str, BatchStatistics]:
         """The statistics of the pictures' norms; the key is not needed."""
@@ -314,7 +316,7 @@ def build(config: SnailConfig, interface: Interface, precision: Precision) -> Mo
     """
     if "pictures" in interface.inputs:
         _, length, height, _, _ = interface.inputs["pictures"].shape
-        query: Axis = Axis("step", AxisKind.STEPS)
+        query: Axis = Axis("episode", AxisKind.STEPS)
         key = Axis("shot", AxisKind.GRID, shape=laid_out(length), stride=float(height))
     else:
         query = key = Axis("steps", AxisKind.STEPS)

@@ -25,7 +25,7 @@ from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import PlainTask, check_rows, means, said_of
 
-STEP, SHOT = "step", "shot"
+EPISODE, SHOT = "episode", "shot"
 _ASKED = "?"
 
 
@@ -170,10 +170,10 @@ class FewShots(PlainTask):
             names.append((*(f"{at} {letters[shot]}" for at, shot in enumerate(shots, 1)), _ASKED))
             links.append(tuple(Link(len(shots), at, True) for at, shot in enumerate(shots) if shot == asked))
             titles.append(f"episode {number}: {_ASKED} is {letters[asked]}")
-        gold = {site.name: tuple(links) for site in between(sites, STEP, SHOT)}
+        gold = {site.name: tuple(links) for site in between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
         pictures = {name: montage(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
-        tokens = dict.fromkeys((STEP, SHOT), tuple(names))
+        tokens = dict.fromkeys((EPISODE, SHOT), tuple(names))
         return Labels(tokens, tuple(titles), gold or None, pictures=pictures)
 
 
