@@ -2,9 +2,10 @@
 
     python -m launch.ablate --config=experiments/ablations/snail.py --workdir=runs/snail --data_dir=DIR --workers=2
 
-DIR holds Omniglot's archives. Nine runs, three seeds of each, of ten minutes on one core: three quarters of an hour on
-two. Expect both to know fewer characters again than the whole (Mishra et al. 2018 say that they need both): not yet
-measured. One run alone:
+DIR holds Omniglot's archives.
+
+9 runs (three arms, three seeds) of ten minutes on one core: three quarters of an hour on two. Expect both parts alone
+to know fewer characters again than the whole: not yet measured. One run alone:
 
     python -m launch.train --config=experiments/ablations/snail.py --workdir=runs/one --data_dir=DIR
 """
