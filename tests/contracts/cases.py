@@ -720,6 +720,61 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
+        "few_shots x snail",
+        {
+            "name": "contract",
+            # Three ways and one shot have four steps: two devices can share them.
+            "task": {
+                "name": "few_shots",
+                "dataset": "strokes/train=6,validation=3,test=3,hands=3",
+                "side": 8,
+                "ways": 3,
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {
+                "family": "snail",
+                "embedding": 8,
+                "channels": (4, 8),
+                "keys": (4, 4, 4),
+                "values": (4, 4, 4),
+                "filters": (4, 4),
+            },
+        },
+        steps=60,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < first),
+        sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
+        "unknown_worlds x snail",
+        {
+            "name": "contract",
+            "task": {
+                "name": "unknown_worlds",
+                "actions": 2,
+                "episodes": 4,
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {
+                "family": "snail",
+                "embedding": 4,
+                "blocks": ("convolutions", "attention"),
+                "keys": (4,),
+                "values": (4,),
+                "filters": (4,),
+            },
+        },
+        steps=40,
+        learning_rate=0.03,
+        metric=("train", "loss", lambda first, last: last < 0.95 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
         "point_clouds x set_transformer",
         {
             "name": "contract",

@@ -284,6 +284,22 @@ DATA = (
         ("tests/data/test_help_desk.py",),
     ),
     Fault(
+        "the-asked-drawing-is-shown",
+        "transformer/data/few_shots.py",
+        "np.full((rows, 1), shots)]",
+        "np.full((rows, 1), shots - 1)]",
+        "The drawing that is asked for stands among those whose class is told.",
+        ("tests/data/test_few_shots.py",),
+    ),
+    Fault(
+        "laplace-forgets-a-pull",
+        "transformer/data/tabular_worlds.py",
+        "win = (wins + 1) / (wins + losses + 2)",
+        "win = (wins + 1) / (wins + losses + 1)",
+        "The teacher of bandits believes in arms that nobody has pulled.",
+        ("tests/data/test_tabular_worlds.py",),
+    ),
+    Fault(
         "unseen-maps-are-trained-on",
         "transformer/data/episodes.py",
         "while not rule or is_held_out(rule) != unseen:",

@@ -409,6 +409,22 @@ MODELS = (
         ("tests/models/test_convolutional.py",),
     ),
     Fault(
+        "the-first-step-is-out-of-reach",
+        "transformer/models/snail.py",
+        "for number in range(math.ceil(math.log2(length))))",
+        "for number in range(math.ceil(math.log(length))))",
+        "SNAIL's convolutions do not reach the first step of an episode from its last.",
+        ("tests/models/test_snail.py",),
+    ),
+    Fault(
+        "an-episode-sees-its-answers",
+        "transformer/models/snail.py",
+        "attend(q, k, v, mask=Mask(causal=True), capture=asked)",
+        "attend(q, k, v, capture=asked)",
+        "A step of an episode reads what comes after it.",
+        ("tests/models/test_snail.py",),
+    ),
+    Fault(
         "coverage-of-padding",
         "transformer/decode/coverage.py",
         "jnp.where(real_RxS, covered_RxS, 0)",
