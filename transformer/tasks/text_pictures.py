@@ -14,11 +14,12 @@ from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.lettering import ALPHABET, LetteringKind, Line, Written, paint
 from transformer.data.pictures import scaled
 from transformer.tasks.contract import Answers, Evaluation, Kind, Report, Request, View
-from transformer.tasks.described_pictures import DescribedPictures, links_to
+from transformer.tasks.described_pictures import DescribedPictures
 from transformer.tasks.labels import Link
 from transformer.tasks.looking import LOOKED
 from transformer.tasks.plain import check_rows, means
 from transformer.tasks.string_metrics import inside, looking_report, looking_step, string_report
+from transformer.tasks.symbol_sequences import links_to
 
 _SHOWN = 5  # strings to read beside their references
 

@@ -1,0 +1,163 @@
+"""What tasks share whose answers are sequences of symbols, said one after another about what is given."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer.config import UserError
+from transformer.decode.constraints import Constraints
+from transformer.decode.generate import Tokens, generate
+from transformer.models.contract import Aux
+from transformer.models.interface import Input, Interface
+from transformer.tasks.contract import Batch, LossAux, Objective, Request, View
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.labels import Link
+from transformer.tasks.losses import token_loss
+from transformer.tasks.plain import PlainTask, refuse_options
+
+PAD, BEGIN, END = range(3)
+SPECIAL = ("<pad>", "<begin>", "<end>")
+
+
+class SymbolSequences(PlainTask):
+    """Sequences of at most `longest` of the `symbols` about what is `given`, in batches of `rows`.
+
+    A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead. In a
+    line of text `separator` stands between symbols. `output` is what the task asks of a model (`Interface.output`), and
+    `vocabularies` are those of what is given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        symbols: Sequence[str],
+        longest: int,
+        given: Mapping[str, Input],
+        *,
+        rows: int,
+        beams: int,
+        separator: str,
+        output: str,
+        vocabularies: Mapping[str, int] | None = None,
+    ):
+        self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
+        self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
+        self.beams, self.given = beams, tuple(given)
+        inputs = {**given, "target": Input((rows, self.steps))}
+        sizes = {**(vocabularies or {}), "target": len(self.symbols)}
+        self.interface = Interface(inputs, sizes, PAD, BEGIN, END, output=output)
+        self.objectives = (Objective(name, self.loss),)
+
+    def show(self, batch: dict[str, np.ndarray]) -> None:
+        """Have the maps of these examples and what is true of them stored."""
+        self.shown, self.probed = batch, self.inputs_of(batch)
+
+    def inputs_of(self, batch: Batch) -> dict[str, Any]:
+        """What of a batch the model reads."""
+        return {name: batch[name] for name in self.interface.inputs}
+
+    def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+        """Sequences as numbers: `target` and `labels` of a batch."""
+        target, labels = np.full((2, len(said), self.steps), PAD, np.int32)
+        for row, of_row in enumerate(said):
+            numbers = [self._numbers[symbol] for symbol in of_row]
+            target[row, : len(numbers) + 1] = [BEGIN, *numbers][: self.steps]
+            labels[row, : len(numbers) + 1] = [*numbers, END][: self.steps]
+        return {"target": target, "labels": labels}
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of symbols with the ends of their sequences, by which every sum is divided."""
+        return {"tokens": jnp.sum(counted(batch)).astype(jnp.float32)}
+
+    def likelihood(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Float[Array, "B T V"], Aux, dict[str, Array]]:
+        """A pass of the model: its logits, what comes beside them, and `loss`, in nats a symbol, with `accuracy`."""
+        inputs = self.inputs_of(batch)
+        logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        sums = token_loss(logits, jnp.asarray(batch["labels"]), counted(batch), label_smoothing=0.0)
+        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        return logits, aux, metrics
+
+    def loss(self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]) -> tuple[Array, LossAux]:
+        """Cross-entropy in nats a symbol."""
+        _, aux, metrics = self.likelihood(view, batch, totals, key)
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """The step of an evaluation of the loss."""
+        _, _, sums = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
+        return {**sums, **self.totals(batch)}, None
+
+    def decoded(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+        """The step of an evaluation of what is said about what is given and nothing else."""
+        decoding = Decoding(length=self.steps, beams=self.beams, length_penalty=0.0)
+        return {}, {"tokens": self.decode(view, batch, decoding)}
+
+    def decode(self, view: View, batch: Batch, decoding: Decoding) -> Int[Array, "B T"]:
+        """What the model says about what a batch gives, a pure function that can run under jit."""
+        rollout = generate(
+            view.model,
+            view.variables,
+            {name: jnp.asarray(batch[name]) for name in self.given},
+            chooser=decoding.chooser,
+            length=decoding.length,
+            tokens=Tokens(PAD, BEGIN, END),
+            key=jax.random.key(decoding.seed),
+            constraints=Constraints(decoding.repetition_penalty),
+        )
+        return rollout.tokens[:, 0]
+
+    def say(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> dict[str, np.ndarray]:
+        """The batch with what the model says in the place of what is true."""
+
+        @jax.jit
+        def run(variables: Any, given: Batch) -> Array:
+            return self.decode(view._replace(variables=variables), given, decoding)
+
+        rows = np.asarray(run(view.variables, {name: batch[name] for name in self.given}))
+        return {**batch, **self.sequences([self.said_in(row) for row in rows])}
+
+    def said_in(self, row: np.ndarray) -> list[str]:
+        """The symbols of one sequence, up to its end."""
+        numbers = row.tolist()
+        return [self.symbols[number] for number in numbers[: numbers.index(END) if END in numbers else None]]
+
+    def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
+        """The names of the steps of one row of `labels`: its symbols and, where it has one, its end."""
+        return (*self.said_in(row), *([self.symbols[END]] if END in row else []))
+
+    def lines(self, rows: np.ndarray) -> list[str]:
+        """Sequences as lines of text."""
+        return [self.separator.join(self.said_in(row)) for row in rows]
+
+    def decoding(self, request: Request, does: str, longest: str) -> Decoding:
+        """How a request wants sequences decoded, of a run that `does` something.
+
+        Errors: UserError for what such a run does not have, and for more symbols than the longest sequence has.
+        """
+        refuse_options(request, does)
+        decoding = Decoding.asked(request.decoding, length=self.steps, beams=self.beams, length_penalty=0.0)
+        if decoding.length > self.steps:
+            raise UserError(f"--length={decoding.length}: {longest} with its end")
+        return decoding
+
+
+def counted(batch: Batch) -> Bool[Array, "B T"]:
+    """The steps at which something is to be said: a symbol or the end."""
+    return jnp.asarray(batch["labels"]) != PAD
+
+
+def links_to(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -> tuple[tuple[Link, ...], ...]:
+    """For each example a link from every symbol to each of its places."""
+    links = (np.argwhere(np.asarray(of_row)) for of_row in places_BxTxK)
+    return tuple(tuple(Link(int(step), int(key), sure) for step, key in of_row) for of_row in links)
+
+
+def links_of_right(links: Sequence[tuple[Link, ...]], right_B: Bool[np.ndarray, " B"]) -> tuple[tuple[Link, ...], ...]:
+    """The links of examples that were said rightly: of others it is not known what their symbols are about."""
+    return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
