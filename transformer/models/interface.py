@@ -93,6 +93,10 @@ POINT_CLASSIFICATION = signature("points", "lengths", output="class")
 # `vocabularies["actions"]` at every step. A family that serves it takes single steps as well, by its methods `begin`
 # and `act`: models/recurrent_q_network.py has them.
 ACTING = signature("grey", "depth", "actions", "lengths", output="action values")
+# An instruction `source`, and `target`, the actions behind a begin token, in a world that is a table: of each of its
+# places the features `sights` [B, places, features] and, for each of `vocabularies["target"]` tokens, where it leads,
+# `moves` [B, places, tokens]; `start` [B] is the first place. A logit for each token at every step.
+WALKING = signature("source", "target", "sights", "moves", "start", output="actions")
 # Of pointers END begins an answer, ends it and pads behind it, and point j has the number j + 1.
 END = 0
 POINTING = signature("points", "lengths", "target", output="pointers")

@@ -29,7 +29,8 @@ class Labels:
     (transformer.attention.sites.between gives the sites of two axes). `periods` gives the period of each example of
     repeated random tokens. `pictures` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
     first) that of frames, to the examples that the positions were cut from. Where every query sees a picture of its
-    own, as an agent does at each step, pictures are [B, queries, height, width, 3].
+    own, as an agent does at each step, pictures are [B, queries, height, width, 3]; so are those of an axis of queries
+    that is no grid, a picture for each of its positions, which the page shows as they are.
 
     Errors: ValueError where the parts disagree on the number of examples.
     """

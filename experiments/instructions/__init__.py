@@ -1,0 +1,1 @@
+"""Pictures: classes, captions, questions, and what attention looks at."""

@@ -1,0 +1,36 @@
+"""Worlds as tables: what each action does at each place, and what is seen there; whoever decodes moves in one.
+
+`moves` [B, P, V] has the place behind each of V actions, or other tokens, at each of P places; `sights` [B, P, F] are
+features of what is seen. Rows are examples x beams, as everywhere in decoding: tables are never tiled.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.layers.beams import as_rows, by_example
+
+
+def moved(moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: Int[Array, " R"]) -> Int[Array, " R"]:
+    """The place of every row behind one more token."""
+    examples, _, vocabulary = moves_BxPxV.shape
+    entry_BxM = by_example(place_R * vocabulary + tokens_R, examples)
+    return as_rows(jnp.take_along_axis(moves_BxPxV.reshape(examples, -1), entry_BxM, axis=1))
+
+
+def walked(
+    moves_BxPxV: Int[Array, "B P V"], start_B: Int[Array, " B"], tokens_BxT: Int[Array, "B T"]
+) -> Int[Array, "B T"]:
+    """The place behind each token of a sequence."""
+
+    def step(place_B: Array, tokens_B: Array) -> tuple[Array, Array]:
+        place_B = moved(moves_BxPxV, place_B, tokens_B)
+        return place_B, place_B
+
+    first_B = jnp.asarray(start_B, moves_BxPxV.dtype)
+    return jax.lax.scan(step, first_B, jnp.asarray(tokens_BxT).T)[1].T
+
+
+def seen(sights_BxPxF: Float[Array, "B P F"], place_BxN: Int[Array, "B N"]) -> Float[Array, "B N F"]:
+    """What is seen at places of each example."""
+    return jnp.take_along_axis(sights_BxPxF, place_BxN[:, :, None], axis=1)
