@@ -12,17 +12,16 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Fresh instructions of one to three clauses at every step, 32 in 200 mazes of 6 x 6 crossings."""
+    """Fresh instructions of one to three clauses at every step, 64 in 200 mazes of 6 x 6 crossings."""
     return ConfigDict(
         {
             "name": "walk",
             "seed": 1,
             "steps": 3000,
-            "eval_every": 500,
             "maps_every": 250,
             "checkpoint_every": 1000,
-            "task": {"name": "walking"},
-            "model": {"family": "walker", "width": 96, "embedding": 48},
+            "task": {"name": "walking", "rows": 64},
+            "model": {"family": "walker"},
             "optimizer": {
                 "learning_rate": 3e-3,
                 "schedule": "cosine",

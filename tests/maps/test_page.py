@@ -105,6 +105,19 @@ def luminances(page, cells: list[tuple[int, int]], queries: int) -> list[float]:
     )
 
 
+def corner_of(canvas) -> list[int]:
+    """The colour near the upper left corner of a canvas, read off a copy of it."""
+    return canvas.evaluate(
+        """canvas => {
+            const copy = document.createElement("canvas");
+            Object.assign(copy, { width: canvas.width, height: canvas.height });
+            const context = copy.getContext("2d", { willReadFrequently: true });
+            context.drawImage(canvas, 0, 0);
+            return Array.from(context.getImageData(2, 2, 1, 1).data.slice(0, 3));
+        }"""
+    )
+
+
 def grey_of(canvas, side: int) -> tuple[list[float], int]:
     """How near each patch is to the fog's grey, row by row, and how wide the canvas is."""
     return canvas.evaluate(
@@ -380,13 +393,6 @@ def test_a_pooled_map_says_what_its_cells_are(long_run, visit):
 
 def test_each_row_lies_over_the_picture_of_its_own_step(agent_run, visit):
     page = visit(write_report(agent_run.directory), "#example=2&layer=0&head=0&step=1&row=1")
-    corner = """canvas => {
-        const copy = document.createElement("canvas");
-        Object.assign(copy, { width: canvas.width, height: canvas.height });
-        const context = copy.getContext("2d", { willReadFrequently: true });
-        context.drawImage(canvas, 0, 0);
-        return Array.from(context.getImageData(2, 2, 1, 1).data.slice(0, 3));
-    }"""
     pictures = agent_run.labels.pictures["region"][1]
     page.locator(".picture-figure .note", has_text="the clearest patch").wait_for()
     for row, key in ((0, None), (1, "j")):
@@ -394,7 +400,7 @@ def test_each_row_lies_over_the_picture_of_its_own_step(agent_run, visit):
             page.keyboard.press(key)
         wait_for(page, "row", str(row + 1))
         # Weights are even: no patch is dimmed.
-        assert page.locator("#picture canvas").evaluate(corner) == pictures[row, 0, 0].tolist()
+        assert corner_of(page.locator("#picture canvas")) == pictures[row, 0, 0].tolist()
 
 
 def test_a_patch_of_the_picture_is_a_query(picture_run, visit):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.maps.conftest import Run, make_kept, softmax, write_record
-from tests.maps.test_page import browser, grey_of, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.maps.test_page import browser, corner_of, grey_of, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.maps.report import write_report
@@ -269,6 +269,37 @@ def test_a_pooled_map_over_a_picture_is_called_one(visit, tmp_path):  # noqa: F8
     pooled = "(pooled: each cell is the largest weight of 4 × 4 positions)"
     assert f"What “class” reads {pooled}" in page.locator(".picture-figure .note").inner_text()
     assert pooled in page.locator(".strips .note").inner_text()
+
+
+def test_each_query_has_a_picture_of_its_own_beside_a_map_of_words(visit, tmp_path):  # noqa: F811
+    """As who walks has one at each step, whose keys are the words of an instruction: no fog lies on these."""
+    site = Site("decoder/attention", Axis("target"), Axis("source"), ("0",), ("0",))
+    pictures = np.random.default_rng(0).integers(0, 255, (2, 3, 1, 1, 3), np.uint8).repeat(8, 2).repeat(8, 3)
+    steps, words = (("forward", "left", "<end>"), ("left", "<end>")), (("turn", "left", "."),) * 2
+    labels = Labels({"target": steps, "source": words}, ("first", "second"), pictures={"target": pictures})
+    weights = softmax(np.random.default_rng(1).normal(size=(1, 2, 1, 3, 3)))
+    store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32)
+    store.write(10, make_kept(store, {site.name: weights}))
+    write_record(tmp_path, "walk")
+    page = visit(write_report(tmp_path), "#example=1")
+
+    page.locator(".strip-weight", has_text="0.").first.wait_for()
+    items = strip_of(page)
+    assert items.count() == 3
+    for number in range(3):
+        row = weights[0, 0, 0, number]
+        assert items.nth(number).locator(".strip-name").inner_text() == steps[0][number]
+        assert corner_of(items.nth(number).locator("canvas")) == pictures[0, number, 0, 0].tolist()
+        word, weight = items.nth(number).locator(".strip-weight").inner_text().split()
+        assert word == words[0][row.argmax()]
+        assert float(weight) == pytest.approx(row.max(), abs=0.012)
+    large = page.locator("#picture canvas")
+    assert corner_of(large) == pictures[0, 2, 0, 0].tolist()
+    items.nth(1).click()
+    wait_for(page, "row", "2")
+    assert page.locator(".picture-figure .note").inner_text() == "“left”, 2 of 3"
+    assert corner_of(large) == pictures[0, 1, 0, 0].tolist()
+    assert page.locator("#picture-title").inner_text() == "Picture by picture"
 
 
 def test_a_run_without_pictures_has_no_such_panel(run, visit):  # noqa: F811

@@ -173,11 +173,6 @@ def longest(clauses: int) -> int:
     return clauses * (max(len(clause.words) for clause in CLAUSES.values()) + of_joints)
 
 
-def most_actions(clauses: int, side: int) -> int:
-    """The most actions of an instruction of so many clauses: a way through the maze each, and a turn at its end."""
-    return clauses * max(side, 2)
-
-
 def follow(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
     """The walk of one who follows clause after clause; None where one of them cannot be followed."""
     actions: list[Action] = []

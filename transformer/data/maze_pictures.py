@@ -10,7 +10,7 @@ from transformer.data.strokes import NO_VARIATION, cover, draw_glyphs
 
 CELL = 24  # pixels from crossing to crossing
 _HALF_HALL, _HALF_PATH, _LETTER = 7, 1, 13  # pixels
-_ROCK, _CROSSING, _INK, _PATH, _WALKER = (38, 40, 46), (222, 222, 222), (40, 40, 40), (250, 250, 250), (200, 20, 110)
+_ROCK, _CROSSING, _INK, _PATH, _WALKER = (38, 40, 46), (222, 222, 222), (40, 40, 40), (130, 10, 70), (200, 20, 110)
 _SHADE = 0.72  # of what a floor's pattern darkens
 # Looking north; x to the right and y downwards in the square of a crossing.
 _ARROW = np.array([[0.5, 0.1], [0.84, 0.84], [0.5, 0.68], [0.16, 0.84], [0.5, 0.1]])

@@ -41,8 +41,9 @@ _SHOWN = 5  # walks to read beside what was right
 class WalkingConfig:
     """Batches of `rows` instructions of 1 to `clauses` clauses, each from anywhere in one of `mazes` training mazes.
 
-    Mazes have `side` x `side` crossings. In each of `held_out` others instructions validate, and in as many others
-    still they test: at least `examples` of them, in whole batches. `beams`: 1 decodes greedily.
+    Mazes have `side` x `side` crossings; no walk has more than `longest` actions. In each of `held_out` other mazes
+    instructions validate, and in as many others still they test: at least `examples` of them, in whole batches.
+    `beams`: 1 decodes greedily.
 
     Errors: UserError for values out of range.
     """
@@ -51,6 +52,7 @@ class WalkingConfig:
     held_out: Positive = 50
     side: int = 6
     clauses: Positive = 3
+    longest: int = 13
     rows: Positive = 32
     examples: Positive = 1000
     beams: Positive = 1
@@ -60,6 +62,9 @@ class WalkingConfig:
         for name in ("mazes", "held_out", "clauses", "rows", "examples", "beams", "probed"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        # Two to turn around, or a straight way through a maze, and a turn.
+        if self.longest < (least := max(2, self.side)):
+            raise UserError(f"config.task.longest={self.longest} must be at least {least}: a clause can have so many")
         if not 2 <= self.side <= 20:
             raise UserError(f"config.task.side={self.side} must be 2 to 20 crossings")
 
@@ -94,10 +99,9 @@ class Walking(SymbolSequences):
             "moves": Input((config.rows, places, numbers), jnp.int32, Modality.ACTIONS),
             "start": Input((config.rows,)),
         }
-        longest = instructions.most_actions(config.clauses, config.side)
         options: dict[str, Any] = {"rows": config.rows, "beams": config.beams, "separator": " "}
-        sizes = {"source": len(WORDS)}
-        super().__init__("walking", ACTIONS, longest, given, output=WALKING.output, vocabularies=sizes, **options)
+        options |= {"output": WALKING.output, "vocabularies": {"source": len(WORDS)}}
+        super().__init__("walking", ACTIONS, config.longest, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
         self._told = self._draw(VALIDATION, np.random.default_rng(VALIDATION + 1), config.probed)
         self.show(self._batch(self._told))
@@ -118,11 +122,12 @@ class Walking(SymbolSequences):
     def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[Told]:
         """So many instructions in the mazes of a split, by whose seed these are drawn."""
         among = charted(seed, self.config.held_out if seed else self.config.mazes, self.config.side)
-        told = []
-        for _ in range(count):
+        told: list[Told] = []
+        while len(told) < count:
             world = among[random.integers(len(among))]
             clauses, start = int(random.integers(1, self.config.clauses + 1)), int(random.integers(world.maze.places))
-            told.append(Told(world, *instructions.draw_instruction(world.maze, start, clauses, random)))
+            drawn = Told(world, *instructions.draw_instruction(world.maze, start, clauses, random))
+            told += [drawn] if len(drawn.walk.actions) <= self.config.longest else []
         return told
 
     def _batch(self, told: Sequence[Told]) -> dict[str, np.ndarray]:
@@ -259,7 +264,7 @@ class Walking(SymbolSequences):
             maze = mazes.draw_maze(random, self.config.side)
             for start in random.permutation(maze.places).tolist():
                 walk = instructions.follow(maze, start, instruction.clauses)
-                if walk is not None:
+                if walk is not None and len(walk.actions) <= self.config.longest:
                     return Told(chart(maze), instruction, walk)
         raise UserError(
             f"{text[:80]!r} can be followed from no place of {_SEARCHED} drawn mazes: say something shorter"

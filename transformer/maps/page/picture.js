@@ -24,6 +24,17 @@ function pictureFrame({ width, height }, attributes) {
 /** Where each query has a picture of its own, that one, or the first for all of them; else the only one. */
 const pictureOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
 
+/** Whether the positions of an axis have pictures of their own and are not places of one. */
+const hasPictures = (axis) => axis.kind !== "grid" && Boolean(axis.picture);
+
+/** Draw a picture as it is; returns what else can be drawn on it. */
+function paintBare(canvas, picture) {
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = picture.width > canvas.width;
+  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return context;
+}
+
 /** Draw a picture in the fog that the weights of its patches leave; the largest weight leaves none. */
 function paintPicture(canvas, picture, axis, patches) {
   const [rows, columns] = axis.shape;
@@ -35,10 +46,8 @@ function paintPicture(canvas, picture, axis, patches) {
     image.data.set([FOG, FOG, FOG, Math.round(255 * thick)], 4 * patch);
   });
   fog.getContext("2d").putImageData(image, 0, 0);
-  const context = canvas.getContext("2d");
+  const context = paintBare(canvas, picture);
   const scale = canvas.width / axis.picture[1];
-  context.imageSmoothingEnabled = picture.width > canvas.width;
-  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
   context.imageSmoothingEnabled = false;
   const side = scale * axis.stride;
   context.drawImage(fog, scale * axis.offset, scale * axis.offset, columns * side, rows * side);
@@ -94,16 +103,20 @@ let large = null; // the large picture, its name and how to paint it
 
 /**
  * Draw the example's picture into `place`, under what the query at hand reads; a click on a patch holds it, where
- * patches are queries. Returns the function that highlights positions: (query, key) => nothing.
+ * patches are queries. Where each query has a picture of its own and keys are no patches, that one as it is. Returns
+ * the function that highlights positions: (query, key) => nothing.
  */
 function drawPicture(place, shown, state, look, hold) {
   const axes = { query: axisOf(shown.site, "query", state.example), key: axisOf(shown.site, "key", state.example) };
   const side = ["key", "query"].find((each) => axes[each].kind === "grid" && axes[each].picture);
+  const bare = !side && hasPictures(axes.query);
   const name = [state.site, state.example].join(" ");
   if (large?.name !== name) {
-    large = { name, ...(side ? pictureFigure(axes, side, look, hold) : { element: null, paint: () => {} }) };
-    place.replaceChildren(...(side ? [large.element] : []));
-    byId("picture-panel").hidden = !side && !data.roles.far[state.site];
+    const nothing = { element: null, paint: () => {} };
+    large = { name, ...(side ? pictureFigure(axes, side, look, hold) : bare ? bareFigure(axes.query) : nothing) };
+    place.replaceChildren(...(large.element ? [large.element] : []));
+    byId("picture-title").textContent = bare ? "Picture by picture" : "Over the picture";
+    byId("picture-panel").hidden = !large.element && !data.roles.far[state.site];
   }
   const { paint } = large;
   return (query, key) => paint(shown, state, query, key);
@@ -147,6 +160,25 @@ function pictureFigure(axes, side, look, hold) {
       const { patches, words, of } = figureRow(shown, axes, side, query, key);
       paintPicture(canvas, pictureOfQuery(pictures, of), axis, patches);
       svg.replaceChildren(...outlines(axes, side, size.scale, state, shown.site.links, of, key));
+      caption.textContent = words;
+    });
+  };
+  return { element: make("figure", { class: "picture-figure" }, frame, caption), paint };
+}
+
+/** The large picture of one query, the last of them while none is at hand. */
+function bareFigure(axis) {
+  const { frame, canvas, svg } = pictureFrame(pictureSize(axis, PICTURE), { role: "img" });
+  const caption = make("p", { class: "note" });
+  const made = picturesOf(axis);
+  let last = null;
+  const paint = (_shown, _state, query) => {
+    const at = (last = query ?? axis.tokens.length - 1);
+    made.then((pictures) => {
+      if (last !== at) return;
+      paintBare(canvas, pictures[at]);
+      const words = `${positionName(axis, at)}, ${readable(at + 1)} of ${readable(axis.tokens.length)}`;
+      svg.setAttribute("aria-label", `the picture of ${words}`);
       caption.textContent = words;
     });
   };

@@ -1,6 +1,7 @@
-// Small pictures in rows that scroll sideways: one for each query, layer or head, the map drawn over each of them.
+// Small pictures in rows that scroll sideways: one for each query, layer or head, the map drawn over each of them; or
+// the picture that each query has of its own, as it is, with the key that it reads most beneath it.
 
-const SMALL = { query: 104, layer: 104, head: 74 }; // pixels of the screen a picture
+const SMALL = { query: 104, own: 104, layer: 104, head: 74 }; // pixels of the screen a picture
 const MANY = 24; // heads that are shown at once, of all layers; where there are more, those of one layer
 
 // What a strip goes over: its rows of places, { layer, head, query } where a picture differs from the state; the name
@@ -11,6 +12,13 @@ const STRIPS = {
     name: ({ query }, _, axes) => written(positionText(axes.query, query), 24),
     title: (words, axes) =>
       `Every ${SINGULAR[axes.query.kind]} of ${spaced(axes.query.name)}, ${words.layer}, ${words.head}`,
+  },
+  own: {
+    rows: (_, axes) => [axes.query.tokens.map((_, query) => ({ query }))],
+    name: ({ query }, _, axes) => written(positionText(axes.query, query), 24),
+    title: (words, axes) =>
+      `Every ${SINGULAR[axes.query.kind]} of ${spaced(axes.query.name)}, and what it reads most, ` +
+      `${words.layer}, ${words.head}`,
   },
   layer: {
     rows: (site) => [site.layers.map((_, layer) => ({ layer }))],
@@ -31,9 +39,12 @@ const ofAllLayers = ({ layers, heads }) => layers.length > 1 && layers.length * 
 
 let strips = null;
 
-/** Which strips a view of a site has: of queries that are no patches, of layers with one query each, and of heads. */
+/**
+ * Which strips a view of a site has: of queries that are no patches, of layers with one query each, and of heads; or of
+ * queries with pictures of their own, whose keys are no patches.
+ */
 function stripsOf(shown, axes) {
-  if (axes.key.kind !== "grid" || !axes.key.picture) return [];
+  if (axes.key.kind !== "grid" || !axes.key.picture) return hasPictures(axes.query) ? ["own"] : [];
   const { site } = shown;
   const single = axes.query.tokens.length === 1;
   const kinds = [];
@@ -55,14 +66,17 @@ function drawStrips(place, shown, state, choose) {
     const pick = ({ query, ...others }) =>
       choose(query === undefined ? others : { row: query === state.row ? null : query });
     const boxes = kinds.map((kind) => buildStrip(kind, axes, site, pick));
-    strips = { name, boxes, pictures: boxes.length ? picturesOf(axes.key) : null };
+    strips = { name, boxes, pictures: boxes.length ? picturesOf(picturedBy(kinds[0], axes)) : null };
     place.replaceChildren(...boxes.map(({ element }) => element));
   }
   for (const box of strips.boxes) paintStrip(box, strips.pictures, axes, shown, { ...state });
 }
 
+/** The axis whose pictures a strip shows. */
+const picturedBy = (kind, axes) => (kind === "own" ? axes.query : axes.key);
+
 function buildStrip(kind, axes, site, pick) {
-  const size = pictureSize(axes.key, SMALL[kind]);
+  const size = pictureSize(picturedBy(kind, axes), SMALL[kind]);
   const rows = STRIPS[kind].rows(site, axes);
   const items = rows.flat().map((place) => {
     const { frame, canvas, svg } = pictureFrame(size, { "aria-hidden": "true" });
@@ -97,14 +111,25 @@ async function paintStrip(box, pictures, axes, shown, state) {
     const { place, canvas, svg, button, name, weight } = item;
     const query = place.query ?? held;
     const patches = patchesRead(planes[at], axes.key, query);
-    paintPicture(canvas, pictureOfQuery(images, query), axes.key, patches);
-    svg.replaceChildren(...outlines(axes, "key", box.size.scale, state, shown.site.links, query, null));
-    weight.textContent = largestOf(patches).toFixed(2);
-    button.title = `${name.textContent}: the clearest patch has weight ${largestOf(patches).toFixed(3)}`;
+    if (box.kind === "own") paintOwn(item, images[query], axes.key, patches);
+    else {
+      paintPicture(canvas, pictureOfQuery(images, query), axes.key, patches);
+      svg.replaceChildren(...outlines(axes, "key", box.size.scale, state, shown.site.links, query, null));
+      weight.textContent = largestOf(patches).toFixed(2);
+      button.title = `${name.textContent}: the clearest patch has weight ${largestOf(patches).toFixed(3)}`;
+    }
     button.setAttribute("aria-pressed", item === chosen);
     button.tabIndex = item === (chosen ?? items[0]) ? 0 : -1;
   });
   if (chosen) bringIntoSight(strip, chosen.button);
+}
+
+function paintOwn({ canvas, weight, button, name }, picture, keys, weights) {
+  paintBare(canvas, picture);
+  const largest = Math.max(...weights);
+  const most = weights.indexOf(largest);
+  weight.replaceChildren(...written(positionText(keys, most), 12), ` ${largest.toFixed(2)}`);
+  button.title = `${name.textContent}: reads ${positionName(keys, most)} most, with weight ${largest.toFixed(3)}`;
 }
 
 function stripTitle(kind, shown, state, axes, query) {
