@@ -93,6 +93,20 @@ def test_a_hall_is_faced_that_is_the_one_to_be_seen_with_its_floor() -> None:
         assert (None if walk is None else walk.actions[0].name) == wanted
 
 
+def test_what_one_stands_at_already_is_no_place_to_go_to() -> None:
+    """Two wood halls leave the brick one, at the lamp and at the sofa: at the lamp it is not said which is meant."""
+    maze = by_hand()
+    floors = [list(of_crossing) for of_crossing in maze.floors]
+    floors[2][2] = floors[5][0] = FLOORS.index("wood")
+    maze, chair, lamp = maze._replace(floors=tuple(map(tuple, floors))), 0, 4
+    for text in ("turn right onto the wood hall", "walk until the wood hall crosses"):
+        walk = follow(maze, chair + EAST, (CLAUSES[text],))
+        assert walk is not None
+        assert walk.actions[0].name == "FORWARD"
+        assert "FORWARD" not in {action.name for action in walk.actions[1:]}
+        assert follow(maze, lamp + EAST, (CLAUSES[text],)) is None
+
+
 def test_clauses_follow_one_another_and_actions_know_theirs() -> None:
     instruction = read("Turn right onto the wood hall, then walk to the end of the hall. turn left")
     assert " ".join(instruction.words).endswith(". turn left .")

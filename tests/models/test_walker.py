@@ -40,7 +40,7 @@ INTERFACE = Interface(
     BEGIN,
     2,
 )
-FULL = WalkerConfig(width=5, embedding=3)
+FULL = WalkerConfig(width=5, embedding=3, embedding_rows=11)
 CASES = {
     "full": FULL,
     **{

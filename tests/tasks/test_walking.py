@@ -73,9 +73,15 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: Walking) -> None:
     assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
-def test_no_maze_is_in_two_splits() -> None:
+def test_no_maze_is_in_two_splits_and_evaluations_are_in_those_of_theirs(task: Walking) -> None:
     splits = [{world.maze for world in charted(seed, 40, 4)} for seed in (0, VALIDATION, TEST)]
     assert sum(map(len, splits)) == len(set().union(*splits)) == 120
+    for split, seed in (("validation", VALIDATION), ("test", TEST)):
+        known = {(sights.tobytes(), moves.tobytes()) for _, sights, moves in charted(seed, 4, 3)}
+        batches = [batch for each in task.evaluations if each.split == split for batch in each.batches]
+        assert len(batches) == 3 * 2
+        rows = (pair for batch in batches for pair in zip(batch["sights"], batch["moves"], strict=True))
+        assert {(sights.tobytes(), moves.tobytes()) for sights, moves in rows} <= known
 
 
 def evaluation_of(task: Walking, name: str) -> Any:

@@ -21,8 +21,6 @@ _FLOORS: dict[str, tuple[tuple[int, int, int], Callable[[np.ndarray, np.ndarray]
     "brick": ((190, 88, 66), lambda y, x: (y % 4 == 0) | ((x + 3 * (y // 4 % 2)) % 6 == 0)),
     "flower": ((236, 150, 190), lambda y, x: (y % 6 - 3) ** 2 + (x % 6 - 3) ** 2 <= 2),
     "grass": ((98, 172, 84), lambda y, x: (x + 2 * y) % 5 == 0),
-    "gravel": ((150, 150, 154), lambda y, x: (7 * y + 3 * x) % 5 < 2),
-    "stone": ((188, 184, 172), lambda y, x: (y % 8 == 0) | (x % 8 == 0)),
     "wood": ((176, 124, 70), lambda y, x: y % 4 == 0),
     "yellow": ((240, 208, 72), lambda y, x: y + x < 0),
 }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, UInt8
 
-FLOORS = ("blue", "brick", "flower", "grass", "gravel", "stone", "wood", "yellow")
+FLOORS = ("blue", "brick", "flower", "grass", "wood", "yellow")
 OBJECTS = ("barrel", "chair", "easel", "hatrack", "lamp", "sofa")
 NONE = -1  # the floor of a wall, the object where none stands
 LOOPS, FURNISHED = 0.3, 0.6  # the share of walls that are opened beyond a tree of halls, and of crossings with objects

@@ -19,7 +19,7 @@ from transformer.layers.attention_cell import (
     scan_steps,
 )
 from transformer.layers.beams import as_rows, by_example, repeat_rows
-from transformer.layers.embedding import Embedding
+from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
@@ -64,7 +64,8 @@ class WalkerConfig:
     """An LSTM over words, an aligner, and an LSTM over what is seen on the way.
 
     `width`: of each of the encoder's cells and of the decoder; `embedding`: of words, of sights, and of what the
-    next action is scored from. `direction` is the encoder's.
+    next action is scored from. `direction` is the encoder's. `embedding_rows`: of the words' table, None for as many as
+    the task has words.
 
     Errors: UserError for sizes below 1.
     """
@@ -73,6 +74,7 @@ class WalkerConfig:
     embedding: int = 64
     aligner: Aligner = Aligner.MULTI_LEVEL
     direction: Direction = Direction.BIDIRECTIONAL
+    embedding_rows: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("width", "embedding"):
@@ -135,7 +137,8 @@ class Walker(Stateless):
         def linear(inputs: int, outputs: int, name: str = "embed") -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=False, builder=builder)
 
-        self.embedding = Embedding(interface.vocabularies["source"], embedding, builder=builder)
+        words = rows_for(interface.vocabularies["source"], config.embedding_rows)
+        self.embedding = Embedding(words, embedding, builder=builder)
         self.encoder = RecurrentLayer(config.encoder, embedding, builder=builder)
         aligned = AttentionCell(AttentionCellConfig(), width, config.read, builder=builder)
         self.aligner = aligned if config.aligner.attends else None
