@@ -999,6 +999,29 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
+        "walking x walker",
+        {
+            "name": "contract",
+            # Ten words and eight steps: two devices can share them.
+            "task": {
+                "name": "walking",
+                "mazes": 4,
+                "held_out": 2,
+                "side": 3,
+                "clauses": 1,
+                "longest": 7,
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {"family": "walker", "width": 8, "embedding": 8, "embedding_rows": 64},
+        },
+        steps=40,
+        learning_rate=0.03,
+        metric=("train", "loss", lambda first, last: last < 0.7 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
         "normed_translator",
         TRANSLATION | {"model": {"family": f"{__package__}.normed_translator", "width": 16}},
         steps=24,

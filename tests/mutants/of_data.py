@@ -331,4 +331,20 @@ DATA = (
         "Least squares knows the answers that it is asked for.",
         ("tests/data/test_linear_functions.py",),
     ),
+    Fault(
+        "the-end-of-a-walk-is-enough",
+        "transformer/tasks/walking.py",
+        "success_B = stopped_B & (end_B == goal_B)",
+        "success_B = end_B == goal_B",
+        "A walk that never stops succeeds if it is cut off at the right place.",
+        ("tests/tasks/test_walking.py",),
+    ),
+    Fault(
+        "tested-where-it-was-learned",
+        "transformer/tasks/walking.py",
+        "among = charted(seed, self.config.held_out if seed else self.config.mazes, self.config.side)",
+        "among = charted(_TRAINING, self.config.mazes, self.config.side)",
+        "Walks are measured in the very mazes that were trained in, and called held out.",
+        ("tests/tasks/test_walking.py",),
+    ),
 )

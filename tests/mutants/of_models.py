@@ -369,6 +369,14 @@ MODELS = (
         ("tests/models/test_pointer_generator.py",),
     ),
     Fault(
+        "who-walks-stays",
+        "transformer/models/walker.py",
+        "Carry(of_decoder, place_R)",
+        "Carry(of_decoder, cache.rows.place)",
+        "Whoever walks by its own choices sees what is to be seen one step from the start, for ever.",
+        ("tests/models/test_walker.py",),
+    ),
+    Fault(
         "neighbours-on-the-other-side",
         "transformer/models/text_reader.py",
         "padded[:, 1 + down : 1 + down + rows, 1 + right : 1 + right + columns, number]",
