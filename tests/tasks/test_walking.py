@@ -205,6 +205,7 @@ def test_a_model_walks_by_itself_and_is_looked_at(task: Walking) -> None:
     [
         ("jump .", {}, "'jump .' is no instruction: 'jump' is no clause that is known; the nearest: "),
         ("turn left . turn left . turn left", {}, "has 3 clauses: this run's instructions have at most 2"),
+        ("turn left" + " ." * 40, {}, "has 42 words and marks: this run's instructions have at most 20"),
         ("walk three blocks", {}, "can be followed from no place of 200 drawn mazes"),
         ("turn left", {"length": 99}, "--length=99: the longest walk has 7 steps with its end"),
         ("turn left", {"stops": ("x",)}, "this run walks: leave out --language"),

@@ -242,6 +242,7 @@ def read(text: str) -> Instruction:
             continue
         said = " ".join(part)
         if said not in CLAUSES:
+            said = said[:60]  # as much as a line can show
             nearest = difflib.get_close_matches(said, CLAUSES, n=1, cutoff=0)
             raise ValueError(f"{said!r} is no clause that is known; the nearest: {nearest[0]!r}")
         of_word += [len(clauses)] * len(part)

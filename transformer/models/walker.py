@@ -20,7 +20,7 @@ from transformer.layers.attention_cell import (
 )
 from transformer.layers.beams import as_rows, by_example, repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.lengths import real_lengths, target_lengths
+from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentLayer
@@ -156,7 +156,7 @@ class Walker(Stateless):
             case Aligner.LAST:
                 return Heard(vector=last.hidden), lengths_B
             case Aligner.MEAN:
-                real_BxSx1 = (jnp.arange(source_BxS.shape[1]) < lengths_B[:, None])[..., None]
+                real_BxSx1 = real_positions(lengths_B, source_BxS.shape[1])[..., None]
                 words_B = jnp.maximum(lengths_B, 1).astype(self.dtype)
                 sum_BxM = jnp.sum(jnp.where(real_BxSx1, jnp.concatenate([x_BxSxE, h_BxSxM], axis=-1), 0), axis=1)
                 return Heard(vector=sum_BxM / words_B[:, None]), lengths_B

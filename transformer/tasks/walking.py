@@ -255,11 +255,12 @@ class Walking(SymbolSequences):
             instruction = instructions.read(text)
         except ValueError as error:
             raise UserError(f"{text[:80]!r} is no instruction: {error}; say something like {_EXAMPLE!r}") from None
-        if len(instruction.clauses) > self.config.clauses:
-            raise UserError(
-                f"{text[:80]!r} has {len(instruction.clauses)} clauses: this run's instructions have at most "
-                f"{self.config.clauses}"
-            )
+        for what, count, most in (
+            ("clauses", len(instruction.clauses), self.config.clauses),
+            ("words and marks", len(instruction.words), self.words),
+        ):
+            if count > most:
+                raise UserError(f"{text[:80]!r} has {count} {what}: this run's instructions have at most {most}")
         for _ in range(_SEARCHED):
             maze = mazes.draw_maze(random, self.config.side)
             for start in random.permutation(maze.places).tolist():
