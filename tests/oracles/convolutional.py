@@ -116,3 +116,12 @@ def bytenet(weights: Weights, source: np.ndarray, target: np.ndarray, unfolded: 
         x[place] += representation[place]
     hidden = np.maximum(linear(weights["readout"], sets("decoder", x, "causal")), 0)
     return Answer(linear(weights["output"], hidden), np.zeros((0, len(target), len(source))))
+
+
+def bytenet_decoder(weights: Weights, tokens: np.ndarray) -> np.ndarray:
+    """The logits [T, V] of its decoder alone, which reads nothing but the tokens."""
+    weights = wide(weights)
+    x = weights["embedding"]["table"][tokens]
+    for number in range(len(weights["decoder"]["dilation_1"]["contract"]["bias"])):
+        x = residual_set(layer(weights["decoder"], number), x, "causal")
+    return linear(weights["output"], np.maximum(linear(weights["readout"], x), 0))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -127,11 +127,39 @@ class ResidualSet(Module):
         return x_BxTxF
 
 
+# What every block reads of the positions before, set by set: as many as its convolution reaches back.
+Past = tuple[tuple[Float[Array, "R _ I"], ...], ...]
+
+
 class Carry(NamedTuple):
     """What a row carries from step to step: its position, and every block's newest inputs, set by set."""
 
     position: Int[Array, " R"]
-    past: tuple[tuple[Float[Array, "R P I"], ...], ...]
+    past: Past
+
+
+def first_past(sets: Module, weights: Sequence[Any], rows: int, dtype: jax.typing.DTypeLike) -> Past:
+    """What the blocks of causal sets read before the first position: zeros."""
+    return tuple(
+        tuple(block.convolution.initial(rows, dtype) for block in layer_of(sets, of_set).blocks) for of_set in weights
+    )
+
+
+def step_sets(sets: Module, weights: Sequence[Any], x_RxF: Array, past: Past) -> tuple[Float[Array, "R F"], Past]:
+    """One more position of every row through all sets, and what their blocks read at later ones."""
+    after = []
+    for params, of_set in zip(weights, past, strict=True):
+        grown = []
+        for block, of_block in zip(layer_of(sets, params).blocks, of_set, strict=True):
+            x_RxF, of_block = block.step(x_RxF, of_block)
+            grown.append(of_block)
+        after.append(tuple(grown))
+    return x_RxF, tuple(after)
+
+
+def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
+    """Whole sequences through one set after another."""
+    return scan(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
 
 
 class ByteNet(Stateless):
@@ -165,7 +193,7 @@ class ByteNet(Stateless):
         unfolded_B = jnp.asarray([self.config.unfolded(length) for length in range(count + 1)])[lengths_B]
         longest = self.config.unfolded(count)
         x_BxUxF = _to_length(self._embedded(source_BxS, lengths_B), max(count, longest))
-        x_BxUxF = self._run(self.encoder, x_BxUxF, jnp.maximum(lengths_B, unfolded_B))[:, :longest]
+        x_BxUxF = run_sets(self.encoder, x_BxUxF, jnp.maximum(lengths_B, unfolded_B))[:, :longest]
         return jnp.where(real_positions(unfolded_B, longest)[..., None], x_BxUxF, 0), lengths_B
 
     def hidden(
@@ -182,7 +210,7 @@ class ByteNet(Stateless):
         target_BxT = jnp.asarray(inputs["target"])
         lengths_B = target_lengths(target_BxT, source_lengths_B, self.pad)
         x_BxTxF = self._embedded(target_BxT, lengths_B) + _to_length(representation_BxUxF, target_BxT.shape[1])
-        x_BxTxF = self._run(self.decoder, x_BxTxF, lengths_B)
+        x_BxTxF = run_sets(self.decoder, x_BxTxF, lengths_B)
         return self._read_out(x_BxTxF, key if train else None), Aux({}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
@@ -199,11 +227,7 @@ class ByteNet(Stateless):
         """Encode the source once; every row begins with the begin token and with zeros before it."""
         representation_BxUxF, _ = self.encode(jnp.asarray(inputs["source"]))
         rows, weights = beams * len(representation_BxUxF), unstacked(self.decoder, self.config.decoder_sets)
-        past = tuple(
-            tuple(block.convolution.initial(rows, self.dtype) for block in layer_of(self.decoder, of_set).blocks)
-            for of_set in weights
-        )
-        carry = Carry(jnp.zeros(rows, jnp.int32), past)
+        carry = Carry(jnp.zeros(rows, jnp.int32), first_past(self.decoder, weights, rows, self.dtype))
         return Cache((), carry, representation_BxUxF, weights), jnp.full(rows, self.begin, jnp.int32)
 
     def step(
@@ -222,18 +246,9 @@ class ByteNet(Stateless):
             representation_BxUxF, position_BxM[..., None], axis=1, mode="fill", fill_value=0
         )
         x_RxF = self.embedding(tokens_R, self.dtype) + as_rows(read_BxMxF)
-        past = []
-        for params, of_set in zip(cache.weights, carry.past, strict=True):
-            grown = []
-            for block, of_block in zip(layer_of(self.decoder, params).blocks, of_set, strict=True):
-                x_RxF, of_block = block.step(x_RxF, of_block)
-                grown.append(of_block)
-            past.append(tuple(grown))
-        cache = cache._replace(rows=Carry(carry.position + 1, tuple(past)))
+        x_RxF, past = step_sets(self.decoder, cache.weights, x_RxF, carry.past)
+        cache = cache._replace(rows=Carry(carry.position + 1, past))
         return self.logits(self._read_out(x_RxF, None)), cache, Aux({}, {}, state)
-
-    def _run(self, stacked: Module, x_BxTxF: Array, lengths_B: Array) -> Array:
-        return scan(lambda sets, x, _: (sets[0](x, lengths_B), None), stacked, x_BxTxF, None)[0]
 
     def _embedded(self, tokens_BxT: Array, lengths_B: Array) -> Array:
         """The words' vectors, zero beyond the lengths (section 3.3)."""

@@ -1,0 +1,74 @@
+"""ByteNet's decoder as a language model, against NumPy float64: whole, behind prompts, padding, operations."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.costs.test_flops import products
+from tests.models.test_convolutional import random_variables
+from tests.oracles import convolutional as oracle
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models.bytenet_decoder import ByteNetDecoderConfig
+from transformer.models.interface import CONTINUATION, Input, Interface
+from transformer.models.registry import build, operations
+
+TOKENS = np.array([[3, 4, 5, 6, 2, 7, 8, 1], [7, 8, 2, 5, 5, 0, 0, 0]], np.int32)
+LENGTHS = np.array([8, 5], np.int32)
+BATCH = {"tokens": TOKENS, "lengths": LENGTHS}
+CONFIG = ByteNetDecoderConfig(width=3, sets=2, largest_dilation=2, dropout=0.25)
+INTERFACE = Interface({"tokens": Input((2, 8))}, {"tokens": 11}, output=CONTINUATION.output)
+
+
+def test_logits_and_steps_behind_prompts_are_the_equations() -> None:
+    prompts = {"tokens": TOKENS[:, :4], "lengths": np.array([4, 2], np.int32)}
+    with jax.enable_x64(True):
+        model = build(CONFIG, INTERFACE, Precision("float64", "float64"))
+        variables, key = random_variables(model), jax.random.key(0)
+
+        @jax.jit
+        def every(variables: Any) -> Any:
+            cache, tokens_R = model.init_cache(variables, prompts, beams=2, length=4)
+            stepped = []
+            for place in range(3):
+                logits, cache, _ = model.step(variables, cache, tokens_R)
+                stepped.append(logits)
+                # The rows' own texts go on behind their prompts.
+                tokens_R = jnp.repeat(jnp.array([TOKENS[0, 4 + place], TOKENS[1, 2 + place]]), 2)
+            dropped, _ = model.apply(variables, BATCH, train=True, key=key)
+            whole, aux = model.apply(variables, BATCH, train=False, key=key)
+            return whole, dropped, jnp.stack(stepped), aux.maps
+
+        whole, dropped, stepped, maps = every(variables)
+    assert not maps
+    assert not model.sites
+    assert np.abs(np.asarray(dropped - whole)).max() > 0.01
+    for row, (length, prompt) in enumerate(zip(LENGTHS, prompts["lengths"], strict=True)):
+        # An answer at a place is that of the text up to it: nothing is read ahead.
+        known = oracle.bytenet_decoder(variables.params, TOKENS[row, :length])
+        np.testing.assert_allclose(whole[row, :length], known, rtol=1e-9, atol=1e-9)
+        cut = oracle.bytenet_decoder(variables.params, TOKENS[row, :3])
+        np.testing.assert_allclose(whole[row, :3], cut, rtol=1e-9, atol=1e-9)
+        for beam in range(2):
+            behind = stepped[:, 2 * row + beam]
+            np.testing.assert_allclose(behind, known[prompt - 1 : prompt + 2], rtol=1e-9, atol=1e-9)
+
+
+def test_its_operations_are_those_of_the_program() -> None:
+    model = build(CONFIG, INTERFACE, Precision())
+    batch = {name: jax.ShapeDtypeStruct(values.shape, jnp.int32) for name, values in BATCH.items()}
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    program = jax.make_jaxpr(lambda variables, batch: model.apply(variables, batch, train=False)[0])(variables, batch)
+    assert operations(CONFIG, batch, INTERFACE.vocabularies).forward == products(program.jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"sets": 0}, "config.model.sets=0"), ({"width": 0}, "config.model.width=0"), ({"largest_dilation": 3}, "power")],
+)
+def test_sizes_that_cannot_be_are_refused(given: dict[str, int], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        ByteNetDecoderConfig(**given)
