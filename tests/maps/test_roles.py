@@ -1,6 +1,8 @@
 """Hand-made heads, each doing one thing: each is called by what it does, and heads that do nothing of it by nothing."""
 
+import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, is_mark, read_heads
 from transformer.maps.store import MapStore
-from transformer.maps.summary import WORDS, rows_of, summary
-from transformer.maps.timelines import head_roles
+from transformer.maps.summary import WORDS, rows_of, summary, words_of
+from transformer.maps.timelines import HeadRole, describe, head_roles
 from transformer.tasks.labels import Labels, Link
 
 TEXTS = (
@@ -183,6 +185,21 @@ def test_a_head_that_follows_the_links_aligns():
     assert straight.nearest is not Role.ALIGNMENT
     # Nothing between two sequences is a previous token.
     assert {reading.nearest, straight.nearest}.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.INDUCTION})
+
+
+def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(tmp_path):
+    site, labels, _ = cross()
+    for linked, name, does, said in (
+        (None, "alignment", "reads the {token} that belongs to it", "an alignment head"),
+        ("the antecedent", "the antecedent", "reads the antecedent", "a head that reads the antecedent"),
+    ):
+        MapStore.open(tmp_path / str(linked), (site,), dataclasses.replace(labels, linked=linked), "abc")
+        kept = MapStore.existing(tmp_path / str(linked)).labels
+        words = words_of(kept)
+        assert (words[Role.ALIGNMENT].name, words[Role.ALIGNMENT].does) == (name, does)
+        assert {role: each for role, each in words.items() if role is not Role.ALIGNMENT}.items() <= WORDS.items()
+        store = SimpleNamespace(steps=(1,), site=lambda _: site, labels=kept)
+        assert f"became {said} at step 7" in describe(HeadRole(site.name, 0, 0, Role.ALIGNMENT, 1.0, 7), store)
 
 
 def test_patches_and_slots_have_no_tokens_to_be_the_same():

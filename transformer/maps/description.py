@@ -21,6 +21,7 @@ def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes
             "tokens": dict(labels.tokens),
             "titles": labels.titles,
             "links": labels.links,
+            **({} if labels.linked is None else {"linked": labels.linked}),
             "periods": labels.periods,
             "shown": {name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in shown(labels).items()},
         },
@@ -83,6 +84,7 @@ def labels_of(entry: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> La
             site: tuple(tuple(Link(*link) for link in each) for each in examples) for site, examples in links.items()
         },
         periods=None if periods is None else tuple(periods),
+        linked=entry.get("linked"),
         pictures={name.removesuffix("/picture"): a for name, a in arrays.items() if name.endswith("/picture")},
         spectrograms={
             name.removesuffix("/spectrogram"): a for name, a in arrays.items() if name.endswith("/spectrogram")

@@ -10,6 +10,7 @@ from transformer.maps.distance import distances
 from transformer.maps.quantise import Quantised
 from transformer.maps.roles import BROAD, FARTHEST, PLAYED, Reading, Role, Rows, read_heads
 from transformer.maps.store import MapStore
+from transformer.tasks.labels import Labels
 
 MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
 
@@ -74,6 +75,14 @@ WORDS = {
 }
 
 
+def words_of(labels: Labels) -> dict[Role, Words]:
+    """The words of every role, where a head that follows the gold links is called by what the task says it reads."""
+    if labels.linked is None:
+        return WORDS
+    linked = WORDS[Role.ALIGNMENT]._replace(name=labels.linked, does=f"reads {labels.linked}")
+    return {**WORDS, Role.ALIGNMENT: linked}
+
+
 def summary(store: MapStore) -> dict[str, Any]:
     """Every head's role at the last stored step, as the page's data; shares are in percent.
 
@@ -85,7 +94,7 @@ def summary(store: MapStore) -> dict[str, Any]:
     for number, site in enumerate(store.sites):
         for reading in read_heads(rows_of(store, site, step), site, store.labels):
             heads.append([number, *_numbers(reading, roles)])
-    kinds = [{"role": role.value, **words._asdict()} for role, words in WORDS.items()]
+    kinds = [{"role": role.value, **words._asdict()} for role, words in words_of(store.labels).items()]
     return {"step": step, "least": PLAYED, "broad": BROAD, "kinds": kinds, "heads": heads, "far": distances(store)}
 
 

@@ -90,6 +90,8 @@ def describe(role: HeadRole, store: MapStore) -> str:
     site = store.site(role.site)
     head = f"head {site.layers[role.layer]}.{site.heads[role.head]} of {role.site}"
     name = f"{'an' if role.role.value[0] in 'ai' else 'a'} {role.role.value} head"
+    if role.role is Role.ALIGNMENT and store.labels.linked is not None:
+        name = f"a head that reads {store.labels.linked}"
     if role.onset == store.steps[0]:
         return f"{head} is {name} since the first stored step, {role.onset} (score {role.score:.2f})"
     return f"{head} became {name} at step {role.onset} (score {role.score:.2f})"

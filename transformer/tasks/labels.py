@@ -26,7 +26,8 @@ class Labels:
     `tokens` maps an axis name (as `Site.query.name` and `Site.key.name` say it) to the name of every position of
     each example at its true length, padding excluded; an axis that names its positions itself (`Axis.names`) may be
     left out. `titles` names the examples. `links` maps a site name to each example's gold links, where they are known
-    (transformer.attention.sites.between gives the sites of two axes). `periods` gives the period of each example of
+    (transformer.attention.sites.between gives the sites of two axes); `linked` says what a head reads that follows
+    them, as in "the antecedent". `periods` gives the period of each example of
     repeated random tokens. `pictures` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
     first) that of frames, to the examples that the positions were cut from. Where every query sees a picture of its
     own, as an agent does at each step, pictures are [B, queries, height, width, 3]; so are those of an axis of queries
@@ -41,6 +42,7 @@ class Labels:
     periods: tuple[int | None, ...] | None = None
     pictures: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
     spectrograms: Mapping[str, Float[np.ndarray, "B bins time"]] = dataclasses.field(default_factory=dict)
+    linked: str | None = None
 
     def __post_init__(self) -> None:
         counted: dict[str, Sized] = {} if self.periods is None else {"periods": self.periods}

@@ -58,13 +58,18 @@ def mass_sums(masses: Mapping[Site, Float[Array, "L H"]]) -> dict[str, Array]:
     return {_MASS + site.name: mass for site, mass in masses.items()}
 
 
-def head_of_most(sums: Mapping[str, np.ndarray]) -> tuple[float, str, int, int]:
-    """The greatest of the `mass_sums`, and the site, the layer and the head that have it."""
+def head_of_most(
+    sums: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray] | None = None
+) -> tuple[float, str, int, int]:
+    """The greatest of the `mass_sums`, and the site, the layer and the head that have it.
+
+    With `told`, other such sums, what the same head has of those: a head that one set chose, measured on another.
+    """
     of_head = {
         (name.removeprefix(_MASS), *place): float(of_site[place])
         for name, of_site in sums.items()
         if name.startswith(_MASS)
         for place in np.ndindex(np.shape(of_site))
     }
-    site, layer, head = best = max(of_head, key=of_head.__getitem__)
-    return of_head[best], site, layer, head
+    site, layer, head = max(of_head, key=of_head.__getitem__)
+    return float((sums if told is None else told)[_MASS + site][layer, head]), site, layer, head
