@@ -1,0 +1,1 @@
+"""Corpora that ask one thing of attention."""
