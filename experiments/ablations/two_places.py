@@ -1,0 +1,59 @@
+"""Two heads copy from two places at once, where one head of the same width cannot.
+
+    python -m launch.ablate --config=experiments/ablations/two_places.py --workdir=runs/two_places --workers=2
+
+15 runs of a minute: about a quarter of an hour on one core. One run alone:
+
+    python -m launch.train --config=experiments/ablations/two_places.py --workdir=runs/one
+
+The colour is that of the item before the question mark, the shape that of the fourth before it. One layer, whose
+feed-forward network stands beside attention and not behind it, and norms without biases: nothing but a linear map
+scores the answers from what the heads have read, and T5's positions weigh places alike whatever stands there. Why one
+head must fail then is shown in `transformer.data.symbol_corpora.TwoPlaces`. With the network behind attention (the arm
+"one head, then a network") the same mixture of two items may be taken apart. Seen of seed 1 after 700 steps of as many:
+99.9 of 100 test answers right by two heads, 50.3 by one. The study as a whole is not yet measured.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.corpora import one_thing
+
+
+def get_config() -> ConfigDict:
+    """Two heads in one layer that is linear in what they read."""
+    config = one_thing.get_config("two_places")
+    config.name = "two_places"
+    config.steps = 1000
+    config.maps_every = 0
+    config.checkpoint_every = 0
+    config.keep = 1
+    config.model.update(
+        {
+            "layers": 1,
+            "heads": 2,
+            "positions": "t5",
+            "norm": "rms",
+            "norm_placement": "parallel",
+            "biases": "none",
+            "unroll": 1,
+        }
+    )
+    return config
+
+
+def get_ablation(ablation):
+    """One and two heads of the same width, five seeds each."""
+    return ablation(
+        question="Can one head read two places at once?",
+        arms={
+            "two heads": {"model.heads": 2},
+            "one head": {"model.heads": 1},
+            "one head, then a network": {"model.heads": 1, "model.norm_placement": "pre"},
+        },
+        reference="two heads",
+        chosen_by="validation/accuracy",
+        reported="test/accuracy",
+        better="higher",
+        notable=0.05,
+        followed=("validation/near_item_accuracy", "validation/far_item_accuracy"),
+    )
