@@ -54,6 +54,14 @@ COPYING = {
     },
 }
 
+MARKED_TEXTS = {
+    "name": "marked_texts",
+    "dataset": "two_places/kinds=2,far=2,questions=2",
+    "rows": 16,
+    "examples": 16,
+    "probed": 3,
+}
+
 LANGUAGE_MODELLING = {
     "name": "contract",
     "task": {
@@ -1019,6 +1027,46 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.7 * first),
+    ),
+    Case(
+        "marked_texts x decoder",
+        {
+            "name": "contract",
+            # Ten words at most: two devices can share them.
+            "task": MARKED_TEXTS,
+            "model": {
+                "family": "decoder",
+                "embedding_rows": 8,
+                "layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 16,
+                "max_length": 10,
+            },
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
+        "marked_texts x bytenet_decoder",
+        {
+            "name": "contract",
+            "task": MARKED_TEXTS,
+            "model": {
+                "family": "bytenet_decoder",
+                "embedding_rows": 8,
+                "width": 16,
+                "sets": 1,
+                "largest_dilation": 2,
+            },
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        # As of bytenet: each norm blows rounding up.
+        rounding=1e-5,
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(

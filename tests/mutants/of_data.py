@@ -324,6 +324,22 @@ DATA = (
         ("tests/data/test_cloze.py",),
     ),
     Fault(
+        "a-head-chosen-by-what-it-is-reported-on",
+        "transformer/tasks/marked_texts.py",
+        'head_of_most(sums[first]["hits"][name], sums[last]["hits"][name])',
+        'head_of_most(sums[last]["hits"][name])',
+        "The head that reads best is chosen on the very texts that it is measured on.",
+        ("tests/tasks/test_marked_texts.py",),
+    ),
+    Fault(
+        "a-bracket-that-is-closed",
+        "transformer/data/symbol_corpora.py",
+        "            if stack:\n                found.append(Mark(place, PAIRS[words[stack[-1]]], ((stack[-1],),)))",
+        "            if stack:\n                found.append(Mark(place, PAIRS[words[stack[0]]], ((stack[0],),)))",
+        "The outermost bracket is asked for, which is none that may close.",
+        ("tests/data/test_corpora.py",),
+    ),
+    Fault(
         "least-squares-of-all-examples",
         "transformer/data/linear_functions.py",
         "solve(points_BxNxD[:, :known]), shown_BxN[:, :known])",
