@@ -3,8 +3,9 @@
     python -m launch.train --config=experiments/few_shots/decision_processes.py --workdir=runs/decision_processes
 
 Needs no data. A few minutes on one core. Four states, three actions, five episodes of six steps in each world. Expect
-sampled actions to earn as much as posterior sampling, which knows the prior and computes what this network learns
-(`sampled` beside `posterior_sampling`), or more, and far more than chance (`random`): not yet measured.
+the likeliest actions to earn more than posterior sampling, which knows the prior (`greedy` beside
+`posterior_sampling`): the whole run is not yet measured; a trial of 300 steps earned 17.4 in the test's worlds,
+posterior sampling 16.9, chance 15.3, and who knows each world 23.0.
 """
 
 from ml_collections import ConfigDict

@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/instructions/walk.py --workdir=runs/walk
 
-Takes about twelve minutes on one core. Expect, in mazes that were not trained in: not yet measured.
+Takes about a quarter of an hour on one core. Expect, in mazes that were not trained in: not yet measured.
 `python -m launch.generate --workdir=runs/walk --text='turn left . walk to the lamp .'` walks in a maze that `--seed`
 draws, says the actions, and draws the way beside the map of the words. What the aligner, its word level and the
 encoder's second direction are worth: experiments/ablations/walk.py.
@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
         {
             "name": "walk",
             "seed": 1,
-            "steps": 4000,
+            "steps": 5000,
             "maps_every": 250,
             "checkpoint_every": 1000,
             "task": {"name": "walking", "rows": 64},

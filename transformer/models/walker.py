@@ -38,7 +38,7 @@ class Aligner(enum.Enum):
     """What z_t an action reads of an instruction of N words: x_j is a word's embedding, h_j the encoder's state there.
 
     multi_level: sum_j a_tj [x_j ; h_j] with weights from x_j and h_j, beta_tj = v' tanh(W s_{t-1} + U x_j + V h_j), of
-      which a_t is the softmax (Mei et al. 2016, equations 5 and 6).
+      which a_t is the softmax (Mei et al. 2016).
     high_level: sum_j a_tj h_j, beta_tj = v' tanh(W s_{t-1} + V h_j): no words beside the states.
     mean: (1/N) sum_j [x_j ; h_j] for all actions, no aligner. last: the encoder's last state for all of them, neither.
     """
@@ -120,7 +120,7 @@ class Carry(NamedTuple):
 
 
 class Walker(Stateless):
-    """p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016, equation 8).
+    """p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016).
 
     s_t = LSTM([E y_t ; z_t], s_{t-1}) from zeros; y_t is what is seen where the actions before have led, so that these
     reach the decoder through the world alone; z_t is the aligner's. Inputs: `source`, the instruction, padded at its

@@ -304,8 +304,8 @@ def of_one_clause(of_action_BxT: Any, of_word_BxS: Any) -> Any:
 def walks_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> Report:
     """The shares of walks that end right, of all and of those of so many clauses.
 
-    `success`: at the right crossing, looking the right way (the measure of single sentences of Mei et al. 2016, section
-    5); `position`: at the right crossing; `exact_match`: by the very actions.
+    `success`: at the right crossing, looking the right way (the measure of single sentences of Mei et al. 2016);
+    `position`: at the right crossing; `exact_match`: by the very actions.
     """
     scalars = {name: float(sums[name]) / float(sums["walks"]) for name in ("success", "position", "exact_match")}
     counts = [name.removeprefix("success/") for name in sums if name.startswith("success/")]
