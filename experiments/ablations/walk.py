@@ -17,7 +17,7 @@ from experiments.instructions import walk
 def get_config() -> ConfigDict:
     """The walk."""
     config = walk.get_config()
-    config.name = "walks"
+    config.name = "walk"
     config.maps_every = 0
     config.checkpoint_every = 0
     config.keep = 1
