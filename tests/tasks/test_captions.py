@@ -21,7 +21,7 @@ from transformer.models.contract import Variables
 from transformer.tasks.caption_metrics import bleu, caption_report, doubly_stochastic, looking_report, named_places
 from transformer.tasks.captions import Captions, CaptionsConfig, build
 from transformer.tasks.contract import Request, View
-from transformer.tasks.described_pictures import BEGIN, END, PAD
+from transformer.tasks.described import BEGIN, END, PAD
 from transformer.tasks.looking import NO_CELL, cells_of, mass_within
 from transformer.tasks.reinforce import reinforce, token_log_likelihood
 

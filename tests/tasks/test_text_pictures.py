@@ -14,7 +14,7 @@ from transformer.layers.module import Precision
 from transformer.models.contract import Model, Variables
 from transformer.models.text_reader import FAMILY, SITE, Attended, TextReaderConfig
 from transformer.tasks.contract import Request, View
-from transformer.tasks.described_pictures import BEGIN, END, PAD
+from transformer.tasks.described import BEGIN, END, PAD
 from transformer.tasks.looking import mass_within
 from transformer.tasks.string_metrics import edits, inside, looking_report, string_report
 from transformer.tasks.text_pictures import TextPictures, TextPicturesConfig, build
@@ -212,7 +212,7 @@ def test_a_given_string_is_painted_and_read(task: TextPictures, options: dict) -
 def test_places_are_known_of_strings_that_were_read_right(task: TextPictures, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = {glyph: number for number, glyph in enumerate(task.symbols)}
     said = np.int32([[[*(numbers[glyph] for glyph in "A4K"), END, PAD, PAD]]] * 2)
-    monkeypatch.setattr("transformer.tasks.described_pictures.decode", lambda *given: said[:, 0])
+    monkeypatch.setattr("transformer.tasks.described.Described.decode", lambda *given: said[:, 0])
     answers = task.answer(view_of(task), Request(["A4K", "straight PT2"]))
     assert answers.lines == ["A4K", "A4K"]
     assert answers.labels.links is not None

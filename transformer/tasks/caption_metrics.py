@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.data.scenes import SceneKind
 from transformer.tasks.contract import Batch, EvaluationStep, Report, View
-from transformer.tasks.described_pictures import counted, inputs_of
+from transformer.tasks.described import counted
+from transformer.tasks.described_pictures import inputs_of
 from transformer.tasks.looking import NO_CELL, cells_of, head_of_most, mass_sums, mass_within, weights_over
 
 _PENALTY = "penalty/"

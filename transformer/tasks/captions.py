@@ -18,7 +18,8 @@ from transformer.data.pictures import scaled
 from transformer.data.scenes import Item, SceneKind, paint
 from transformer.tasks.caption_metrics import caption_report, looking_report, looking_step, named_places
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, PyTree, Report, Request, View
-from transformer.tasks.described_pictures import DescribedPictures, counted, links_to
+from transformer.tasks.described import counted, links_to
+from transformer.tasks.described_pictures import DescribedPictures
 from transformer.tasks.labels import Link
 from transformer.tasks.looking import LOOKED, NO_CELL, cells_of
 from transformer.tasks.plain import check_rows, means

@@ -28,8 +28,9 @@ class Labels:
     left out. `titles` names the examples. `links` maps a site name to each example's gold links, where they are known
     (transformer.attention.sites.between gives the sites of two axes). `periods` gives the period of each example of
     repeated random tokens. `pictures` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
-    first) that of frames, to the examples that the positions were cut from. Where every query sees a picture of its
-    own, as an agent does at each step, pictures are [B, queries, height, width, 3].
+    first) that of frames, to the examples that the positions were cut from; `sounds` has a WAV file of each example of
+    frames. Where every query sees a picture of its own, as an agent does at each step, pictures are
+    [B, queries, height, width, 3].
 
     Errors: ValueError where the parts disagree on the number of examples.
     """
@@ -40,10 +41,11 @@ class Labels:
     periods: tuple[int | None, ...] | None = None
     pictures: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
     spectrograms: Mapping[str, Float[np.ndarray, "B bins time"]] = dataclasses.field(default_factory=dict)
+    sounds: Mapping[str, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counted: dict[str, Sized] = {} if self.periods is None else {"periods": self.periods}
-        for part in ("tokens", "links", "pictures", "spectrograms"):
+        for part in ("tokens", "links", "pictures", "spectrograms", "sounds"):
             counted |= {f"{part}[{name!r}]": examples for name, examples in (getattr(self, part) or {}).items()}
         for part, examples in counted.items():
             if len(examples) != len(self.titles):

@@ -38,9 +38,9 @@ def cells_of(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
     return np.concatenate([np.full(axis.leading, NO_CELL, np.int32), cells])
 
 
-def weights_over(view: View, inputs: Batch) -> dict[Site, Float[Array, "L B H T K"]]:
-    """All maps over the places of the pictures while the true symbols are said."""
-    sites = between(view.model.sites, *LOOKED)
+def weights_over(view: View, inputs: Batch, axes: tuple[str, str] = LOOKED) -> dict[Site, Float[Array, "L B H T K"]]:
+    """All maps between these axes, by default over the places of pictures, while the true symbols are said."""
+    sites = between(view.model.sites, *axes)
     capture = Capture(tuple(site.name for site in sites))
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=capture)
     return {site: aux.maps[site.name].weights for site in sites}  # type: ignore[misc]

@@ -14,7 +14,8 @@ from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.lettering import ALPHABET, LetteringKind, Line, Written, paint
 from transformer.data.pictures import scaled
 from transformer.tasks.contract import Answers, Evaluation, Kind, Report, Request, View
-from transformer.tasks.described_pictures import DescribedPictures, links_to
+from transformer.tasks.described import links_to
+from transformer.tasks.described_pictures import DescribedPictures
 from transformer.tasks.labels import Link
 from transformer.tasks.looking import LOOKED
 from transformer.tasks.plain import check_rows, means
