@@ -1,4 +1,4 @@
-"""Listen, Attend and Spell (Chan et al. 2016), and a Transformer, on strings of spoken digits: "three one four".
+r"""Listen, Attend and Spell (Chan et al. 2016), and a Transformer, on strings of spoken digits: "three one four".
 
     python -m launch.train --config=experiments/speech/spoken_digits.py --workdir=runs/speech --data_dir=DIR
     python -m launch.train --config=experiments/speech/spoken_digits.py:transformer --workdir=runs/speech_transformer \

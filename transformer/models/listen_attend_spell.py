@@ -15,13 +15,13 @@ from transformer.attention import (
     AxisKind,
     Capture,
     Mask,
-    Score,
     Site,
     capture_at,
     capture_weights,
     captured_at,
 )
 from transformer.attention.drop import check_rate
+from transformer.attention.scores import INNER_PRODUCT
 from transformer.config import UserError
 from transformer.layers.attention_cell import (
     Alignment,
@@ -95,7 +95,7 @@ class ListenAttendSpellConfig:
     @property
     def comparing(self) -> AttentionCellConfig:
         """The score of what the speller's state and a position of the listener have become."""
-        return AttentionCellConfig(score=Score.DOT)
+        return AttentionCellConfig(score=INNER_PRODUCT)
 
 
 class Pyramid(Module):
