@@ -30,6 +30,7 @@ FILES = sorted(
 ARGUMENTS = {
     "elmo.py": ("", ":classifier"),
     "fine_tuning.py": ("", ":lora", ":layers", ":scratch"),
+    "spoken_digits.py": ("", ":transformer", ":synthetic", ":held_out", ":single"),
     "sagan.py": ("", ":convolutions", ":judge"),
     "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),
