@@ -24,6 +24,7 @@ from transformer.training.experiment import resolve
 from transformer.training.train import train
 
 PAD, BEGIN, END = 0, 1, 2
+# Beyond these five the listener's table has two rows that are no tokens.
 NUMBERS = (5, 5, 5, 0, 3)  # what the language model calls the listener's tokens
 
 
@@ -47,7 +48,7 @@ def table() -> Table:
 
 def fused(weight: float) -> tuple[Fused, Variables, np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
-    mine, theirs = random.normal(size=(5, 5)), 2 * random.normal(size=(6, 6))
+    mine, theirs = random.normal(size=(7, 7)), 2 * random.normal(size=(6, 6))
     model = Fused.of(table(), table(), NUMBERS, weight)
     variables = joined([Variables(jnp.asarray(each, jnp.float32), {}) for each in (mine, theirs)])
     log = [each - np.log(np.exp(each).sum(-1, keepdims=True)) for each in (mine, theirs)]
@@ -71,7 +72,7 @@ def test_a_search_finds_the_greatest_sum_of_both(weight: float) -> None:
         {"sound": jnp.zeros((2, 3))},
         chooser=Beam(8, length_penalty=0.0),
         length=3,
-        tokens=decoding.Tokens(PAD, BEGIN, END),
+        tokens=decoding.Tokens(PAD, BEGIN, END, len(NUMBERS)),
     )
     for row in range(2):
         assert tuple(rollout.tokens[row, 0, : rollout.lengths[row, 0]].tolist()) == best
@@ -100,22 +101,22 @@ def test_a_transformer_that_reads_along_is_one_that_reads_at_once() -> None:
 
 @pytest.mark.slow
 def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    quiet = {"steps": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 2}
+    quiet = {"steps": 2, "log_every": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 2}
     words = {"name": "language_modelling", "dataset": "digit_words", "tokenizer": "characters", "context": 16}
     heard = {"name": "spoken_digits", "dataset": "synthetic/speakers=1,takes=3", "most": 2, "seconds": 1.5}
     small = {"listener": 2, "pyramid": (8,), "speller": 4, "speller_layers": 1, "embedding": 2, "attention": 3}
     runs = {
         "words": {
-            "task": words | {"batching": "windows", "rows": 4, "prompts": ("one",), "max_new_tokens": 2},
+            "task": words | {"batching": "windows", "rows": 8, "prompts": ("one",), "max_new_tokens": 2},
             "model": {"family": "decoder", "layers": 1, "width": 8, "heads": 2, "feed_forward": 8, "max_length": 32},
         },
         "heard": {
-            "task": heard | {"rows": 2, "examples": 2, "probed": 1},
+            "task": heard | {"rows": 8, "examples": 8, "probed": 1},
             "model": {"family": "listen_attend_spell", **small},
         },
     }
     for name, sections in runs.items():
-        train(resolve({"name": name, **quiet, **sections}), tmp_path / name)
+        train(resolve({"name": name, "optimizer": {}, **quiet, **sections}), tmp_path / name)
     flags = [f"--workdir={tmp_path / 'heard'}", "--beams=2"]
     weighed = [*flags, f"--language_model={tmp_path / 'words'}"]
     assert cli.run(evaluate.COMMAND, evaluate.main, [*weighed, "--split=test"]) == 0

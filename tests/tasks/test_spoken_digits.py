@@ -129,8 +129,9 @@ def test_attention_that_moves_on_is_monotone() -> None:
     sums = np.asarray(jax.jit(monotone)(weights, real))
     whole, part = spearmanr([0, 1, 2, 3], [0, 2, 2, 5]).statistic, spearmanr([0, 1, 2], [0, 2, 2]).statistic
     np.testing.assert_allclose(sums, [[whole + part, -2]], atol=1e-6)
-    report = monotone_report({"examples": np.array(2), "mass/decoder/attention": sums}, None)
-    assert report.scalars == {"spearman": pytest.approx((whole + part) / 2)}
+    of_all = {"all/decoder/attention": np.array([[0.5, 0.25]])}
+    report = monotone_report({"examples": np.array(2), "mass/decoder/attention": sums, **of_all}, None)
+    assert report.scalars == {"spearman": pytest.approx((whole + part) / 2), "spearman_with_spaces": 0.25}
 
 
 def test_errors_are_edits_over_the_references_characters() -> None:

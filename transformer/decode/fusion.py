@@ -62,5 +62,7 @@ class Fused(Model):
         read_R = jnp.take(numbers_V, tokens_R)
         logits_RxW, theirs, _ = self.language.step(of_language, theirs, read_R)
         likely_RxV = jax.nn.log_softmax(logits_RxW)[:, numbers_V]
+        # Rows of the listener's table that are no token have no name either; they are never generated.
+        likely_RxV = jnp.pad(likely_RxV, ((0, 0), (0, logits_RxV.shape[1] - len(self.tokens))))
         scores_RxV = jax.nn.log_softmax(logits_RxV) + self.weight * likely_RxV
         return scores_RxV, Cache(*zip(mine, theirs, strict=True)), aux._replace(state=variables.state)

@@ -17,11 +17,15 @@ _MODEL_STREAM = 2**32 - 1
 
 
 class Tokens(NamedTuple):
-    """The special token numbers that decoding must know; None for one that the vocabulary does not have."""
+    """The special token numbers that decoding must know; None for one that the vocabulary does not have.
+
+    `known`: how many tokens there are, of a model whose table has rows beyond them, which are never generated.
+    """
 
     pad: int | None = None
     begin: int | None = None
     end: int | None = None
+    known: int | None = None
 
     @property
     def never(self) -> list[int]:
@@ -128,6 +132,8 @@ def generate(
         logits_RxV = limits.apply(logits_RxV, said)
         if tokens.never:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never)].set(-jnp.inf)
+        if tokens.known is not None:
+            logits_RxV = logits_RxV.at[:, tokens.known :].set(-jnp.inf)
         ends_RxV = jnp.broadcast_to(end_V, logits_RxV.shape) | limits.ends(said)
         # What a language model has weighed are scores already.
         log_probability_RxV = logits_RxV if isinstance(model, Fused) else jax.nn.log_softmax(logits_RxV)

@@ -31,7 +31,7 @@ from transformer.layers.attention_cell import (
     scan_steps,
 )
 from transformer.layers.beams import repeat_rows
-from transformer.layers.embedding import Embedding
+from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.lengths import real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
@@ -54,6 +54,7 @@ class ListenAttendSpellConfig:
     reads so many neighbouring outputs of the one beneath as one: (1, 1, 1) is a stack that keeps every frame.
     `speller` and `speller_layers`: of the LSTMs that write; `attention`: features of the space that states and frames
     are compared in. In training each character that the speller reads is its own draw with the probability `sampled`.
+    `embedding_rows`: of the vocabulary, None for as many as the task has tokens.
 
     Errors: UserError for sizes below 1, and for a probability that is none.
     """
@@ -66,6 +67,7 @@ class ListenAttendSpellConfig:
     embedding: int = 64
     attention: int = 128
     sampled: float = 0.1
+    embedding_rows: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("listener", "speller", "speller_layers", "embedding", "attention"):
@@ -149,7 +151,8 @@ class ListenAttendSpell(Stateless):
         if interface.pad is None or interface.begin is None:
             raise ValueError("a speller needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
-        annotations, vocabulary = config.listening.output_width, interface.vocabularies["joint"]
+        annotations = config.listening.output_width
+        vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
         self.listener = Pyramid(config, config.hearing.bands, builder=builder)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.speller = RecurrentStack(config.spelling, config.embedding + annotations, builder=builder)
@@ -275,7 +278,7 @@ def operations(
         inputs = annotations
     count += positions * 2 * config.attention * annotations  # psi
     of_step = config.spelling.operations(config.embedding + annotations)
-    of_step += 2 * config.speller * (config.attention + vocabularies["joint"])
+    of_step += 2 * config.speller * (config.attention + rows_for(vocabularies["joint"], config.embedding_rows))
     of_step += 2 * (config.speller + annotations) * config.speller
     of_step += 2 * positions * (config.attention + annotations)
     return Operations(float(rows * (count + steps * of_step)))

@@ -161,7 +161,7 @@ class Described(PlainTask, abc.ABC):
             {name: jnp.asarray(batch[name]) for name in self.interface.inputs if name != "target"},
             chooser=decoding.chooser,
             length=decoding.length,
-            tokens=Tokens(PAD, BEGIN, END),
+            tokens=Tokens(PAD, BEGIN, END, len(self.symbols)),
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
         )

@@ -39,7 +39,7 @@ from transformer.tasks.described import END, PAD, Described, known, links_to
 from transformer.tasks.labels import Labels
 from transformer.tasks.looking import mass_sums, weights_over
 from transformer.tasks.plain import check_rows, check_sentences, means, said_of
-from transformer.tasks.transcript_metrics import HEARD, monotone, monotone_report, transcript_report
+from transformer.tasks.transcript_metrics import ALL, HEARD, monotone, monotone_report, transcript_report
 
 _SHOWN = 5  # strings to read beside their references
 _HEARING = HearingConfig()  # of the spectrograms beside maps
@@ -235,12 +235,14 @@ class SpokenDigitsTask(Transcription):
         )
 
     def _listening(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
-        """Sums what attention does at the symbols of the true strings, their ends left out."""
+        """Sums what attention does at the symbols of the true strings: at those that are heard, and at all."""
         labels_BxT = jnp.asarray(batch["labels"])
-        real_BxT = (labels_BxT != PAD) & (labels_BxT != END)
+        heard_BxT = jnp.asarray(batch["ends"]) > jnp.asarray(batch["begins"])
+        said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
         weights = weights_over(view, self.inputs_of(batch), HEARD)
-        moved = {site: monotone(of_site, real_BxT) for site, of_site in weights.items()}
-        return {"examples": jnp.int32(len(labels_BxT)), **mass_sums(moved)}, None
+        moved = mass_sums({site: monotone(of_site, heard_BxT) for site, of_site in weights.items()})
+        of_all = {ALL + site.name: monotone(of_site, said_BxT) for site, of_site in weights.items()}
+        return {"examples": jnp.int32(len(labels_BxT)), **moved, **of_all}, None
 
 
 def positions_of(axis: Axis, samples: int) -> int:

@@ -48,9 +48,16 @@ def monotone(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Array,
     return jnp.sum(spearman(steps, most_LxBxHxT, real), axis=1)
 
 
+ALL = "all/"
+
+
 def monotone_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
-    """`spearman`, the mean over examples, of the head that has most of it."""
+    """`spearman` of the symbols that are heard, its mean over examples, of the head that has most of it.
+
+    `spearman_with_spaces` is of all symbols: what attention does at a space, which has no sound, counts as well.
+    """
     total, site, layer, head = head_of_most(sums)
-    count = float(sums["examples"])
+    count = max(float(sums["examples"]), 1)
     note = f"{site}, layer {layer}, head {head}; {int(count)} strings"
-    return Report({"spearman": total / max(count, 1)}, note=note)
+    of_all = float(sums[ALL + site][layer, head])
+    return Report({"spearman": total / count, "spearman_with_spaces": of_all / count}, note=note)
