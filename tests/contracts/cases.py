@@ -200,6 +200,7 @@ SPOKEN_DIGITS = {
         "embedding": 8,
         "attention": 8,
         "sampled": 0.0,
+        "embedding_rows": 16,
     },
 }
 
