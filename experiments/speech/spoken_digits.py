@@ -30,7 +30,6 @@ def get_config(case: str = "fsdd") -> ConfigDict:
             "log_every": 25,
             "eval_every": 250,
             "maps_every": 125,
-            "checkpoint_every": 500,
             "task": {"name": "spoken_digits", "dataset": "fsdd", "rows": 24, "examples": 240},
             "model": {
                 "family": "listen_attend_spell",
