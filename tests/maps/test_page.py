@@ -450,9 +450,9 @@ def test_the_sound_plays_offline_and_shows_which_frame_is_heard(speech_run, visi
     audio = "document.querySelector('#player audio')"
     assert page.evaluate(f"{audio}.duration") == pytest.approx(45 * 0.04, abs=0.01)
     page.evaluate(f"{audio}.muted = true, {audio}.currentTime = 1.0, {audio}.play()")
-    wait_until(page, "document.querySelector('#detail .frame.column') !== null")
+    wait_until(page, "document.querySelector('#detail rect.frame') !== null")
     page.evaluate(f"{audio}.pause()")
-    wait_until(page, "document.querySelector('#detail .frame.column') === null")
+    wait_until(page, "document.querySelector('#detail rect.frame') === null")
 
 
 def test_what_was_left_out_is_said(run, visit):
