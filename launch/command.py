@@ -46,6 +46,11 @@ TRUST = Flag(
 
 TRACKERS = Flag("trackers", "where its numbers go as well: wandb, mlflow, trackio; commas between")
 
+LANGUAGE_MODEL = Flag(
+    "language_model", "a run that continues text by characters, whose score the hypotheses of a search get as well"
+)
+LANGUAGE_WEIGHT = Flag("language_weight", "what multiplies the language model's score (default: 0.3)", kind=float)
+
 ENSEMBLE = Flag("ensemble", "further runs, commas between them, whose probabilities are averaged with this one's")
 
 
@@ -100,6 +105,16 @@ class Arguments(types.SimpleNamespace):
     def ensembled(self) -> tuple[str, ...]:
         """The directories of the runs that join the ensemble (--ensemble)."""
         return tuple(filter(None, (self.ensemble or "").split(",")))
+
+    @property
+    def language_model_and_weight(self) -> tuple[str | None, float]:
+        """The run that weighs hypotheses (--language_model), and how much.
+
+        Errors: UserError for a weight without a run.
+        """
+        if self.language_weight is not None and self.language_model is None:
+            raise UserError(f"--language_weight={self.language_weight:g} is of --language_model: name a run by it")
+        return self.language_model, 0.3 if self.language_weight is None else self.language_weight
 
     def without(self, *names: str) -> list[str]:
         """The words without these flags."""

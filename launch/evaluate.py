@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import ENSEMBLE, TRUST, Arguments, Command, Flag
+from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
 from transformer.config import UserError
 
@@ -20,6 +20,8 @@ COMMAND = Command(
         Flag("step", "the checkpoint's step; the latest by default", kind=int),
         Flag("split", "only this split"),
         ENSEMBLE,
+        LANGUAGE_MODEL,
+        LANGUAGE_WEIGHT,
         TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
@@ -40,7 +42,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate, print."""
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.reading import load_ensemble
+    from transformer.training.reading import load_ensemble, weighed_by
 
     changes = {
         "data_dir": arguments.data_dir,
@@ -53,7 +55,8 @@ def main(arguments: Arguments) -> None:
     }
     given = {name: value for name, value in changes.items() if value is not None}
     runs: list[str | Path] = [Path(arguments.workdir), *arguments.ensembled]
-    _, assembly, state = load_ensemble(runs, arguments.step, given, arguments.trusted)
+    loaded = load_ensemble(runs, arguments.step, given, arguments.trusted)
+    _, assembly, state = weighed_by(loaded, *arguments.language_model_and_weight, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")

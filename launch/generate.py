@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import ENSEMBLE, TRUST, Arguments, Command, Flag
+from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
 from transformer.config import UserError
 
@@ -39,6 +39,8 @@ COMMAND = Command(
         Flag("stop", "stop in front of this text"),
         Flag("weighed", "words, divided by commas: how probable each is at every hidden place that is filled in"),
         ENSEMBLE,
+        LANGUAGE_MODEL,
+        LANGUAGE_WEIGHT,
         TRUST,
         Flag("data_dir", "where the data lies, if it has moved"),
         Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
@@ -57,7 +59,7 @@ def main(arguments: Arguments) -> None:
     from transformer.tasks.contract import Request
     from transformer.training.evaluate import view_of
     from transformer.training.experiment import config_hash
-    from transformer.training.reading import load_ensemble
+    from transformer.training.reading import load_ensemble, weighed_by
 
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
@@ -65,7 +67,8 @@ def main(arguments: Arguments) -> None:
     decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
     decoding["words"] = tuple(arguments.weighed.split(",")) if arguments.weighed else None
     runs: list[str | Path] = [workdir, *arguments.ensembled]
-    experiment, assembly, state = load_ensemble(runs, arguments.step, changes, arguments.trusted)
+    loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
+    experiment, assembly, state = weighed_by(loaded, *arguments.language_model_and_weight, arguments.trusted)
     view = view_of(assembly.model, state)
     request = Request(
         [text for text in texts if text.strip()] or [""],

@@ -35,6 +35,7 @@ ARGUMENTS = {
     "gpt1.py": ("", ":lstm", ":SST-2", ":CoLA", ":acceptability", ":entailment", ":similarity", ":choice"),
     "help_desk.py": ("", ":recurrent"),
     "omniglot.py": ("", ":5x5", ":20x1", ":20x5", ":paper"),
+    "spoken_digits.py": ("", ":transformer", ":synthetic", ":held_out", ":single"),
     "sagan.py": ("", ":convolutions", ":judge"),
     "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),

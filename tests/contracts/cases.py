@@ -183,6 +183,35 @@ CAPTIONS = {
     },
 }
 
+SPOKEN_DIGITS = {
+    "name": "contract",
+    # One digit by its number and the end are two steps: two devices can share them.
+    "task": {
+        "name": "spoken_digits",
+        "dataset": "synthetic/speakers=1,takes=3",
+        "fewest": 1,
+        "most": 1,
+        "seconds": 0.96,
+        "spelling": "digits",
+        "rows": 16,
+        "examples": 16,
+        "probed": 3,
+    },
+    "model": {
+        "family": "listen_attend_spell",
+        # Eight bands every 40 ms, two of which become one.
+        "hearing": {"bands": 8, "window": 320, "hop": 320},
+        "listener": 8,
+        "pyramid": (2,),
+        "speller": 8,
+        "speller_layers": 1,
+        "embedding": 8,
+        "attention": 8,
+        "sampled": 0.0,
+        "embedding_rows": 16,
+    },
+}
+
 # As many layers and features as the classifier's ELMo has.
 BIDIRECTIONAL = LANGUAGE_MODELLING | {
     "task": LANGUAGE_MODELLING["task"] | {"batching": "windows"},
@@ -937,6 +966,47 @@ CASES = (
         # Each player answers the other's rounding.
         rounding=3e-5,
         sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
+        "spoken_digits x listen_attend_spell",
+        SPOKEN_DIGITS,
+        steps=40,
+        learning_rate=0.02,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
+        "spoken_digits x listen_attend_spell that reads its own",
+        SPOKEN_DIGITS
+        | {"model": SPOKEN_DIGITS["model"] | {"sampled": 0.3, "hearing": {"augment": {"frame_masks": 1, "frames": 5}}}},
+        steps=40,
+        learning_rate=0.02,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        sampled="every micro-batch draws its own characters and masks: equal in expectation alone",
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+    ),
+    Case(
+        "spoken_digits x speech_transformer",
+        SPOKEN_DIGITS
+        | {
+            "model": {
+                "family": "speech_transformer",
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 32,
+                "dropout": 0.0,
+                "channels": 8,
+                "max_length": 32,
+                "embedding_rows": 16,
+                "hearing": {"bands": 8, "hop": 160},
+            }
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(

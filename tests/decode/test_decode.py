@@ -20,7 +20,7 @@ EXAMPLES = 3
 
 def others(vocabulary: int) -> range:
     """The tokens that may come beside the end."""
-    return range(max(SPECIAL) + 1, vocabulary)
+    return range(max(SPECIAL.pad, SPECIAL.begin, SPECIAL.end) + 1, vocabulary)
 
 
 def is_the(rollout: Rollout, expected: list[list[oracle.Hypothesis]]) -> None:

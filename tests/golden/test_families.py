@@ -79,7 +79,7 @@ def test_logits_states_and_maps_are_those_recorded(name: str, tmp_path: Path) ->
         hidden, aux = model.apply(variables, inputs, method="hidden", train=False, capture=capture)
         found = {"hidden": hidden, "maps": {site: maps.weights for site, maps in aux.maps.items()}, **aux.extras}
         if kind == "encoder_decoder":
-            found["memory"] = model.functional.bind(params).encode(inputs["source"], None, None)[0]
+            found["memory"] = model.functional.bind(params).encode(inputs, None, None)[0]
         if kind == "encoder" and "head" not in params:
             return found | {"logits": hidden @ params["embedding"]["table"].T}
         return found | {"logits": model.logits(variables, hidden)}

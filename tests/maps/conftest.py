@@ -10,6 +10,8 @@ import pytest
 from transformer.attention.capture import Top
 from transformer.attention.pooling import evenly, pool
 from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.data.wav import wav
+from transformer.layers.sound import RATE
 from transformer.maps.plan import statistic_names
 from transformer.maps.store import MapStore
 from transformer.maps.tiers import StoredMaps, Tiers, keep
@@ -272,6 +274,11 @@ def write_agent_run(directory: Path) -> Run:
     return Run(directory, (site,), labels, maps)
 
 
+def spoken_tone(frames: int) -> np.ndarray:
+    """A tone of so many frames of 0.04 seconds."""
+    return 0.3 * np.sin(2 * np.pi * 440 * np.arange(round(0.04 * RATE) * frames) / RATE)
+
+
 def write_speech_run(directory: Path) -> Run:
     """Words that are heard one after another in up to 2.4 seconds of sound, a frame every 0.04 seconds."""
     frames, words = Axis("frames", AxisKind.FRAMES, stride=0.04), Axis("words")
@@ -292,6 +299,7 @@ def write_speech_run(directory: Path) -> Run:
         {"frames": tuple(tuple(f"frame {n}" for n in range(length)) for length in lengths), "words": said},
         ("six words", "two words"),
         spectrograms={"frames": spectrogram},
+        sounds={"frames": tuple(wav(spoken_tone(length)) for length in lengths)},
     )
     store = MapStore.open(directory / "maps", sites, labels, "0f" * 32)
     maps = {}

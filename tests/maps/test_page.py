@@ -449,6 +449,18 @@ def test_frames_have_a_time_axis_and_their_spectrogram(speech_run, visit, scheme
     wait_until(page, "document.querySelectorAll('canvas.strip').length === 1")
 
 
+@pytest.mark.slow
+def test_the_sound_plays_offline_and_shows_which_frame_is_heard(speech_run, visit):
+    page = visit(write_report(speech_run.directory), "#site=decoder/cross&example=2&layer=0&head=0")
+    wait_until(page, "document.querySelector('#player audio')?.readyState >= 1")
+    audio = "document.querySelector('#player audio')"
+    assert page.evaluate(f"{audio}.duration") == pytest.approx(45 * 0.04, abs=0.01)
+    page.evaluate(f"{audio}.muted = true, {audio}.currentTime = 1.0, {audio}.play()")
+    wait_until(page, "document.querySelector('#detail rect.frame') !== null")
+    page.evaluate(f"{audio}.pause()")
+    wait_until(page, "document.querySelector('#detail rect.frame') === null")
+
+
 def test_what_was_left_out_is_said(run, visit):
     whole = write_report(run.directory).stat().st_size
     path = write_report(run.directory, budget=whole // 2)

@@ -168,6 +168,9 @@ def test_pictures_and_spectrograms_are_packed(picture_run, speech_run):
     sound = np.frombuffer(gzip.decompress(base64.b64decode(blocks_of(page)["spectrogram-0-0"])), np.uint8)
     given = speech_run.labels.spectrograms["frames"][0]
     assert np.corrcoef(sound, given.ravel())[0, 1] > 0.999
+    assert axis["sound"]
+    for example, file in enumerate(speech_run.labels.sounds["frames"]):
+        assert base64.b64decode(blocks_of(page)[f"sound-0-{example}"]) == file
 
 
 def test_another_run_is_carried_at_the_nearest_steps(run, other_run, tmp_path):
@@ -207,6 +210,7 @@ def test_the_policy_admits_exactly_the_script_and_the_style(page):
     assert policy.startswith("default-src 'none'; ")
     assert f"script-src 'sha256-{hashed(script)}'" in policy
     assert f"style-src 'sha256-{hashed(style)}'" in policy
+    assert "img-src data:; media-src data:; " in policy
     assert "unsafe" not in policy
 
 

@@ -15,6 +15,7 @@ import zarr
 from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.config import UserError
+from transformer.data.wav import wav
 from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.description import describe_site, site_of
@@ -483,6 +484,7 @@ def test_pictures_and_spectrograms_come_back(tmp_path):
         periods=(None,),
         pictures={"patches": rng.integers(0, 255, (1, 16, 16, 3), np.uint8)},
         spectrograms={"frames": rng.random((1, 5, 7)).astype(np.float32)},
+        sounds={"frames": (wav(rng.random(9)),)},
     )
     open_store(tmp_path / "maps", sites=sites, labels=labels)
     reader = MapStore.existing(tmp_path / "maps")
@@ -490,6 +492,18 @@ def test_pictures_and_spectrograms_come_back(tmp_path):
     assert reader.labels.periods == (None,)
     np.testing.assert_array_equal(reader.labels.pictures["patches"], labels.pictures["patches"])
     np.testing.assert_array_equal(reader.labels.spectrograms["frames"], labels.spectrograms["frames"])
+    assert reader.labels.sounds == labels.sounds
+    longer = dataclasses.replace(
+        labels,
+        **{name: {axis: (*of, *of) for axis, of in getattr(labels, name).items()} for name in ("tokens",)},
+        titles=("one", "two"),
+        periods=None,
+        pictures={},
+        spectrograms={},
+        sounds={"frames": (wav(rng.random(5)), wav(rng.random(50)))},
+    )
+    open_store(tmp_path / "longer", sites=sites, labels=longer)
+    assert MapStore.existing(tmp_path / "longer").labels.sounds == longer.sounds
     other = dataclasses.replace(labels, pictures={"patches": labels.pictures["patches"] // 2})
     with pytest.raises(UserError, match="other labels"):
         open_store(tmp_path / "maps", sites=sites, labels=other)

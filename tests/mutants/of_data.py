@@ -363,4 +363,20 @@ DATA = (
         "Walks are measured in the very mazes that were trained in, and called held out.",
         ("tests/tasks/test_walking.py",),
     ),
+    Fault(
+        "digits-that-test-are-trained-on",
+        "transformer/data/datasets/spoken_digits.py",
+        "_TESTS, _VALIDATES = range(5), range(5, 8)",
+        "_TESTS, _VALIDATES = range(4), range(5, 8)",
+        "A fifth of FSDD's test recordings are in the training set.",
+        ("tests/data/test_spoken_digits.py",),
+    ),
+    Fault(
+        "triangles-of-one-height-in-hertz",
+        "transformer/layers/sound.py",
+        "falling = (corners[2:] - frequency_Kx1) / np.diff(corners)[1:]",
+        "falling = (corners[2:] - frequency_Kx1) / np.diff(corners)[:-1]",
+        "Mel bands are skewed: features are no other implementation's.",
+        ("tests/layers/test_sound.py",),
+    ),
 )

@@ -480,4 +480,20 @@ MODELS = (
         "A memory is trained through: what a segment costs is no longer that of a segment.",
         ("tests/models/test_xlnet.py",),
     ),
+    Fault(
+        "the-speller-reads-no-context",
+        "transformer/models/listen_attend_spell.py",
+        "return Carry(states, context_RxC, said_R), logits_RxV, alignment",
+        "return Carry(states, carry.context, said_R), logits_RxV, alignment",
+        "A speller's state never learns what was heard for the letter before.",
+        ("tests/models/test_listen_attend_spell.py",),
+    ),
+    Fault(
+        "fused-scores-are-normed",
+        "transformer/decode/generate.py",
+        "logits_RxV if isinstance(model, Fused) else jax.nn.log_softmax(logits_RxV)",
+        "jax.nn.log_softmax(logits_RxV)",
+        "A language model cannot make a hypothesis worse by finding all that may follow unlikely.",
+        ("tests/decode/test_fusion.py",),
+    ),
 )

@@ -27,6 +27,10 @@ class Score(enum.Enum):
     LOCATION = "location"
 
 
+INNER_PRODUCT = Score.DOT
+"""That of families whose equations compare two vectors as they are."""
+
+
 class Dot(ScoreFunction):
     """q . k (Luong et al. 2015, section 3.1)."""
 

@@ -45,7 +45,7 @@ class Ensemble(Model):
             raise ValueError(f"an ensemble scores tokens outside of training: it has no {method} with train={train}")
         outputs = [
             member.apply(of_member, inputs, train=False)[0]
-            for member, of_member in zip(self.members, _each(variables), strict=True)
+            for member, of_member in zip(self.members, each_of(variables), strict=True)
         ]
         return _mean(outputs), Aux({}, {}, variables.state)
 
@@ -60,7 +60,7 @@ class Ensemble(Model):
         caches, tokens = zip(
             *(
                 member.init_cache(of_member, inputs, beams=beams, length=length)
-                for member, of_member in zip(self.members, _each(variables), strict=True)
+                for member, of_member in zip(self.members, each_of(variables), strict=True)
             ),
             strict=True,
         )
@@ -80,7 +80,7 @@ class Ensemble(Model):
             *(
                 member.step(of_member, Cache(*of_cache), tokens_R, key=key)
                 for member, of_member, of_cache in zip(
-                    self.members, _each(variables), zip(*cache, strict=True), strict=True
+                    self.members, each_of(variables), zip(*cache, strict=True), strict=True
                 )
             ),
             strict=True,
@@ -93,7 +93,8 @@ def joined(variables: Sequence[Variables]) -> Variables:
     return Variables(tuple(each.params for each in variables), tuple(each.state for each in variables))
 
 
-def _each(variables: Variables) -> list[Variables]:
+def each_of(variables: Variables) -> list[Variables]:
+    """The inverse of `joined`."""
     return [Variables(*each) for each in zip(*variables, strict=True)]
 
 

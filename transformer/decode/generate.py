@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.decode.constraints import Constraints, Prompt
 from transformer.decode.coverage import Coverage
+from transformer.decode.fusion import Fused
 from transformer.models.contract import Inputs, Model, Variables
 
 # The number of the model's stream within a rollout's key; choosers draw from others.
@@ -16,11 +17,15 @@ _MODEL_STREAM = 2**32 - 1
 
 
 class Tokens(NamedTuple):
-    """The special token numbers that decoding must know; None for one that the vocabulary does not have."""
+    """The special token numbers that decoding must know; None for one that the vocabulary does not have.
+
+    `known`: how many tokens there are, of a model whose table has rows beyond them, which are never generated.
+    """
 
     pad: int | None = None
     begin: int | None = None
     end: int | None = None
+    known: int | None = None
 
     @property
     def never(self) -> list[int]:
@@ -96,10 +101,10 @@ def generate(
 ) -> Rollout:
     """Decode at most `length` tokens for every example in one loop that stops when all are done.
 
-    A step takes the model's logits, penalises and forbids (`constraints`, then padding and begin), normalises, and
-    lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end token or with the
-    token that completes a stop string. `key` gives a stream of random numbers to the chooser and another
-    to a model that draws at each step (hard attention). `prompt` holds the tokens that the inputs begin with; a
+    A step takes the model's logits, penalises and forbids (`constraints`, then padding and begin), normalises (but for
+    a `Fused` model), and lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end
+    token or with the token that completes a stop string. `key` gives a stream of random numbers to the chooser and
+    another to a model that draws at each step (hard attention). `prompt` holds the tokens that the inputs begin with; a
     repetition penalty counts them, and the rollout does not contain them. With `coverage` the steps return their
     attention, and the chooser, which must be `Covering`, ranks what has ended by its penalty as well.
 
@@ -127,8 +132,11 @@ def generate(
         logits_RxV = limits.apply(logits_RxV, said)
         if tokens.never:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never)].set(-jnp.inf)
+        if tokens.known is not None:
+            logits_RxV = logits_RxV.at[:, tokens.known :].set(-jnp.inf)
         ends_RxV = jnp.broadcast_to(end_V, logits_RxV.shape) | limits.ends(said)
-        log_probability_RxV = jax.nn.log_softmax(logits_RxV)
+        # What a language model has weighed are scores already.
+        log_probability_RxV = logits_RxV if isinstance(model, Fused) else jax.nn.log_softmax(logits_RxV)
         state, tokens_R, parents_R = chooser.choose(state, log_probability_RxV, ends_RxV, step, tokens)
         if parents_R is not None:
             cache = cache._replace(

@@ -66,6 +66,17 @@ class TokenEnds(Module):
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
         if (scale := self.config.embedding_scale.factor(width)) != 1:
             x_BxTxE = x_BxTxE * jnp.asarray(scale, self.dtype)
+        return self.positioned(x_BxTxE, positions_BxT, key, types_BxT)
+
+    def positioned(
+        self,
+        x_BxTxE: Float[Array, "B T E"],
+        positions_BxT: Int[Array, "#B T"],
+        key: Key[Array, ""] | None,
+        types_BxT: Int[Array, "B T"] | None = None,
+    ) -> Float[Array, "B T E"]:
+        """As `embed`, of vectors that are no tokens', such as those of sound."""
+        width = self.config.width
         match self.config.positions:
             case Positions.LEARNED:
                 assert self.positions is not None
@@ -77,7 +88,7 @@ class TokenEnds(Module):
             case _:
                 pass
         if self.types is not None:
-            types_BxT = jnp.zeros_like(tokens_BxT) if types_BxT is None else types_BxT
+            types_BxT = jnp.zeros(x_BxTxE.shape[:2], jnp.int32) if types_BxT is None else types_BxT
             x_BxTxE = x_BxTxE + self.types(types_BxT, self.dtype)
         if self.embedding_norm is not None:
             x_BxTxE = self.embedding_norm(x_BxTxE)

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention import AttentionSpec, Capture, Captured, Score, attend
+from transformer.attention import AttentionSpec, Capture, Captured, attend
+from transformer.attention.scores import INNER_PRODUCT
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 
-_SPEC = AttentionSpec(Score.DOT)
+_SPEC = AttentionSpec(INNER_PRODUCT)
 
 
 class GridAttention(Module):

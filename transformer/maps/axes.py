@@ -1,5 +1,6 @@
 """The page's data of axes: what their positions are, and the pictures and spectrograms that they were cut from."""
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ def axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
             "offset": axis.offset,
             "leading": axis.leading,
             "picture": None if picture is None else [*picture.shape[-3:-1], *_shrunk(picture[0])[0].shape[:2]],
+            "sound": axis.name in store.labels.sounds,
             "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
         }
     return axes
@@ -47,7 +49,7 @@ def _thinned(spectrogram: np.ndarray) -> np.ndarray:
 
 
 def blocks_of_labels(store: MapStore) -> list[Block]:
-    """Pictures and spectrograms, a block an example; those of its queries, where each has one, behind one another."""
+    """Pictures, spectrograms and sounds, a block an example; pictures of its queries, if it has them, in a row."""
     names = list(axes_facts(store))
     pictures = [
         Block(f"picture-{names.index(name)}-{example}", pack(_shrunk(picture).tobytes()))
@@ -61,4 +63,10 @@ def blocks_of_labels(store: MapStore) -> list[Block]:
         if name in names
         for example, spectrogram in enumerate(examples)
     ]
-    return pictures + spectrograms
+    sounds = [
+        Block(f"sound-{names.index(name)}-{example}", base64.b64encode(file).decode("ascii"))
+        for name, files in store.labels.sounds.items()
+        if name in names
+        for example, file in enumerate(files)
+    ]
+    return pictures + spectrograms + sounds

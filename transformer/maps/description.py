@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,9 +59,11 @@ def longest(site: Site, labels: Labels) -> tuple[int, int]:
 
 
 def shown(labels: Labels) -> dict[str, np.ndarray]:
-    """Pictures and spectrograms by the names of their arrays."""
+    """Pictures, spectrograms and sounds by the names of their arrays."""
     pictures = {f"{axis}/picture": np.asarray(values, np.uint8) for axis, values in labels.pictures.items()}
-    return pictures | {f"{axis}/spectrogram": np.asarray(v, np.float32) for axis, v in labels.spectrograms.items()}
+    sounds = {f"{axis}/sound": _beside(files) for axis, files in labels.sounds.items()}
+    heard = {f"{axis}/spectrogram": np.asarray(v, np.float32) for axis, v in labels.spectrograms.items()}
+    return pictures | heard | sounds
 
 
 def site_of(entry: Mapping[str, Any]) -> Site:
@@ -89,7 +91,21 @@ def labels_of(entry: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> La
         spectrograms={
             name.removesuffix("/spectrogram"): a for name, a in arrays.items() if name.endswith("/spectrogram")
         },
+        sounds={name.removesuffix("/sound"): _files(a) for name, a in arrays.items() if name.endswith("/sound")},
     )
+
+
+def _beside(files: Sequence[bytes]) -> np.ndarray:
+    """WAV files of unlike sizes as rows of bytes, zeros behind them."""
+    rows = np.zeros((len(files), max(map(len, files))), np.uint8)
+    for row, content in zip(rows, files, strict=True):
+        row[: len(content)] = np.frombuffer(content, np.uint8)
+    return rows
+
+
+def _files(rows: np.ndarray) -> tuple[bytes, ...]:
+    """The inverse: a WAV file says in its second four bytes how many follow them."""
+    return tuple(row[: 8 + int.from_bytes(row[4:8].tobytes(), "little")].tobytes() for row in rows)
 
 
 def _describe_axis(axis: Axis) -> dict[str, Any]:

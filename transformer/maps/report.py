@@ -31,6 +31,7 @@ SCRIPTS = (
     "wall.js",
     "axes.js",
     "detail.js",
+    "sound.js",
     "profile.js",
     "picture.js",
     "beside.js",

@@ -1,7 +1,7 @@
 """The store of attention maps: zarr v3 under a run's `maps/`, one group a site, one shard a step.
 
     maps/zarr.json                       root group: format, config hash, sites, labels and THE list of steps
-    maps/labels/<axis>/picture           what a grid's positions were cut from; `spectrogram` for frames
+    maps/labels/<axis>/picture           what a grid's positions were cut from; `spectrogram` and `sound` for frames
     maps/decoder/cross/zarr.json         group of the site "decoder/cross" with its own description
     maps/decoder/cross/full/codes        uint8   [step, example, layer, head, query, key]
     maps/decoder/cross/full/scale, root  float32, uint8   [step, example, layer, head, query]

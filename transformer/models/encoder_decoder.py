@@ -94,7 +94,7 @@ class EncoderDecoder(TokenDecoder):
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the tokens from."""
         encoder_key, decoder_key = split_key(key if train else None)
-        memory_BxSxE, source_lengths, of_encoder = self.encode(jnp.asarray(inputs["source"]), encoder_key, capture)
+        memory_BxSxE, source_lengths, of_encoder = self.encode(inputs, encoder_key, capture)
         target_BxT = jnp.asarray(inputs["target"])
         lengths = target_lengths(target_BxT, source_lengths, self.pad)
         # Padded queries see nothing: their rows stay out of maps and statistics.
@@ -122,9 +122,10 @@ class EncoderDecoder(TokenDecoder):
         return x_BxTxE, Aux(maps, {}, state, losses)
 
     def encode(
-        self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None, capture: Capture | None
+        self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
         """The encoder's output, the lengths of the sources, and what its layers returned beside."""
+        source_BxS = jnp.asarray(inputs["source"])
         lengths = real_lengths(source_BxS, self.pad)
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
         embedding_key, layers_key = split_key(key)
@@ -142,7 +143,7 @@ class EncoderDecoder(TokenDecoder):
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
-        memory_BxSxE, lengths, _ = self.encode(jnp.asarray(inputs["source"]), None, None)
+        memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
         examples, groups, depth = len(memory_BxSxE), self.config.groups, self.config.depth
 
         def empty(attention: MultiHeadAttention, window: int) -> tuple[Array, Array]:

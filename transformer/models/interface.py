@@ -30,8 +30,8 @@ class Input(NamedTuple):
 
     @property
     def positions(self) -> int | None:
-        """How many positions an example has; None for a picture, which a model cuts as it likes, and single values."""
-        if self.modality is Modality.PICTURE or len(self.shape) < 2:
+        """How many positions an example has; None for single values, and pictures and sound, which a model cuts."""
+        if self.modality in (Modality.PICTURE, Modality.SOUND) or len(self.shape) < 2:
             return None
         return self.shape[1]
 
@@ -82,6 +82,9 @@ PICTURE_CLASSIFICATION = signature("picture", output="class")
 FEW_SHOTS = signature("pictures", "shown", output="class at every step")
 # `target` is the caption with the begin token in front; `vocabularies["target"]` logits at every step.
 CAPTIONING = signature("picture", "target", output="target tokens")
+# Samples [B, N], 8000 a second, of each sound the first `lengths`; `target` is what is said in it with the begin token
+# in front; `vocabularies["joint"]` logits at every step.
+TRANSCRIPTION = signature("sound", "lengths", "target", output="target tokens")
 # `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.
 ANSWERING = signature("picture", "tokens", "lengths", output="class")
 # From `noise` [B, features] pictures like `picture`, by two players: `forward` makes them, `score` tells them apart.

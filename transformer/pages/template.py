@@ -101,8 +101,9 @@ def drawn_page(
     the page itself anew after so many seconds.
     """
     parts = {"body": body, "data": embedded(facts), "first": first, "script": script, "later": later}
-    # A figure becomes a PNG by way of an image that is made of its own text: no other image can come in.
-    admitted = f"script-src '{digest(script)}'; img-src data:; "
+    # A figure becomes a PNG by way of an image that is made of its own text, and sounds lie in it as text: no other
+    # image or sound can come in.
+    admitted = f"script-src '{digest(script)}'; img-src data:; media-src data:; "
     if version is None:
         return _framed(title, fill(SHARED.read("drawn.html"), parts), style, admitted, head=_again_after(again))
     attributes = f' data-version="{escaped(version)}"'

@@ -29,9 +29,10 @@ class Labels:
     (transformer.attention.sites.between gives the sites of two axes); `linked` says what a head reads that follows
     them, as in "the antecedent". `periods` gives the period of each example of
     repeated random tokens. `pictures` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
-    first) that of frames, to the examples that the positions were cut from. Where every query sees a picture of its
-    own, as an agent does at each step, pictures are [B, queries, height, width, 3]; so are those of an axis of queries
-    that is no grid, a picture for each of its positions, which the page shows as they are.
+    first) that of frames, to the examples that the positions were cut from; `sounds` has a WAV file of each example of
+    frames. Where every query sees a picture of its own, as an agent does at each step, pictures are
+    [B, queries, height, width, 3]; so are those of an axis of queries that is no grid, a picture for each of its
+    positions, which the page shows as they are.
 
     Errors: ValueError where the parts disagree on the number of examples.
     """
@@ -43,10 +44,11 @@ class Labels:
     pictures: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
     spectrograms: Mapping[str, Float[np.ndarray, "B bins time"]] = dataclasses.field(default_factory=dict)
     linked: str | None = None
+    sounds: Mapping[str, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counted: dict[str, Sized] = {} if self.periods is None else {"periods": self.periods}
-        for part in ("tokens", "links", "pictures", "spectrograms"):
+        for part in ("tokens", "links", "pictures", "spectrograms", "sounds"):
             counted |= {f"{part}[{name!r}]": examples for name, examples in (getattr(self, part) or {}).items()}
         for part, examples in counted.items():
             if len(examples) != len(self.titles):

@@ -39,7 +39,7 @@ def cells_of(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
 
 
 def weights_over(view: View, inputs: Batch, axes: tuple[str, str] = LOOKED) -> dict[Site, Float[Array, "L B H T K"]]:
-    """All maps over the places of the pictures, or between other axes, while the true symbols are said."""
+    """All maps between these axes, by default over the places of pictures, while the true symbols are said."""
     sites = between(view.model.sites, *axes)
     capture = Capture(tuple(site.name for site in sites))
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=capture)

@@ -27,8 +27,8 @@ class SymbolSequences(PlainTask):
     """Sequences of at most `longest` of the `symbols` about what is `given`, in batches of `rows`.
 
     A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead. In a
-    line of text `separator` stands between symbols. `output` is what the task asks of a model (`Interface.output`), and
-    `vocabularies` are those of what is given.
+    line of text `separator` stands between symbols. `output` is what the task asks of a model (`Interface.output`),
+    `vocabulary` the name by which models know that of the symbols, and `vocabularies` are those of what is given.
     """
 
     def __init__(
@@ -42,13 +42,14 @@ class SymbolSequences(PlainTask):
         beams: int,
         separator: str,
         output: str,
+        vocabulary: str = "target",
         vocabularies: Mapping[str, int] | None = None,
     ):
         self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
         self.beams, self.given = beams, tuple(given)
         inputs = {**given, "target": Input((rows, self.steps))}
-        sizes = {**(vocabularies or {}), "target": len(self.symbols)}
+        sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
         self.interface = Interface(inputs, sizes, PAD, BEGIN, END, output=output)
         self.objectives = (Objective(name, self.loss),)
 
@@ -106,7 +107,7 @@ class SymbolSequences(PlainTask):
             {name: jnp.asarray(batch[name]) for name in self.given},
             chooser=decoding.chooser,
             length=decoding.length,
-            tokens=Tokens(PAD, BEGIN, END),
+            tokens=Tokens(PAD, BEGIN, END, len(self.symbols)),
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
         )

@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 from transformer.config import UserError
 from transformer.data.datasets.preparation import downloads
 from transformer.decode.ensemble import Ensemble, joined
+from transformer.decode.fusion import Fused
+from transformer.models.interface import CONTINUATION
 from transformer.named import check_trusted
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
+from transformer.tasks.symbol_sequences import SymbolSequences
+from transformer.tasks.text_task import TextTask
 from transformer.training.assembly import Assembly, assemble
 from transformer.training.evaluate import view_of
 from transformer.training.experiment import Experiment, resolve
@@ -128,11 +132,55 @@ def load_ensemble(
     return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
+Loaded = tuple[Experiment, Assembly, TrainState]
+
+
+def weighed_by(loaded: Loaded, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()) -> Loaded:
+    """A run whose hypotheses the language model of another run weighs as well (transformer.decode.fusion).
+
+    That run continues text by a tokenizer that has a token for each symbol of the first run's and for a line's end:
+    what is said is a line of its text. Without a `workdir` the run is what it was.
+
+    Errors: as `load`; UserError for an ensemble, for runs that do not say symbols or do not continue text, and for
+    symbols that the tokenizer lacks.
+    """
+    if workdir is None:
+        return loaded
+    experiment, assembly, state = loaded
+    task, model = assembly.task, assembly.model
+    if not isinstance(task, SymbolSequences) or isinstance(model, Ensemble):
+        raise UserError(f"--language_model={workdir} weighs what one run writes symbol by symbol, as from sound")
+    language_experiment, language, language_state = load(workdir, trusted=trusted)
+    if not isinstance(language.task, TextTask) or language.task.interface.output != CONTINUATION.output:
+        raise UserError(f"--language_model={workdir} does not continue text: name a run of language_modelling")
+    tokenizer = language.task.tokenizer
+
+    def number(symbol: str) -> int:
+        ids = tokenizer.encode([symbol])[0]
+        if len(ids) != 1:
+            raise UserError(f"--language_model={workdir} has {len(ids)} tokens for {symbol!r}: train it by characters")
+        return ids[0]
+
+    special = dict.fromkeys(_special(assembly), "\n")
+    numbers = tuple(number(special.get(place, symbol)) for place, symbol in enumerate(task.symbols))
+    chosen = [
+        view_of(one.model, of_run, _evaluated(of_experiment)).variables
+        for of_experiment, one, of_run in (loaded, (language_experiment, language, language_state))
+    ]
+    state = state._replace(variables=joined(chosen), averages={_evaluated(experiment): {}})
+    return experiment, assembly._replace(model=Fused.of(model, language.model, numbers, weight)), state
+
+
+def _special(assembly: Assembly) -> tuple[int | None, ...]:
+    """The tokens of padding, of the begin and of the end."""
+    interface = assembly.task.interface
+    return interface.pad, interface.begin, interface.end
+
+
 def _read_by(assembly: Assembly) -> tuple[Any, ...]:
     """What the models of one ensemble have in common."""
     interface = assembly.task.interface
-    special = (interface.pad, interface.begin, interface.end)
-    return interface.signature, dict(interface.vocabularies), special
+    return interface.signature, dict(interface.vocabularies), _special(assembly)
 
 
 def _tokenizer(workdir: str | Path) -> bytes | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from transformer.config import UserError, nearest
+from transformer.data.datasets.digit_words import digit_words
 from transformer.data.datasets.own_files import BY_PLACE, NONE_HELD, HeldOut, located
 from transformer.data.datasets.preparation import Kind, prepare_named
 from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
@@ -15,11 +16,12 @@ from transformer.data.datasets.repeated import repeated
 from transformer.data.datasets.text_files import read_files, tinyshakespeare, wikitext
 
 PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
+DIGIT_WORDS = "digit_words"
 _READ_AHEAD = 1024
 _KIND = Kind(
     "text set",
-    "python_docs, tinyshakespeare, wikitext-2, repeated, a .txt or .jsonl file or a folder of them, a TFDS name such "
-    "as lm1b",
+    "python_docs, digit_words, tinyshakespeare, wikitext-2, repeated, a .txt or .jsonl file or a folder of them, a "
+    "TFDS name such as lm1b",
     ("text", "summarization", "question_answering", "text_simplification"),
 )
 # TFDS sets without a validation split give up this share of their training documents, the last ones.
@@ -83,7 +85,8 @@ class RecordTexts(Sequence[str]):
 def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held_out: HeldOut = NONE_HELD) -> TextSet:
     """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
 
-    `name` is one of: "python_docs", the documentation inside Python; "repeated" or "repeated/symbols=32,longest=16",
+    `name` is one of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
+    "repeated" or "repeated/symbols=32,longest=16",
     random symbols that repeat (transformer.data.datasets.repeated); "tinyshakespeare" or "wikitext-2", whose files
     lie in `data_dir`; a text or .jsonl file, or a folder of them (transformer.data.datasets.text_files), here or in
     `data_dir`, whose other splits may have files of their own, `held_out`; the folder of a prepared TFDS set; or a TFDS
@@ -101,6 +104,8 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held
     held_out.refuse(name)
     if name == PYTHON_DOCS:
         return TextSet(name, *python_docs())
+    if name == DIGIT_WORDS:
+        return TextSet(name, *digit_words())
     if name.partition("/")[0] == REPEATED:
         return TextSet(name, *repeated(name.partition("/")[2]))
     if name in (TINYSHAKESPEARE, WIKITEXT):
@@ -122,7 +127,7 @@ def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
 
     Errors: UserError for the path of nothing, and for one that leads out of `data_dir`.
     """
-    if name in (PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT) or name.partition("/")[0] == REPEATED:
+    if name in (PYTHON_DOCS, DIGIT_WORDS, TINYSHAKESPEARE, WIKITEXT) or name.partition("/")[0] == REPEATED:
         return None
     here = pathlib.Path(name).expanduser()
     if here.is_dir() and prepared_under(here):

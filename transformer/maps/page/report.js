@@ -183,6 +183,7 @@ function showMaps(shown) {
     own,
     drawBeside(byId("sentence"), shown, state, look, hold),
     drawPicture(byId("picture"), shown, state, look, hold),
+    drawPlayer(byId("player"), shown, state, look),
     (query, key) => (state.lines ? (byId("reading").textContent = readStrands()) : read(shown, query, key)),
   ];
   highlight = (query, key) => parts.forEach((part) => part(query, key));
@@ -326,7 +327,7 @@ function listen() {
     const act = KEYS[event.key];
     if (event.key === "Tab") pressed = false;
     const pushed = event.key === " " && event.target.closest("button, input:not([type=range]), summary");
-    const busy = event.target.closest("select, input[type=text], input[type=number]") || (pushed && !pressed);
+    const busy = event.target.closest("select, audio, input[type=text], input[type=number]") || (pushed && !pressed);
     if (!act || busy || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     // Else the button that was clicked would be pushed once more.

@@ -1,0 +1,19 @@
+"""Lines of digits in words, "three one four": text for a language model that listens along."""
+
+import numpy as np
+
+from transformer.data.speaker import WORDS
+
+_LINES = {"train": 20_000, "validation": 1_000, "test": 1_000}
+_FEWEST, _MOST = 2, 4
+
+
+def digit_words() -> tuple[dict[str, list[str]], str]:
+    """A document a split, of lines of 2 to 4 digits each, and what they are made from: every string is as likely."""
+    splits = {}
+    for number, (split, count) in enumerate(_LINES.items()):
+        random = np.random.default_rng(number)
+        lengths = random.integers(_FEWEST, _MOST + 1, count)
+        lines = [" ".join(WORDS[digit] for digit in random.integers(10, size=length)) for length in lengths]
+        splits[split] = ["".join(f"{line}\n" for line in lines)]
+    return splits, "numbers drawn here"

@@ -1,0 +1,60 @@
+"""Sound in WAV files, without a library: read as one channel at the rate of all sound here, and written."""
+
+import io
+import math
+import wave
+
+import numpy as np
+from jaxtyping import Float
+from scipy.signal import resample_poly
+
+from transformer.config import UserError
+from transformer.layers.sound import RATE
+
+MOST_SECONDS = 600
+_LARGEST = 2**15 - 1
+
+
+def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
+    """The samples of a WAV file from -1 to 1: the mean of its channels, resampled where its rate is another.
+
+    Errors: UserError for what is no file of 8, 16, 24 or 32 bits a sample (PCM), is empty, or lasts too long.
+    """
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            channels, size, rate, count = (
+                file.getnchannels(),
+                file.getsampwidth(),
+                file.getframerate(),
+                file.getnframes(),
+            )
+            if not (0 < rate <= 2**20 and count <= MOST_SECONDS * rate):
+                raise UserError(f"{name} lasts longer than {MOST_SECONDS} seconds: cut it")
+            given = file.readframes(count)
+    except (wave.Error, EOFError) as error:
+        raise UserError(f"{name} is no WAV file of whole numbers (PCM): {error}") from None
+    given = given[: len(given) // (size * channels) * size * channels]
+    if not given:
+        raise UserError(f"{name} has no samples: give a sound that lasts")
+    if size == 1:  # of one byte, numbers from 0 to 255
+        samples = np.frombuffer(given, np.uint8).astype(np.float64) - 128
+    else:
+        whole = np.zeros((len(given) // size, 4), np.uint8)
+        whole[:, 4 - size :] = np.frombuffer(given, np.uint8).reshape(-1, size)
+        samples = whole.view("<i4")[:, 0] / 2.0 ** (32 - 8 * size)
+    mono = samples.reshape(-1, channels).mean(axis=1) / 2.0 ** (8 * size - 1)
+    if rate != RATE:
+        divisor = math.gcd(rate, RATE)
+        mono = resample_poly(mono, RATE // divisor, rate // divisor)
+    return mono.astype(np.float32)
+
+
+def wav(samples: Float[np.ndarray, " N"]) -> bytes:
+    """The samples as a WAV file of 16 bits a sample; what lies beyond -1 and 1 is cut off."""
+    written = io.BytesIO()
+    with wave.open(written, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(np.rint(_LARGEST * np.clip(samples, -1, 1)).astype("<i2").tobytes())
+    return written.getvalue()

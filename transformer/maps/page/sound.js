@@ -1,0 +1,31 @@
+// The sound that frames were cut from, to be played: while it plays, the frame that is heard is the column pointed at.
+
+let player = null;
+
+/** Draw the player of the example's sound into `place`; returns what highlights positions, which does nothing here. */
+function drawPlayer(place, shown, state, look) {
+  const axes = ["key", "query"].map((side) => axisOf(shown.site, side, state.example));
+  const side = axes.findIndex((axis) => axis.sound);
+  place.hidden = side < 0;
+  const name = side < 0 ? null : `${state.site} ${state.example}`;
+  if (player?.name === name) return () => {};
+  player?.audio.pause();
+  player = null;
+  place.replaceChildren();
+  if (name === null) return () => {};
+  const axis = axes[side];
+  const audio = make("audio", { controls: "", "aria-label": "The sound of this example" });
+  player = { name, audio };
+  place.append(audio);
+  whenParsed(`sound-${axis.index}-${axis.example}`).then((text) => (audio.src = `data:audio/wav;base64,${text}`));
+  const follow = () => {
+    if (player?.audio !== audio) return;
+    if (audio.paused) return look(null, null);
+    const heard = axis.leading + Math.floor((audio.currentTime - axis.offset) / axis.stride);
+    const frame = Math.max(axis.leading, Math.min(axis.tokens.length - 1, heard));
+    look(...(side === 0 ? [null, frame] : [frame, null]));
+    requestAnimationFrame(follow);
+  };
+  audio.addEventListener("play", follow);
+  return () => {};
+}
