@@ -2,8 +2,8 @@
 
     python -m launch.train --config=experiments/language/cloze.py --workdir=runs/cloze
 
-Needs no data. Ten minutes on one core. The text is the documentation inside Python. Expect cloze_accuracy_0 of the
-topics held out above both cloze_frequency baselines, and last_words_accuracy_0 above its own: not yet measured.
+Needs no data. A quarter of an hour on one core. The text is the documentation inside Python. Expect 0.37 of the gaps
+filled right, 0.21 by frequency, but last words worse than by frequency: experiments/results/cloze.md.
 `--config.task.dataset=tinyshakespeare --data_dir=DIRECTORY` asks of Shakespeare, and
 `python -m launch.evaluate --workdir=RUN --questions=200` any run on text.
 """
