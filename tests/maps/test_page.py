@@ -58,7 +58,8 @@ def visit(browser):
 
             def check():
                 assert complaints == []
-                assert [url.split("#")[0] for url in requests] == [path.as_uri()]
+                # A page of what still runs reads itself again.
+                assert {url.split("#")[0] for url in requests} == {path.as_uri()}
                 page.close()
 
             stack.callback(check)
