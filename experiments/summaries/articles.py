@@ -5,9 +5,10 @@ r"""Summaries of drawn articles: attention alone, a pointer-generator, and one w
     python -m launch.train --config=experiments/summaries/articles.py:plain --workdir=runs/articles_plain
 
 Half of the names are in no vocabulary. A summary tells those facts of its article that count in other words and in an
-order that nothing says, so that who writes it must know what is told. Coverage is trained from the first step on,
-where the paper adds it to a model that has learned. Each takes three to five minutes on one core. Expect not yet
-measured.
+order that nothing says, so that who writes it must know what is told. Attention alone has no word for a name that is
+in no vocabulary, whatever it learns; `known_names` tells whether it has learned to say the others. Coverage is trained
+from the first step on, where the paper adds it to a model that has learned. Each takes three to five minutes on one
+core. Expect not yet measured.
 
     python -m launch.generate --workdir=runs/articles --beams=4 \
         --text='Ann has bought the old mill in Oslo. nobody in Rome had seen Ben. Carl opened a school in Lima today.'

@@ -72,3 +72,5 @@ def test_words_beyond_the_vocabulary_have_numbers_of_their_text() -> None:
     alike = Lexicon(lexicon.words, unknown=1, copies=False)
     assert set(alike.read([text], 6, 0)) == {"source"}
     assert alike.say(["Timo", "saw"], text) == [1, 3]
+    # A model whose tables are padded has numbers beyond the vocabulary: no words that it could not say.
+    assert alike.said([3, 4], text) == ["saw", "<unknown>"]

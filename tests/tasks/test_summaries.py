@@ -16,7 +16,8 @@ from transformer.models.contract import Variables
 from transformer.models.interface import COPYING, TRANSLATION
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Request, View
-from transformer.tasks.summaries import BEGIN, END, PAD, UNKNOWN, Summaries, SummariesConfig, Unseen, build
+from transformer.tasks.summaries import UNKNOWN, Summaries, SummariesConfig, Unseen, build
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 
 SMALL: dict[str, Any] = {"most": 2, "fillers": 1, "tested": (3,), "rows": 4, "examples": 6, "probed": 2, "known": 20}
 
@@ -139,6 +140,7 @@ def test_copying_is_measured_where_true_summaries_have_unseen_names() -> None:
         ("to " * 60, {}, "has 60 words, and this run's articles at most"),
         ("one two three four five six seven eight nine", {}, "has 9 words that the vocabulary lacks.* at most 8"),
         ("Ben runs", {"samples": 2}, "leave out --language, --samples"),
+        ("Ben runs", {"length": 999}, "--length=999: a summary has at most 46 words"),
     ],
 )
 def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: dict, said: str) -> None:
@@ -163,6 +165,15 @@ def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: 
 def test_articles_that_cannot_be_drawn_are_refused(wrong: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         SummariesConfig(**wrong)
+
+
+def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> None:
+    """Summaries have room to say more than is true, which articles of facts alone are too short to show."""
+    task = build(SummariesConfig(most=8, fillers=0, tested=(8,), rows=1, examples=1, unseen=Unseen.UNKNOWN), Path())
+    shortest = max(given.positions or 0 for given in task.interface.inputs.values())
+    family = FAMILIES["encoder_decoder"]
+    with pytest.raises(UserError, match=f"more than config.model.max_length={shortest}"):
+        family.build(family.config(width=8, heads=2, max_length=shortest), task.interface, Precision())
 
 
 def test_summaries_of_facts_are_what_the_labels_say() -> None:

@@ -57,7 +57,7 @@ def test_facts_are_right_wrong_or_told_again() -> None:
     report = summary_report([right, again], [ARTICLE, ARTICLE], {"Kesto"}, shown=1, suffix="/2")
     found = {name.removesuffix("/2"): value for name, value in report.scalars.items()}
     # Bado and Timo of both articles are unseen; the one race has Bado in the place of Timo.
-    assert found["unseen_names"] == 3 / 4
+    assert (found["unseen_names"], found["known_names"]) == (3 / 4, 1)
     assert found["facts_exact"] == 3 / 4
     assert found["repeated"] == 1 / 6
     assert found["wrong"] == 2 / 6
@@ -67,9 +67,16 @@ def test_facts_are_right_wrong_or_told_again() -> None:
     ]
     unknown = ["<unknown>" if word in ("Bado", "Timo") else word for word in right]
     nobody = summary_report([unknown], [ARTICLE], {"Kesto"}, shown=0).scalars
-    assert (nobody["unseen_names"], nobody["facts_exact"], nobody["wrong"]) == (0, 0, 1)
+    assert (nobody["unseen_names"], nobody["known_names"], nobody["facts_exact"], nobody["wrong"]) == (0, 1, 0, 1)
     empty = summary_report([[]], [ARTICLE], {"Kesto"}, shown=0).scalars
     assert (empty["repeated"], empty["wrong"], empty["rouge_1"]) == (0, 0, 0)
+
+
+def test_a_fact_told_again_of_somebody_else_is_told_again() -> None:
+    """Or an attention that is driven away from the names that it has read would repeat itself and not be seen to."""
+    twice = summary([MILL, Fact("mill", "Timo", "Bado"), RACE])
+    found = summary_report([twice], [ARTICLE], (), shown=0).scalars
+    assert (found["repeated"], found["wrong"], found["unseen_names"]) == (1 / 3, 1 / 3, 1)
 
 
 def test_p_gen_is_told_apart_by_what_must_be_copied() -> None:

@@ -45,5 +45,5 @@ class Lexicon:
 
     def said(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:
         """The words that these numbers say about a text: the inverse of `say`, but for what was unknown."""
-        words = (*self.words, *self.beyond(text))
+        words = (*self.words, *(self.beyond(text) if self.copies else ()))
         return [words[number] if number < len(words) else self.words[self.unknown] for number in numbers]

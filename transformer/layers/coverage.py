@@ -14,8 +14,8 @@ from transformer.layers.module import Builder, Module
 class CoveredKeys(Module):
     """v' tanh(W1 k_i + W2 q + w_c c_i): of each key the coverage c_i beside it (See et al. 2017, equation 11).
 
-    It moves the prepared keys of a score with a hidden layer of `hidden` units for each of `heads` heads; what moves
-    all keys alike, the paper's b, is the query's part.
+    It moves the prepared keys of a score with a hidden layer of `hidden` units for each of `heads` heads. The paper's
+    b, which moves all keys alike, is in neither score, this one or the one that knows of no coverage.
     """
 
     def __init__(self, heads: int, hidden: int, *, builder: Builder):

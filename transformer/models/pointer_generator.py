@@ -107,10 +107,10 @@ class PointerGenerator(Stateless):
 
     s_t = LSTM([x_t ; h*_{t-1}], s_{t-1}), e_i = v' tanh(W_h h_i + W_s s_t + w_c c_i), a = softmax(e), h*_t = sum_i
     a_i h_i, c the sum of all a before, where it is known; P_vocab = softmax(V' (V [s_t ; h*_t] + b) + b') and p_gen =
-    sigmoid(w' [h*_t ; s_t ; x_t] + b). Inputs: `source` and `target`, words by number, padded at their ends; `copied`,
-    the numbers under which the source's words are copied, those beyond the vocabulary for words that it lacks, which
-    `target` may have as well: x_t is then that of the word that stands for them in `source`. Outputs: log P of both
-    kinds of words; without `copied` the logits of P_vocab.
+    sigmoid(w' [h*_t ; s_t ; x_t] + b); the b of equation 1 is left out of e_i. Inputs: `source` and `target`, words by
+    number, padded at their ends; `copied`, the numbers under which the source's words are copied, those beyond the
+    vocabulary for words that it lacks, which `target` may have as well: x_t is then that of the word that stands for
+    them in `source`. Outputs: log P of both kinds of words; without `copied` the logits of P_vocab.
     """
 
     def __init__(self, config: PointerGeneratorConfig, interface: Interface, builder: Builder):

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Int, Key
 
 from transformer.attention.sites import Site, between
 from transformer.config import Looked, Positive, Share, UserError
@@ -18,19 +17,25 @@ from transformer.data.articles import KINDS, Article, ArticleKind, links, summar
 from transformer.data.batches import Source
 from transformer.data.copied_words import Lexicon
 from transformer.data.drawn import TEST, VALIDATION, Drawn
-from transformer.decode.constraints import Constraints
-from transformer.decode.generate import Tokens, generate
-from transformer.models.contract import Aux
 from transformer.models.interface import COPYING, TRANSLATION, Input, Interface
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    EvaluationStep,
+    Kind,
+    Objective,
+    Report,
+    Request,
+    View,
+)
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels, Link
-from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over, means, refuse_options
+from transformer.tasks.plain import check_rows, look_over, means, refuse_options
 from transformer.tasks.summary_metrics import copying_report, copying_sums, summary_report
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SaidSequences, counted, taught, up_to_end
 
-PAD, BEGIN, END, UNKNOWN = range(4)
-_SPECIAL = ("<pad>", "<begin>", "<end>", "<unknown>")
+UNKNOWN = len(SPECIAL)
 _SHOWN = 5  # summaries to read beside their references
 # Further facts than an article has for which a summary has room: enough to see that it repeats itself.
 _ROOM = 2
@@ -103,26 +108,28 @@ class SummariesConfig:
         return ArticleKind(self.fillers, self.known, self.fresh)
 
 
-class Summaries(PlainTask):
+class Summaries(SaidSequences):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: SummariesConfig, rows_multiple: int = 1):
         check_rows(config.rows, rows_multiple)
         self.config, self.kind = config, config.kind
         copies = config.unseen is Unseen.COPIED
-        self.lexicon = Lexicon((*_SPECIAL, *self.kind.vocabulary), UNKNOWN, copies)
+        self.lexicon = Lexicon((*SPECIAL, "<unknown>", *self.kind.vocabulary), UNKNOWN, copies)
         self.longest, self.beyond = self.kind.longest(config.largest), self.kind.most_names(config.largest)
         words = len(self.lexicon.words)
         vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
         asks = COPYING if copies else TRANSLATION
         shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest)}
         inputs = {name: Input((config.rows, size)) for name, size in shapes.items() if name in asks.inputs}
-        self.interface = Interface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output)
-        self.objectives = (Objective("summaries", self._loss),)
+        self.given = tuple(name for name in inputs if name != "target")
+        decoded = self._steps(config.largest + _ROOM)
+        self.interface = Interface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output, decoded=decoded)
+        self.objectives = (Objective("summaries", self.loss),)
         self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
         random = np.random.default_rng(VALIDATION + 1)
         self._shown = [self.kind.draw(random, config.most, unseen=True) for _ in range(config.probed)]
-        self.probed = self._inputs(self._batch(self._shown, config.most))
+        self.probed = self.inputs_of(self._batch(self._shown, config.most))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -143,10 +150,6 @@ class Summaries(PlainTask):
 
         return Drawn(draw, seed)
 
-    def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of words of the summaries with their ends, by which every sum is divided."""
-        return {"tokens": jnp.sum(_counted(batch)).astype(jnp.float32)}
-
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The words of the probed articles and summaries, and where each name of a summary was read."""
         articles = [article.words for article in self._shown]
@@ -156,22 +159,18 @@ class Summaries(PlainTask):
     def answer(self, view: View, request: Request) -> Answers:
         """A summary of each text, whose words it may copy.
 
-        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for texts that are empty or
-        larger than the articles of the run.
+        Errors: UserError for a language, samples, stop strings or a coverage penalty, for more words than a summary has
+        room for, and for texts that are empty or larger than the articles of the run.
         """
         refuse_options(request, "summarises articles")
         steps = self._steps(self.config.largest + _ROOM)
         decoding = Decoding.asked(request.decoding, length=steps, beams=self.config.beams, length_penalty=0.0)
+        if decoding.length > steps:
+            raise UserError(f"--length={decoding.length}: a summary has at most {steps} words with its end")
         texts = [self._words_of(text) for text in request.texts]
         read = self.lexicon.read(texts, self.longest, PAD)
-
-        @jax.jit
-        def run(variables: Any, read: Batch) -> Array:
-            return _decode(view._replace(variables=variables), read, decoding)
-
-        rows = np.asarray(run(view.variables, read))
-        said = self._lines(rows, texts)
-        inputs = self._inputs({**read, **self._sequences(said, texts, decoding.length + 1)})
+        said = self._lines(self.rows_said(view, read, decoding), texts)
+        inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.length + 1)})
         return Answers(
             [" ".join(words) for words in said], self._describe(texts, said, view.model.sites), look_over(view, inputs)
         )
@@ -200,51 +199,22 @@ class Summaries(PlainTask):
         """Articles of at most so many facts as numbers, and their summaries."""
         texts, said = [article.words for article in articles], [summary(article.facts) for article in articles]
         read = self.lexicon.read(texts, self.kind.longest(facts), PAD)
-        return {**read, **self._sequences(said, texts, self._steps(facts))}
+        return {**read, **self._taught(said, texts, self._steps(facts))}
 
-    def _sequences(
+    def _taught(
         self, said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
-    ) -> dict[str, np.ndarray]:
-        """Summaries as numbers: `target`, which the decoder reads, and `labels`, one step ahead."""
-        target, labels = np.full((2, len(said), steps), PAD, np.int32)
-        for row, (words, text) in enumerate(zip(said, texts, strict=True)):
-            numbers = self.lexicon.say(words, text)
-            target[row, : len(numbers) + 1] = [BEGIN, *numbers][:steps]
-            labels[row, : len(numbers) + 1] = [*numbers, END][:steps]
-        return {"target": target, "labels": labels}
-
-    def _inputs(self, batch: Batch) -> dict[str, Any]:
-        return {name: batch[name] for name in self.interface.inputs}
+    ) -> dict[str, Int[np.ndarray, "B T"]]:
+        """Summaries as `target` and `labels`."""
+        return taught([self.lexicon.say(words, text) for words, text in zip(said, texts, strict=True)], steps)
 
     def _lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """What was decoded about each text, word by word, up to its end."""
-        kept = [numbers[: numbers.index(END) if END in numbers else None] for numbers in rows.tolist()]
-        return [self.lexicon.said(numbers, text) for numbers, text in zip(kept, texts, strict=True)]
-
-    def _likelihood(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Aux, dict[str, Array]]:
-        """A pass of the model: what comes beside its logits, and `loss`, in nats a word, with `accuracy`."""
-        inputs = self._inputs(batch)
-        logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        sums = token_loss(logits, jnp.asarray(batch["labels"]), _counted(batch), label_smoothing=0.0)
-        return aux, {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
-
-    def _loss(
-        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Cross-entropy in nats a word."""
-        aux, metrics = self._likelihood(view, batch, totals, key)
-        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
-
-    def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        _, sums = self._likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
-        return {**sums, **self.totals(batch)}, None
+        return [self.lexicon.said(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
 
     def _copying_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        aux, _ = self._likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
+        _, aux, _ = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
         copied_BxT = jnp.asarray(batch["labels"]) >= len(self.lexicon.words)
-        return copying_sums(aux.extras["p_gen"], copied_BxT, _counted(batch)), None
+        return copying_sums(aux.extras["p_gen"], copied_BxT, counted(batch)), None
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss on articles as in training but for their names, and the summaries of each number of facts."""
@@ -258,7 +228,7 @@ class Summaries(PlainTask):
         usual = range(config.fewest, config.most + 1)
         batches = [self._batch(articles(usual, number), config.most) for number in range(count)]
         found = [
-            Evaluation("loss", split, batches, self._loss_sums, means, at_end),
+            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, reads=_ORIGINS),
         ]
         for facts in config.tested:
@@ -266,8 +236,16 @@ class Summaries(PlainTask):
             finish = self._reporting([article for of_batch in drawn for article in of_batch], f"/{facts}")
             batches = [self._batch(of_batch, facts) for of_batch in drawn]
             decoding = Decoding(length=self._steps(facts + _ROOM), beams=config.beams, length_penalty=0.0)
-            found.append(Evaluation(f"summaries of {facts}", split, batches, _decoding_step(decoding), finish, at_end))
+            found.append(Evaluation(f"summaries of {facts}", split, batches, self._decoded(decoding), finish, at_end))
         return tuple(found)
+
+    def _decoded(self, decoding: Decoding) -> EvaluationStep:
+        """The step of an evaluation of what is said when nothing is given but the article."""
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+            return {}, {"tokens": self.decode(view, batch, decoding)}
+
+        return step
 
     def _reporting(self, articles: Sequence[Article], suffix: str) -> Any:
         texts = [article.words for article in articles]
@@ -288,40 +266,11 @@ class Summaries(PlainTask):
         """The words of articles and of what is said about them."""
         tokens = {
             "source": tuple(map(tuple, texts)),
-            "target": tuple((*words, _SPECIAL[END]) for words in said),
+            "target": tuple((*words, SPECIAL[END]) for words in said),
             "origin": (_ORIGIN_NAMES,) * len(texts),
         }
         gold = {} if told is None else {site.name: told for site in between(sites, "target", "source")}
         return Labels(tokens, tuple(map(" ".join, said)), gold or None)
-
-
-def _counted(batch: Batch) -> Bool[Array, "B T"]:
-    """The steps at which something is to be said: a word or the end."""
-    return jnp.asarray(batch["labels"]) != PAD
-
-
-def _decoding_step(decoding: Decoding) -> Any:
-    """The step of an evaluation of what is said when nothing is given but the article."""
-
-    def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
-        return {}, {"tokens": _decode(view, batch, decoding)}
-
-    return step
-
-
-def _decode(view: View, batch: Batch, decoding: Decoding) -> Int[Array, "B T"]:
-    """What the model says about the articles of a batch, a pure function that can run under jit."""
-    rollout = generate(
-        view.model,
-        view.variables,
-        {name: jnp.asarray(batch[name]) for name in ("source", "copied") if name in batch},
-        chooser=decoding.chooser,
-        length=decoding.length,
-        tokens=Tokens(PAD, BEGIN, END),
-        key=jax.random.key(decoding.seed),
-        constraints=Constraints(decoding.repetition_penalty),
-    )
-    return rollout.tokens[:, 0]
 
 
 def build(config: SummariesConfig, directory: Path, rows_multiple: int = 1) -> Summaries:

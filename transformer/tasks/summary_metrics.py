@@ -24,18 +24,19 @@ def summary_report(
     """What summaries, word by word, tell of the facts of their articles.
 
     `unseen_names`: of the names that are not `known`, in facts of a kind that is told, the share that stands in that
-    sentence where it should. `facts_exact`: the share of the facts that are told, kind and names right. Of the
-    sentences that are told, `repeated` is the share whose fact, right or wrong, was told before in the same summary,
-    and `wrong` that of those that tell no fact of the article. `exact_match`: summaries that tell every fact once and
-    nothing else, in any order. `rouge_1`, `rouge_2`, `rouge_l` are of transformer.tasks.rouge. Behind each name stands
-    the `suffix`.
+    sentence where it should; `known_names`: of the others. `facts_exact`: the share of the facts that are told, kind
+    and names right. Of the sentences that are told, `repeated` is the share that tell what the same summary has told
+    before, of whomever it says so the second time: an article has one fact of each kind. `wrong` is the share of those
+    that tell no fact of the article. `exact_match`: summaries that tell every fact once and nothing else, in any order.
+    `rouge_1`, `rouge_2`, `rouge_l` are of transformer.tasks.rouge. Behind each name stands the `suffix`.
     """
     count: collections.Counter[str] = collections.Counter()
     for words, article in zip(outputs, articles, strict=True):
         count += _counted(words, article, known)
     references = [summary(article.facts) for article in articles]
     scalars = {
-        "unseen_names": count["names_said"] / max(count["names"], 1),
+        "unseen_names": count["unseen_said"] / max(count["unseen"], 1),
+        "known_names": count["known_said"] / max(count["known"], 1),
         "facts_exact": count["facts_told"] / max(count["facts"], 1),
         "repeated": count["repeated"] / max(count["sentences"], 1),
         "wrong": count["wrong"] / max(count["sentences"], 1),
@@ -46,7 +47,7 @@ def summary_report(
         {"source": " ".join(article.words), "target": " ".join(reference), "output": " ".join(words)}
         for article, reference, words in zip(articles[:shown], references, outputs, strict=False)
     ]
-    note = f"{len(articles)} summaries, {count['names']} unseen names, {count['facts']} facts; ROUGE F1 of whole words"
+    note = f"{len(articles)} summaries, {count['unseen']} unseen names, {count['facts']} facts; ROUGE F1 of whole words"
     return Report({name + suffix: value for name, value in scalars.items()}, samples, note)
 
 
@@ -59,17 +60,19 @@ def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> 
         first.setdefault(fact.kind, fact)
     # An article has but one fact of each kind.
     kept = [(fact, first[fact.kind]) for fact in article.facts if fact.kind in first]
-    names = [pair for facts in kept for pair in zip(*(fact[1:] for fact in facts), strict=True) if pair[0] not in known]
-    return collections.Counter(
-        names=len(names),
-        names_said=sum(right == said for right, said in names),
+    names = [pair for facts in kept for pair in zip(*(fact[1:] for fact in facts), strict=True)]
+    count = collections.Counter(
         facts=len(article.facts),
         facts_told=(true & whole).total(),
         sentences=len(told),
-        repeated=whole.total() - len(whole),
+        repeated=whole.total() - len(first),
         wrong=sum(fact not in true for fact in told),
         exact=int(None not in told and whole == true),
     )
+    for right, said in names:
+        kind = "known" if right in known else "unseen"
+        count += collections.Counter({kind: 1, f"{kind}_said": int(right == said)})
+    return count
 
 
 def copying_sums(

@@ -23,52 +23,21 @@ PAD, BEGIN, END = range(3)
 SPECIAL = ("<pad>", "<begin>", "<end>")
 
 
-class SymbolSequences(PlainTask):
-    """Sequences of at most `longest` of the `symbols` about what is `given`, in batches of `rows`.
+class SaidSequences(PlainTask):
+    """Sequences of tokens, said one after another about what is `given`, by the names of these inputs.
 
-    A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead. In a
-    line of text `separator` stands between symbols. `output` is what the task asks of a model (`Interface.output`),
-    `vocabulary` the name by which models know that of the symbols, and `vocabularies` are those of what is given.
+    A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead
+    (`taught`). `known`: how many tokens may be said, where a model's table can have rows beyond them. A task adds
+    `interface`, `objectives`, `source`, `labels` and `probed`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        symbols: Sequence[str],
-        longest: int,
-        given: Mapping[str, Input],
-        *,
-        rows: int,
-        beams: int,
-        separator: str,
-        output: str,
-        vocabulary: str = "target",
-        vocabularies: Mapping[str, int] | None = None,
-    ):
-        self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
-        self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
-        self.beams, self.given = beams, tuple(given)
-        inputs = {**given, "target": Input((rows, self.steps))}
-        sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
-        self.interface = Interface(inputs, sizes, PAD, BEGIN, END, output=output)
-        self.objectives = (Objective(name, self.loss),)
-
-    def show(self, batch: dict[str, np.ndarray]) -> None:
-        """Have the maps of these examples and what is true of them stored."""
-        self.shown, self.probed = batch, self.inputs_of(batch)
+    interface: Interface
+    given: tuple[str, ...]
+    known: int | None = None
 
     def inputs_of(self, batch: Batch) -> dict[str, Any]:
         """What of a batch the model reads."""
         return {name: batch[name] for name in self.interface.inputs}
-
-    def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-        """Sequences as numbers: `target` and `labels` of a batch."""
-        target, labels = np.full((2, len(said), self.steps), PAD, np.int32)
-        for row, of_row in enumerate(said):
-            numbers = [self._numbers[symbol] for symbol in of_row]
-            target[row, : len(numbers) + 1] = [BEGIN, *numbers][: self.steps]
-            labels[row, : len(numbers) + 1] = [*numbers, END][: self.steps]
-        return {"target": target, "labels": labels}
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of symbols with the ends of their sequences, by which every sum is divided."""
@@ -94,11 +63,6 @@ class SymbolSequences(PlainTask):
         _, _, sums = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
         return {**sums, **self.totals(batch)}, None
 
-    def decoded(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
-        """The step of an evaluation of what is said about what is given and nothing else."""
-        decoding = Decoding(length=self.steps, beams=self.beams, length_penalty=0.0)
-        return {}, {"tokens": self.decode(view, batch, decoding)}
-
     def decode(self, view: View, batch: Batch, decoding: Decoding) -> Int[Array, "B T"]:
         """What the model says about what a batch gives, a pure function that can run under jit."""
         rollout = generate(
@@ -107,26 +71,72 @@ class SymbolSequences(PlainTask):
             {name: jnp.asarray(batch[name]) for name in self.given},
             chooser=decoding.chooser,
             length=decoding.length,
-            tokens=Tokens(PAD, BEGIN, END, len(self.symbols)),
+            tokens=Tokens(PAD, BEGIN, END, self.known),
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
         )
         return rollout.tokens[:, 0]
 
-    def say(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> dict[str, np.ndarray]:
-        """The batch with what the model says in the place of what is true."""
+    def rows_said(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> Int[np.ndarray, "B T"]:
+        """The tokens of what the model says about what a batch gives."""
 
         @jax.jit
         def run(variables: Any, given: Batch) -> Array:
             return self.decode(view._replace(variables=variables), given, decoding)
 
-        rows = np.asarray(run(view.variables, {name: batch[name] for name in self.given}))
-        return {**batch, **self.sequences([self.said_in(row) for row in rows])}
+        return np.asarray(run(view.variables, {name: batch[name] for name in self.given}))
+
+
+class SymbolSequences(SaidSequences):
+    """Sequences of at most `longest` of the `symbols` about what is `given`, in batches of `rows`.
+
+    A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead. In a
+    line of text `separator` stands between symbols. `output` is what the task asks of a model (`Interface.output`),
+    `vocabulary` the name by which models know that of the symbols, and `vocabularies` are those of what is given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        symbols: Sequence[str],
+        longest: int,
+        given: Mapping[str, Input],
+        *,
+        rows: int,
+        beams: int,
+        separator: str,
+        output: str,
+        vocabulary: str = "target",
+        vocabularies: Mapping[str, int] | None = None,
+    ):
+        self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
+        self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
+        self.beams, self.given, self.known = beams, tuple(given), len(self.symbols)
+        inputs = {**given, "target": Input((rows, self.steps))}
+        sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
+        self.interface = Interface(inputs, sizes, PAD, BEGIN, END, output=output)
+        self.objectives = (Objective(name, self.loss),)
+
+    def show(self, batch: dict[str, np.ndarray]) -> None:
+        """Have the maps of these examples and what is true of them stored."""
+        self.shown, self.probed = batch, self.inputs_of(batch)
+
+    def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+        """Sequences as numbers: `target` and `labels` of a batch."""
+        return taught([[self._numbers[symbol] for symbol in of_row] for of_row in said], self.steps)
+
+    def decoded(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+        """The step of an evaluation of what is said about what is given and nothing else."""
+        decoding = Decoding(length=self.steps, beams=self.beams, length_penalty=0.0)
+        return {}, {"tokens": self.decode(view, batch, decoding)}
+
+    def say(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> dict[str, np.ndarray]:
+        """The batch with what the model says in the place of what is true."""
+        return {**batch, **self.sequences(list(map(self.said_in, self.rows_said(view, batch, decoding))))}
 
     def said_in(self, row: np.ndarray) -> list[str]:
         """The symbols of one sequence, up to its end."""
-        numbers = row.tolist()
-        return [self.symbols[number] for number in numbers[: numbers.index(END) if END in numbers else None]]
+        return [self.symbols[number] for number in up_to_end(row)]
 
     def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
         """The names of the steps of one row of `labels`: its symbols and, where it has one, its end."""
@@ -146,6 +156,21 @@ class SymbolSequences(PlainTask):
         if decoding.length > self.steps:
             raise UserError(f"--length={decoding.length}: {longest} with its end")
         return decoding
+
+
+def taught(said: Sequence[Sequence[int]], steps: int) -> dict[str, Int[np.ndarray, "B T"]]:
+    """Sequences of numbers as `target` and `labels` of a batch, `steps` long with the begin or the end."""
+    target, labels = np.full((2, len(said), steps), PAD, np.int32)
+    for row, numbers in enumerate(said):
+        target[row, : len(numbers) + 1] = [BEGIN, *numbers][:steps]
+        labels[row, : len(numbers) + 1] = [*numbers, END][:steps]
+    return {"target": target, "labels": labels}
+
+
+def up_to_end(row: np.ndarray) -> list[int]:
+    """The numbers of one sequence before its end, all where it has none."""
+    numbers = row.tolist()
+    return numbers[: numbers.index(END) if END in numbers else None]
 
 
 def counted(batch: Batch) -> Bool[Array, "B T"]:
