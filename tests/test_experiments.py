@@ -34,7 +34,7 @@ ARGUMENTS = {
     "fine_tuning.py": ("", ":lora", ":layers", ":scratch"),
     "gpt1.py": ("", ":lstm", ":SST-2", ":CoLA", ":acceptability", ":entailment", ":similarity", ":choice"),
     "help_desk.py": ("", ":recurrent"),
-    "omniglot.py": ("", ":5x5", ":20x1", ":20x5", ":paper"),
+    "omniglot.py": ("", ":5x5", ":20x1", ":20x5", ":alphabets", ":paper"),
     "sagan.py": ("", ":convolutions", ":judge"),
     "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),

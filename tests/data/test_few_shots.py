@@ -140,3 +140,5 @@ def test_made_up_characters_have_the_shapes_asked_for() -> None:
 def test_the_archives_of_omniglot(shared_data: Path) -> None:
     opened = open_characters("omniglot", data_dir=str(shared_data / "omniglot"), side=14)
     assert [each.shape[:2] for each in opened.splits.values()] == [(157, 20), (26, 20), (59, 20)]
+    opened = open_characters("omniglot_characters", data_dir=str(shared_data / "omniglot"), side=14)
+    assert [each.shape[:2] for each in opened.splits.values()] == [(162, 20), (20, 20), (60, 20)]
