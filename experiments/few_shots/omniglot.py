@@ -15,8 +15,8 @@ new ones: the archives small1 and small2 have 162 to train on, an eighth of the 
 
 from ml_collections import ConfigDict
 
-TURNED_TOO = {"dataset": "omniglot_characters", "held_out_turned": "rotations"}
-SETTINGS = {
+TURNED_TOO: dict[str, object] = {"dataset": "omniglot_characters", "held_out_turned": "rotations"}
+SETTINGS: dict[str, dict[str, object]] = {
     "5x1": TURNED_TOO,
     "5x5": {**TURNED_TOO, "shots": (5,)},
     "20x1": {**TURNED_TOO, "ways": 20},
