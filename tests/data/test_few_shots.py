@@ -83,6 +83,22 @@ def test_alphabets_are_held_out_whole(tmp_path: Path) -> None:
         open_characters("omniglot", data_dir=str(tmp_path), side=2)
 
 
+def test_characters_are_held_out_of_all_alphabets(tmp_path: Path) -> None:
+    for archive, alphabet, count in (("background", "Aa", 5), ("background", "Bb", 4), ("evaluation", "Aa", 3)):
+        write_alphabet(tmp_path / f"images_{archive}.zip", alphabet, count)
+    name = "omniglot_characters/validation=2,test=4"
+    opened = open_characters(name, data_dir=str(tmp_path), side=2)
+    assert [len(opened.splits[split]) for split in ("train", "validation", "test")] == [6, 2, 4]
+    every = np.concatenate([255 - opened.splits[split][:, 0, 0, 0] for split in opened.splits])
+    assert sorted(every) == sorted(20 * np.array([1, 2, 3, 4, 5, 1, 2, 3, 4, 1, 2, 3]) + 1)
+    again = open_characters(name, data_dir=str(tmp_path), side=2)
+    np.testing.assert_array_equal(opened.splits["test"], again.splits["test"])
+    other = open_characters(name + ",seed=1", data_dir=str(tmp_path), side=2)
+    assert (other.splits["test"] != opened.splits["test"]).any()
+    with pytest.raises(UserError, match="leaves none of 12 characters to train on"):
+        open_characters("omniglot_characters/test=10,validation=2", data_dir=str(tmp_path), side=2)
+
+
 def test_characters_drawn_here_are_told_apart_by_what_their_hands_share() -> None:
     drawings = draw_characters(np.random.default_rng(0), 6, 4, 14)
     assert (drawings.shape, drawings.dtype) == ((6, 4, 14, 14), np.uint8)
@@ -105,6 +121,7 @@ def test_characters_drawn_here_are_told_apart_by_what_their_hands_share() -> Non
         ("strokes/hands=1", None, "hands=1"),
         ("strokes", "somewhere", "data_dir='somewhere' is for omniglot"),
         ("omniglot/test=0", ".", "test=0"),
+        ("omniglot_characters/validation=0", ".", "validation=0"),
         ("omniglot", "nowhere", r"has no images_background\*.zip"),
     ],
 )
@@ -123,3 +140,5 @@ def test_made_up_characters_have_the_shapes_asked_for() -> None:
 def test_the_archives_of_omniglot(shared_data: Path) -> None:
     opened = open_characters("omniglot", data_dir=str(shared_data / "omniglot"), side=14)
     assert [each.shape[:2] for each in opened.splits.values()] == [(157, 20), (26, 20), (59, 20)]
+    opened = open_characters("omniglot_characters", data_dir=str(shared_data / "omniglot"), side=14)
+    assert [each.shape[:2] for each in opened.splits.values()] == [(162, 20), (20, 20), (60, 20)]

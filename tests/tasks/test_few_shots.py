@@ -9,6 +9,7 @@ import pytest
 
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
+from transformer.data.few_shots import Turned
 from transformer.tasks.contract import View
 from transformer.tasks.few_shots import EPISODE, SHOT, FewShots, FewShotsConfig, build, synthetic
 
@@ -75,6 +76,17 @@ def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task
     report = evaluation.finish({name: float(value) for name, value in sums.items()}, None)
     assert report.scalars["accuracy_2"] == 1
     assert report.scalars["loss_2"] == pytest.approx(np.log1p(2 * np.exp(-9)), rel=1e-3)
+
+
+def test_held_out_characters_are_turned_where_that_is_asked_for() -> None:
+    turned = build(FewShotsConfig(**SMALL, examples=4, held_out_turned=Turned.ROTATIONS), Path())
+    assert {split: len(each) for split, each in turned.splits.items()} == dict.fromkeys(turned.splits, 16)
+    np.testing.assert_array_equal(turned.splits["test"][4:8], np.rot90(turned.splits["test"][:4], axes=(2, 3)))
+
+
+def test_what_is_mapped_is_not_what_validates() -> None:
+    small = build(FewShotsConfig(**SMALL, probed=4, examples=4), Path())
+    assert (small.probed["pictures"] != small.evaluations[0].batches[0]["pictures"]).any()
 
 
 def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewShots) -> None:

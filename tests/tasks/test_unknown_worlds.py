@@ -12,7 +12,13 @@ import pytest
 from transformer.config import UserError, from_config
 from transformer.data.tabular_worlds import Lived
 from transformer.tasks.contract import View
-from transformer.tasks.unknown_worlds import UnknownWorlds, UnknownWorldsConfig, as_vectors, build, play
+from transformer.tasks.unknown_worlds import (
+    UnknownWorlds,
+    UnknownWorldsConfig,
+    as_vectors,
+    build,
+    play,
+)
 
 SMALL: dict[str, Any] = {
     "states": 2,
@@ -111,6 +117,29 @@ def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: Unknow
     report = bandit.finish({"greedy": 8.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
     # Of two arms and three pulls, by the plans of tests/data/test_tabular_worlds.py.
     assert report["bayes"] == pytest.approx(5 / 3)
+
+
+def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
+    """Win stays, lose moves on, of two arms and three pulls: by hand, over the arms that a bandit may have."""
+    config = config_of(states=1, horizon=1, episodes=3, teacher="bayes", rows=5)
+
+    def stays(vectors: jax.Array) -> jax.Array:
+        # The last arm after a win, the other one after a loss; the first arm to begin with.
+        acted, won = vectors[..., 1:3], vectors[..., 3:4]
+        return jnp.where(won > 0, acted, 1 - acted) + jnp.asarray([0.1, 0.0])
+
+    (evaluation,) = build(config, Path()).evaluations[2:]
+    step = jax.jit(lambda batch: evaluation.step(of_model(stays), batch, None)[0]["greedy_exact"])
+    exact = sum(float(step(batch)) for batch in evaluation.batches)
+    grid = (np.arange(200) + 0.5) / 200
+    first, second = grid[:, None], grid[None, :]
+    # One pull of the first; then win: the first again, loss: the second; then again so.
+    then_first = first * (1 + first) + (1 - first) * second
+    then_second = second * (1 + second) + (1 - second) * first
+    assert exact == pytest.approx((first * (1 + then_first) + (1 - first) * then_second).mean(), abs=1e-4)
+    assert len(evaluation.batches) == 2
+    assert evaluation.finish({"greedy_exact": 1.5}, None).scalars == {"greedy_exact": 1.5}
+    assert len(build(config_of(states=1, horizon=1, episodes=13), Path()).evaluations) == 2
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,10 @@ class FewShotsConfig:
     """Episodes of so many `ways`, characters, each shown `shots` times, and one more drawing whose class is asked.
 
     Of several numbers of shots a batch has one, in turn, and each is evaluated. `dataset`: "strokes", characters drawn
-    here, or "omniglot", whose archives lie in `data_dir`, with options (transformer.data.datasets.characters); drawings
-    have `side` x `side` pixels. `turned` makes new characters of those that train. An evaluation has `examples`
-    episodes of held-out characters; of others `probed` are mapped.
+    here, or, of Omniglot's archives in `data_dir`, "omniglot", whose alphabets are held out whole, or
+    "omniglot_characters", with options (transformer.data.datasets.characters); drawings have `side` x `side` pixels.
+    `turned` makes new characters of those that train, `held_out_turned` of those that do not. An evaluation has
+    `examples` episodes of held-out characters; of others `probed` are mapped.
 
     Errors: UserError for values out of range.
     """
@@ -47,6 +48,7 @@ class FewShotsConfig:
     ways: int = 5
     shots: tuple[int, ...] = (1,)
     turned: Turned = Turned.ROTATIONS
+    held_out_turned: Turned = Turned.NONE
     rows: Positive = 32
     examples: int = 1000
     probed: Looked = 2
@@ -82,7 +84,10 @@ class FewShots(PlainTask):
     def __init__(self, config: FewShotsConfig, opened: CharacterSet, rows_multiple: int = 1):
         check_rows(config.rows, rows_multiple)
         self.config, self._opened = config, opened
-        self.splits = {**opened.splits, "train": config.turned(opened.splits["train"])}
+        self.splits = {
+            split: (config.turned if split == "train" else config.held_out_turned)(drawings)
+            for split, drawings in opened.splits.items()
+        }
         most = max(config.shots)
         for split, drawings in self.splits.items():
             characters, hands = drawings.shape[:2]
@@ -103,7 +108,8 @@ class FewShots(PlainTask):
             for split, seed in (("validation", VALIDATION), ("test", TEST))
             for shots in sorted(config.shots)
         )
-        random = np.random.default_rng((VALIDATION + 1, 0))
+        # No number of shots is 0: evaluations draw from other seeds.
+        random = np.random.default_rng((VALIDATION, 0))
         self._shown = draw_episodes(random, self.splits["validation"], config.probed, config.ways, most)
         self.probed = {name: values for name, values in batch_of(self._shown).items() if name in inputs}
 

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
 from transformer.config import Looked, Positive, UserError
@@ -31,6 +32,8 @@ from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objecti
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows
 
+_HISTORIES = 12  # pulls, whose every row of wins and losses is gone through
+
 
 class Teacher(enum.Enum):
     """What is imitated at every step of an episode.
@@ -49,7 +52,8 @@ class UnknownWorldsConfig:
 
     A world of one state is a bandit, whose pulls are episodes of one step. In training rows live as
     `transformer.data.tabular_worlds.live` says, each with another share of random actions; in an evaluation the model
-    acts in `examples` worlds. Of other worlds `probed` are mapped.
+    acts in `examples` worlds. What the likeliest arms give on average over all bandits is computed exactly at the end
+    where there are at most 12 pulls. Of other worlds `probed` are mapped.
 
     Errors: UserError for values out of range, and for a teacher that cannot be computed.
     """
@@ -96,6 +100,7 @@ class Steps(NamedTuple):
     """What a model's policy came to in every world, step after step."""
 
     vectors: Float[Array, "B T I"]
+    actions: Int[Array, "B T"]
     rewards: Float[Array, "B T"]
 
 
@@ -109,6 +114,8 @@ class UnknownWorlds(PlainTask):
         self.interface = Interface(inputs, {"numbers": config.actions}, output=NUMBERS.output)
         self.objectives = (Objective("distillation", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
+        if config.states == 1 and config.steps <= _HISTORIES:
+            self.evaluations += (self._every_history(),)
         random = np.random.default_rng((VALIDATION + 1, 0))
         self._worlds = self._draw_worlds(random, config.probed)
         self._lived, _ = self._live(random, self._worlds, np.zeros(config.probed))
@@ -196,6 +203,30 @@ class UnknownWorlds(PlainTask):
 
         return Evaluation("worlds", split, batches, step, finish, at_end=split == "test")
 
+    def _every_history(self) -> Evaluation:
+        config = self.config
+        wins_NxT = np.array(list(itertools.product((False, True), repeat=config.steps)))
+        padded_NxT = np.concatenate([wins_NxT, np.zeros((-len(wins_NxT) % config.rows, config.steps), bool)])
+        real_N = np.arange(len(padded_NxT)) < len(wins_NxT)
+        starts = range(0, len(real_N), config.rows)
+        batches = [
+            {"wins": padded_NxT[start : start + config.rows], "real": real_N[start : start + config.rows]}
+            for start in starts
+        ]
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            def act(vectors_BxTxI: Array) -> Array:
+                return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
+
+            wins_BxT, real_B = jnp.asarray(batch["wins"]), jnp.asarray(batch["real"])
+            probability_B = jnp.where(real_B, probabilities(config, act, wins_BxT), 0)
+            return {"greedy_exact": jnp.sum(probability_B * jnp.sum(wins_BxT, axis=1))}, None
+
+        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+            return Report({"greedy_exact": float(sums["greedy_exact"])})
+
+        return Evaluation("every_history", "test", batches, step, finish, at_end=True)
+
     def labels(self, sites: Sequence[Site]) -> Labels:
         """What is read at each step: the state, where there are several, and what the step before came to."""
         names = []
@@ -232,7 +263,9 @@ def play(config: UnknownWorldsConfig, act: Callable[[Array], Array], batch: Batc
     )
     rows, row = len(luck_BxTxN), jnp.arange(len(luck_BxTxN))
 
-    def step(carry: tuple[Array, Array, Array, Array], at: Array) -> tuple[tuple[Array, Array, Array, Array], Array]:
+    def step(
+        carry: tuple[Array, Array, Array, Array], at: Array
+    ) -> tuple[tuple[Array, Array, Array, Array], tuple[Array, Array]]:
         vectors_BxTxI, state_B, acted_BxA, reward_B = carry
         begins = at % config.horizon == 0
         state_B = jnp.where(begins, 0, state_B)
@@ -255,7 +288,7 @@ def play(config: UnknownWorldsConfig, act: Callable[[Array], Array], batch: Batc
         won_B = (luck_BxN[:, 0] < rewards_BxSxA[row, state_B, action_B]).astype(jnp.float32)
         passed_BxS = luck_BxN[:, 1:2] > jnp.cumsum(transitions_BxSxAxS[row, state_B, action_B], axis=-1)
         after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1), config.states - 1)
-        return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.actions), won_B), won_B
+        return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.actions), won_B), (action_B, won_B)
 
     first = (
         jnp.zeros((rows, config.steps, config.features)),
@@ -263,8 +296,31 @@ def play(config: UnknownWorldsConfig, act: Callable[[Array], Array], batch: Batc
         jnp.zeros((rows, config.actions)),
         jnp.zeros(rows),
     )
-    (vectors_BxTxI, *_), rewards_TxB = jax.lax.scan(step, first, jnp.arange(config.steps))
-    return Steps(vectors_BxTxI, rewards_TxB.T)
+    (vectors_BxTxI, *_), (actions_TxB, rewards_TxB) = jax.lax.scan(step, first, jnp.arange(config.steps))
+    return Steps(vectors_BxTxI, actions_TxB.T, rewards_TxB.T)
+
+
+def probabilities(
+    config: UnknownWorldsConfig, act: Callable[[Array], Array], wins_BxT: Bool[Array, "B T"]
+) -> Float[Array, " B"]:
+    """How probable each row of wins and losses is, over all bandits, for who pulls the likeliest arm.
+
+    The product over the pulls of (w + 1) / (w + l + 2), or of 1 minus it behind a loss, w and l being the wins and
+    losses of the arm before: what such a policy pulls is of the row alone.
+    """
+    won_BxT = wins_BxT.astype(jnp.float32)
+    rows = len(won_BxT)
+    luck_BxTxN = jnp.zeros((rows, config.steps, 2 + config.actions)).at[..., 0].set(1 - won_BxT)
+    given = {
+        "transitions": jnp.ones((rows, 1, config.actions, 1)),
+        "rewards": jnp.full((rows, 1, config.actions), 0.5),
+        "luck": luck_BxTxN,
+    }
+    pulled_BxTxA = jax.nn.one_hot(play(config, act, given, sampled=False).actions, config.actions)
+    won_BxTxA = pulled_BxTxA * won_BxT[..., None]
+    wins_BxTxA, pulls_BxTxA = (jnp.cumsum(each, axis=1) - each for each in (won_BxTxA, pulled_BxTxA))
+    win_BxT = jnp.sum(pulled_BxTxA * (wins_BxTxA + 1) / (pulls_BxTxA + 2), axis=-1)
+    return jnp.prod(jnp.where(won_BxT > 0, win_BxT, 1 - win_BxT), axis=1)
 
 
 def build(config: UnknownWorldsConfig, directory: Path, rows_multiple: int = 1) -> UnknownWorlds:

@@ -12,7 +12,7 @@ from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.repeated import SPLITS
 from transformer.data.stroke_characters import draw_characters
 
-STROKES, OMNIGLOT = "strokes", "omniglot"
+STROKES, OMNIGLOT, OF_ALL_ALPHABETS = "strokes", "omniglot", "omniglot_characters"
 Drawings = UInt8[np.ndarray, "characters hands side side"]
 
 
@@ -69,12 +69,30 @@ class HeldOutAlphabets:
                 raise UserError(f"{name}={getattr(self, name)} of omniglot must be at least 1 alphabet")
 
 
+@dataclasses.dataclass(frozen=True)
+class HeldOutCharacters:
+    """How many characters of all alphabets, in an order drawn from `seed`, validate, and how many test.
+
+    Errors: UserError for less than one.
+    """
+
+    validation: int = 20
+    test: int = 60
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "test"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} of omniglot_characters must be at least 1 character")
+
+
 def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterSet:
     """Open a set of characters, drawn `side` x `side` pixels large.
 
     `name` is one of: "strokes", with options as in "strokes/train=100,hands=10", random strokes drawn here; "omniglot",
     whose archives lie in `data_dir`, with options as in "omniglot/validation=1,test=2": alphabets that validate and,
-    where there is no images_evaluation*.zip, whose alphabets test, test.
+    where there is no images_evaluation*.zip, whose alphabets test, test; "omniglot_characters", with options as in
+    "omniglot_characters/validation=20,test=60": characters that are held out of all alphabets of both archives.
 
     Errors: UserError, of one line saying what to do, for an unknown name or option and for missing or unfit files.
     """
@@ -82,6 +100,9 @@ def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterS
     if kind == OMNIGLOT:
         given = from_config(HeldOutAlphabets, whole_numbers(kind, options, "validation=1,test=2"), kind)
         return _of_alphabets(name, read_alphabets(data_dir, side), given)
+    if kind == OF_ALL_ALPHABETS:
+        held_out = from_config(HeldOutCharacters, whole_numbers(kind, options, "validation=20,test=60"), kind)
+        return _of_characters(name, read_alphabets(data_dir, side), held_out)
     drawn = _drawn(name)
     if data_dir is not None:
         raise UserError(f"config.task.data_dir={data_dir!r} is for omniglot: {kind} are drawn here")
@@ -93,7 +114,7 @@ def made_up(name: str, *, classes: int, hands: int, side: int) -> CharacterSet:
 
     Errors: as `open_characters`, of the name.
     """
-    if name.partition("/")[0] != OMNIGLOT:
+    if name.partition("/")[0] not in (OMNIGLOT, OF_ALL_ALPHABETS):
         _drawn(name)
     return CharacterSet(name, dict.fromkeys(SPLITS, np.zeros((classes, hands, side, side), np.uint8)))
 
@@ -101,7 +122,8 @@ def made_up(name: str, *, classes: int, hands: int, side: int) -> CharacterSet:
 def _drawn(name: str) -> DrawnCharacters:
     kind, _, options = name.partition("/")
     if kind != STROKES:
-        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (STROKES, OMNIGLOT))}")
+        known = (STROKES, OMNIGLOT, OF_ALL_ALPHABETS)
+        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
     return from_config(DrawnCharacters, whole_numbers(kind, options, "train=100,hands=10"), kind)
 
 
@@ -116,3 +138,16 @@ def _of_alphabets(name: str, read: Mapping[str, Mapping[str, Drawings]], given: 
     splits = {split: 255 - np.concatenate(list(alphabets.values())) for split, alphabets in parts.items()}
     names = "; ".join(f"{split}: {', '.join(alphabets)}" for split, alphabets in parts.items())
     return CharacterSet(name, splits, names)
+
+
+def _of_characters(name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutCharacters) -> CharacterSet:
+    every = [drawings for alphabets in read.values() for _, drawings in sorted(alphabets.items())]
+    if len({drawings.shape[1] for drawings in every}) > 1:
+        raise UserError(f"{name}: characters of {BACKGROUND} and {EVALUATION} have different numbers of drawings")
+    ink = 255 - np.concatenate(every)
+    if given.validation + given.test >= len(ink):
+        raise UserError(f"{name} leaves none of {len(ink)} characters to train on: hold out fewer")
+    order = np.random.default_rng(given.seed).permutation(len(ink))
+    test, validation, train = np.split(order, [given.test, given.test + given.validation])
+    splits = {"train": ink[train], "validation": ink[validation], "test": ink[test]}
+    return CharacterSet(name, splits, f"characters of {len(every)} alphabets, each in one split")
