@@ -12,7 +12,8 @@ not behind it, and norms without biases: nothing but a linear map scores the ans
 T5's positions weigh places alike whatever stands there. However long it trains, one head then gets at most 87 of 100
 answers and 59 of 100 texts right: `transformer.data.symbol_corpora.TwoPlaces` has the proof. (Of four colours and
 shapes, where no such bound is proved, it had 72 of 100 answers after 1,000 steps.) With the network behind attention
-(the arm "one head, then a network") the same mixture of two items may be taken apart. Not yet measured.
+(the arm "one head, then a network") the same mixture of two items may be taken apart. Seen of seed 1 on test texts: all
+right by two heads; by one 78 of 100 answers and 37 of 100 texts. The study as a whole is not yet measured.
 """
 
 from ml_collections import ConfigDict
@@ -28,6 +29,8 @@ def get_config() -> ConfigDict:
     config.maps_every = 0
     config.checkpoint_every = 0
     config.keep = 1
+    # At a third of it two heads take more than twice as many steps.
+    config.optimizer.learning_rate = 0.01
     config.model.update(
         {
             "layers": 1,
