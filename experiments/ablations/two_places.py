@@ -6,12 +6,14 @@
 
     python -m launch.train --config=experiments/ablations/two_places.py --workdir=runs/one
 
-The colour is that of the item before the question mark, the shape that of the fourth before it. One layer, whose
-feed-forward network stands beside attention and not behind it, and norms without biases: nothing but a linear map
-scores the answers from what the heads have read, and T5's positions weigh places alike whatever stands there. Why one
-head must fail then is shown in `transformer.data.symbol_corpora.TwoPlaces`. With the network behind attention (the arm
-"one head, then a network") the same mixture of two items may be taken apart. Seen of seed 1 after 700 steps of as many:
-99.9 of 100 test answers right by two heads, 50.3 by one. The study as a whole is not yet measured.
+Two colours and two shapes: the colour is that of the item before the question mark, the shape that of the fourth before
+it, and a text is right if all its four answers are. One layer, whose feed-forward network stands beside attention and
+not behind it, and norms without biases: nothing but a linear map scores the answers from what the heads have read, and
+T5's positions weigh places alike whatever stands there. However long it trains, one head then gets at most 87 of 100
+answers and 59 of 100 texts right: `transformer.data.symbol_corpora.TwoPlaces` has the proof. (Of four colours and
+shapes, where no such bound is proved, it had 72 of 100 answers after 1,000 steps.) With the network behind attention
+(the arm "one head, then a network") the same mixture of two items may be taken apart. Seen of seed 1 on test texts: all
+right by two heads; by one 78 of 100 answers and 37 of 100 texts. The study as a whole is not yet measured.
 """
 
 from ml_collections import ConfigDict
@@ -21,12 +23,14 @@ from experiments.corpora import one_thing
 
 def get_config() -> ConfigDict:
     """Two heads in one layer that is linear in what they read."""
-    config = one_thing.get_config("two_places")
+    config = one_thing.get_config("two_places/kinds=2")
     config.name = "two_places"
     config.steps = 1000
     config.maps_every = 0
     config.checkpoint_every = 0
     config.keep = 1
+    # At a third of it two heads take more than twice as many steps.
+    config.optimizer.learning_rate = 0.01
     config.model.update(
         {
             "layers": 1,
@@ -51,9 +55,9 @@ def get_ablation(ablation):
             "one head, then a network": {"model.heads": 1, "model.norm_placement": "pre"},
         },
         reference="two heads",
-        chosen_by="validation/accuracy",
-        reported="test/accuracy",
+        chosen_by="validation/text_accuracy",
+        reported="test/text_accuracy",
         better="higher",
         notable=0.05,
-        followed=("validation/near_item_accuracy", "validation/far_item_accuracy"),
+        followed=("validation/accuracy", "validation/near_item_accuracy", "validation/far_item_accuracy"),
     )

@@ -11,7 +11,6 @@ from transformer.config import UserError
 from transformer.data.corpora import CORPORA, open_corpus
 from transformer.data.marked_texts import Counted, accuracies
 from transformer.data.sentence_corpora import BY_CLUE, BY_PRONOUN, NOUNS
-from transformer.data.symbol_corpora import TwoPlaces
 
 TEXTS = 60
 Answers = dict[int, tuple[str, list[set[int]]]]
@@ -167,29 +166,42 @@ def test_counting_knows_the_most_frequent_answer_of_all_and_behind_each_word() -
     assert shares == {"majority": 0.5, "bigram": 1.0, "last_value": 0.5, "most_values": 0.5}
 
 
-def answerable(near: float, far: float, *, heads: int) -> bool:
+Pairs = list[tuple[tuple[int, int], tuple[int, int]]]
+
+
+def answerable(near: float, far: float, *, heads: int, pairs: Pairs) -> bool:
     """Whether scores b_near E(a) + b_far E'(b) + k can be right by a margin; of one head E' is E. A linear program."""
     items = list(itertools.product(range(2), range(2)))
     numbers = np.arange(4 * 4 * heads + 4)
     scores, constants = numbers[:-4].reshape(heads, 4, 4), numbers[-4:]
     rows = []
-    for (place_a, a), (place_b, b) in itertools.product(enumerate(items), repeat=2):
+    for a, b in pairs:
         right = items.index((a[0], b[1]))
         for wrong in {0, 1, 2, 3} - {right}:
             row = np.zeros(len(numbers))
             for answer, sign in ((right, -1), (wrong, 1)):
-                row[scores[0, answer, place_a]] += sign * near
-                row[scores[-1, answer, place_b]] += sign * far
+                row[scores[0, answer, items.index(a)]] += sign * near
+                row[scores[-1, answer, items.index(b)]] += sign * far
                 row[constants[answer]] += sign
             rows.append(row)
     found = linprog(np.zeros(len(numbers)), A_ub=np.array(rows), b_ub=-np.ones(len(rows)), bounds=(None, None))
     return found.status == 0
 
 
-def test_one_head_cannot_copy_from_two_places_however_it_weighs_them_and_two_can() -> None:
-    assert answerable(1.0, 1.0, heads=2)
-    assert not any(answerable(near, 1.0, heads=1) for near in (0.0, 0.1, 0.5, 0.9, 1.0, 1.1, 2.0, 10.0))
-    assert TwoPlaces().sources.keys() == {"near", "far"}
+def test_one_head_answers_one_of_four_texts_wrong_however_it_weighs_two_places_and_two_heads_none() -> None:
+    """The fours of `TwoPlaces`: both items of one colour if the nearer weighs as much or more, else of one shape."""
+    items = list(itertools.product(range(2), range(2)))
+    assert answerable(1.0, 1.0, heads=2, pairs=list(itertools.product(items, repeat=2)))
+    for near, same in ((1.0, 0), (1.1, 0), (2.0, 0), (10.0, 0), (1.0, 1), (0.9, 1), (0.5, 1), (0.1, 1), (0.0, 1)):
+        for kind in range(2):
+            four: Pairs = list(itertools.product([item for item in items if item[same] == kind], repeat=2))
+            assert len(four) == 4
+            assert not answerable(near, 1.0, heads=1, pairs=four)
+    # All but one text of each four can be right: 14 of 16.
+    wrong = (((0, 0), (0, 1)), ((1, 0), (1, 1)))
+    assert answerable(
+        1.3, 1.0, heads=1, pairs=[pair for pair in itertools.product(items, repeat=2) if pair not in wrong]
+    )
 
 
 @pytest.mark.parametrize(

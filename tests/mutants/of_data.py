@@ -332,6 +332,14 @@ DATA = (
         ("tests/tasks/test_marked_texts.py",),
     ),
     Fault(
+        "held-out-texts-that-are-trained-on",
+        "transformer/tasks/marked_texts.py",
+        'if is_held_out(" ".join(words)) == held_out:',
+        "if True:",
+        "Short texts of a corpus come up in training and in the test.",
+        ("tests/tasks/test_marked_texts.py",),
+    ),
+    Fault(
         "a-bracket-that-is-closed",
         "transformer/data/symbol_corpora.py",
         "            if stack:\n                found.append(Mark(place, PAIRS[words[stack[-1]]], ((stack[-1],),)))",

@@ -17,6 +17,7 @@ from transformer.config import Looked, Positive, UserError
 from transformer.data.batches import Source
 from transformer.data.corpora import open_corpus
 from transformer.data.drawn import TEST, VALIDATION, Drawn
+from transformer.data.episodes import is_held_out
 from transformer.data.marked_texts import Corpus, Counted, Words, accuracies
 from transformer.models.interface import CONTINUATION, FILLING, Input, Interface
 from transformer.tasks.contract import (
@@ -41,7 +42,6 @@ from transformer.tasks.plain import (
     check_rows,
     check_sentences,
     look_over,
-    means,
     most_probable,
     refuse_decoding,
 )
@@ -64,11 +64,12 @@ class Reads(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MarkedTextsConfig:
-    """Batches of `rows` texts of a corpus, drawn anew at every step.
+    """Batches of `rows` texts of a corpus, drawn anew at every step; one text in eight is never trained on.
 
     `dataset`: the name of a corpus, with numbers of its own, such as "brackets/kinds=2,depth=4"
     (transformer.data.corpora). Models that read the past alone are asked for what follows each word, those that read
-    the `whole` text for what stands at it. `examples` texts are evaluated, and `probed` mapped.
+    the `whole` text for what stands at it. `examples` held-out texts are evaluated, and `probed` mapped: the page calls
+    heads by what they read in these, so that a few which ask once each would call them wrong.
 
     Errors: UserError for values out of range, and for a corpus that only the whole text answers.
     """
@@ -77,7 +78,7 @@ class MarkedTextsConfig:
     reads: Reads = Reads.PAST
     rows: Positive = 64
     examples: int = 512
-    probed: Looked = 4
+    probed: Looked = 32
 
     def __post_init__(self) -> None:
         for name in ("rows", "examples", "probed"):
@@ -104,19 +105,19 @@ class MarkedTexts(PlainTask):
         self.interface = interface_of(config)
         self.objectives = (Objective("marks", self._loss),)
         count = -(-config.examples // config.rows) * config.rows
-        held_out = {split: draw(self.corpus, (seed, 0), count) for split, seed in SEEDS.items()}
+        held_out = {split: draw(self.corpus, (seed, 0), count, held_out=True) for split, seed in SEEDS.items()}
         self.evaluations = (
             *(self._answers(split, texts) for split, texts in held_out.items()),
             self._heads("validation", {"validation": held_out["validation"]}),
             self._heads("test", held_out),
         )
-        self._shown = draw(self.corpus, (VALIDATION, 2), config.probed)
+        self._shown = draw(self.corpus, (VALIDATION, 2), config.probed, held_out=True)
         self.probed = padded(self.corpus, self._shown)
 
     def source(self, seed: int) -> Source:
-        """Texts that are drawn anew at every step."""
+        """Texts that are drawn anew at every step, none of them held out."""
         corpus, rows = self.corpus, self.config.rows
-        return Drawn(lambda random: batch_of(corpus, [corpus.draw(random) for _ in range(rows)]), seed)
+        return Drawn(lambda random: batch_of(corpus, drawn_by(corpus, random, rows, held_out=False)), seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of marked places."""
@@ -140,14 +141,21 @@ class MarkedTexts(PlainTask):
 
     @functools.cached_property
     def _counted(self) -> Counted:
-        return Counted.of(self.corpus, draw(self.corpus, (VALIDATION, 1), COUNTED))
+        return Counted.of(self.corpus, draw(self.corpus, (VALIDATION, 1), COUNTED, held_out=False))
 
     def _answers(self, split: str, texts: Sequence[Words]) -> Evaluation:
-        """Loss and accuracy beside those of rules that do not read what should be read, on the same texts."""
+        """Loss and accuracy, also of whole texts, beside rules that do not read what should be read, on the same texts.
+
+        A text is right if all its answers are.
+        """
 
         def step(view: View, batch: Batch, key: Any) -> tuple[dict[str, Array], None]:
-            _, aux = self._loss(view, batch, {"marks": jnp.float32(1)}, None)
-            return {**aux.metrics, **self.totals(batch)}, None
+            logits_BxTxV, _ = self._logits(view, batch, None, None)
+            labels_BxT = jnp.asarray(batch["labels"])
+            sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
+            right_BxT = (jnp.argmax(logits_BxTxV, axis=-1) == labels_BxT) | (labels_BxT == PAD)
+            whole = jnp.sum(jnp.all(right_BxT, axis=1)).astype(jnp.float32)
+            return {"loss": sums.cross_entropy, "accuracy": sums.correct, "whole": whole, **self.totals(batch)}, None
 
         @functools.cache
         def baselines() -> dict[str, float]:
@@ -155,8 +163,10 @@ class MarkedTexts(PlainTask):
 
         def finish(sums: Mapping[str, float], rows: object) -> Report:
             beside = {f"{name}_accuracy": share for name, share in baselines().items()}
+            shares = {name: sums[name] / sums["marks"] for name in ("loss", "accuracy")}
+            shares["text_accuracy"] = sums["whole"] / len(texts)
             note = f"{int(sums['marks'])} marks in {len(texts)} texts"
-            return Report({**means(sums, by="marks").scalars, **beside}, note=note)
+            return Report({**shares, **beside}, note=note)
 
         return Evaluation("marks", split, self._batches(texts), step, finish, at_end=split == "test")
 
@@ -231,10 +241,19 @@ def hits_of(weights_LxBxHxQxK: Float[Array, "L B H Q K"], gold_BxQxK: Bool[Array
     return jnp.sum(largest & gold_BxQxK[None, :, None], axis=(1, 3, 4)).astype(jnp.float32)
 
 
-def draw(corpus: Corpus, seed: tuple[int, int], count: int) -> list[list[str]]:
-    """So many texts that a seed determines."""
-    random = np.random.default_rng(seed)
-    return [corpus.draw(random) for _ in range(count)]
+def draw(corpus: Corpus, seed: tuple[int, int], count: int, *, held_out: bool) -> list[list[str]]:
+    """So many texts that a seed determines, all held out or none."""
+    return drawn_by(corpus, np.random.default_rng(seed), count, held_out=held_out)
+
+
+def drawn_by(corpus: Corpus, random: np.random.Generator, count: int, *, held_out: bool) -> list[list[str]]:
+    """So many texts, all held out or none: which of them are is told by their words, whatever drew them."""
+    texts: list[list[str]] = []
+    while len(texts) < count:
+        words = corpus.draw(random)
+        if is_held_out(" ".join(words)) == held_out:
+            texts.append(words)
+    return texts
 
 
 def padded(corpus: Corpus, texts: Sequence[Words]) -> dict[str, np.ndarray]:
