@@ -1,5 +1,6 @@
 """What tasks share whose answers are sequences of symbols, said one after another about what is given."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -114,19 +115,21 @@ class SymbolSequences(PlainTask):
         return rollout.tokens[:, 0]
 
     def say(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> dict[str, np.ndarray]:
-        """The batch with what the model says in the place of what is true."""
+        """The batch with what the model says in the place of what is true; one that was cut off has no end."""
 
         @jax.jit
         def run(variables: Any, given: Batch) -> Array:
             return self.decode(view._replace(variables=variables), given, decoding)
 
         rows = np.asarray(run(view.variables, {name: batch[name] for name in self.given}))
-        return {**batch, **self.sequences([self.said_in(row) for row in rows])}
+        labels = np.pad(rows, ((0, 0), (0, self.steps - rows.shape[1])), constant_values=PAD)
+        read = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN)
+        return {**batch, "target": np.where(labels == PAD, PAD, read), "labels": labels}
 
     def said_in(self, row: np.ndarray) -> list[str]:
-        """The symbols of one sequence, up to its end."""
-        numbers = row.tolist()
-        return [self.symbols[number] for number in numbers[: numbers.index(END) if END in numbers else None]]
+        """The symbols of one sequence, up to its end or to where it was cut off."""
+        said = itertools.takewhile(lambda number: number not in (PAD, END), row.tolist())
+        return [self.symbols[number] for number in said]
 
     def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
         """The names of the steps of one row of `labels`: its symbols and, where it has one, its end."""
