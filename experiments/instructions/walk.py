@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
             "eval_every": 1000,
             "maps_every": 1000,
             "checkpoint_every": 1000,
-            "task": {"name": "walking", "side": 5, "longest": 12, "rows": 32},
+            "task": {"name": "walking", "side": 5, "longest": 12},
             "model": {"family": "walker", "width": 64},
             "optimizer": {
                 "learning_rate": 4e-3,
