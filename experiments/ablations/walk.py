@@ -21,6 +21,7 @@ def get_config() -> ConfigDict:
     config.maps_every = 0
     config.checkpoint_every = 0
     config.keep = 1
+    config.task.examples = 2000
     return config
 
 
