@@ -190,6 +190,20 @@ def test_an_instruction_is_followed_where_it_can_be(task: Walking, monkeypatch: 
     assert not labels.links[SITE][1]
 
 
+def test_a_walk_that_is_cut_off_does_not_stop(task: Walking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where it stands at the right place by then."""
+    true = task._placed("walk to the lamp .", np.random.default_rng(5))
+    rows = task.sequences([[action.name.lower() for action in true.walk.actions]])
+    cut = rows["labels"][:, : len(true.walk.actions)]
+    monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))
+    answers = task.answer(view_of(task), Request(["walk to the lamp ."], decoding={"seed": 5, "length": cut.shape[1]}))
+    assert answers.lines[0].startswith(f"{' '.join(task.said_in(cut[0]))}: does not stop")
+    assert answers.labels.tokens["target"] == (tuple(task.said_in(cut[0])),)
+    said = task.say(view_of(task), task._batch([true]), task.decoding(Request([""]), "walks", ""))
+    np.testing.assert_array_equal(said["target"][0, : cut.shape[1]], [BEGIN, *cut[0, :-1]])
+    assert (said["target"][0, cut.shape[1] :] == PAD).all()
+
+
 @pytest.mark.slow
 def test_a_model_walks_by_itself_and_is_looked_at(task: Walking) -> None:
     view = learned_nothing(task)

@@ -148,6 +148,7 @@ def _clauses() -> dict[str, Clause]:
 
 
 CLAUSES = _clauses()
+_FORMS = tuple((form, form.fillings()) for form in FORMS)
 WORDS = (*JOINTS, *sorted({word for clause in CLAUSES.values() for word in clause.words} - set(JOINTS)))
 
 
@@ -215,10 +216,10 @@ def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: 
 
     With `walks` one that does not only turn, unless a wall ahead stops all of them.
     """
-    for number in random.permutation(len(FORMS)):
-        form = FORMS[number]
+    for number in random.permutation(len(_FORMS)):
+        form, fillings = _FORMS[number]
         if form.walks or not walks or maze.floor(place) == NONE:
-            fit = [filled for filled in form.fillings() if form.follow(maze, place, filled) is not None]
+            fit = [filled for filled in fillings if form.follow(maze, place, filled) is not None]
             if fit:
                 phrase = form.phrases[random.integers(len(form.phrases))]
                 return CLAUSES[phrase.format(**fit[random.integers(len(fit))])]

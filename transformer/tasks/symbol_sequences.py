@@ -1,5 +1,6 @@
 """What tasks share whose answers are sequences of symbols, said one after another about what is given."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -131,8 +132,11 @@ class SymbolSequences(SaidSequences):
         return {}, {"tokens": self.decode(view, batch, decoding)}
 
     def say(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> dict[str, np.ndarray]:
-        """The batch with what the model says in the place of what is true."""
-        return {**batch, **self.sequences(list(map(self.said_in, self.rows_said(view, batch, decoding))))}
+        """The batch with what the model says in the place of what is true; one that was cut off has no end."""
+        rows = self.rows_said(view, batch, decoding)
+        labels = np.pad(rows, ((0, 0), (0, self.steps - rows.shape[1])), constant_values=PAD)
+        read = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BEGIN)
+        return {**batch, "target": np.where(labels == PAD, PAD, read), "labels": labels}
 
     def said_in(self, row: np.ndarray) -> list[str]:
         """The symbols of one sequence, up to its end."""
@@ -168,9 +172,8 @@ def taught(said: Sequence[Sequence[int]], steps: int) -> dict[str, Int[np.ndarra
 
 
 def up_to_end(row: np.ndarray) -> list[int]:
-    """The numbers of one sequence before its end, all where it has none."""
-    numbers = row.tolist()
-    return numbers[: numbers.index(END) if END in numbers else None]
+    """The numbers of one sequence before its end, or before where it was cut off."""
+    return list(itertools.takewhile(lambda number: number not in (PAD, END), row.tolist()))
 
 
 def counted(batch: Batch) -> Bool[Array, "B T"]:
