@@ -2,22 +2,22 @@
 
 python -m launch.train --config=experiments/pictures/easy_vqa.py --workdir=runs/easy_vqa --data_dir=DIR
 
-DIR holds easy-VQA's data.zip. Needs Pillow, the extra `pictures`. Planned for half an hour on one core, not yet
-measured; the words alone answer 0.67 of the test questions right.
+DIR holds easy-VQA's data.zip. Needs Pillow, the extra `pictures`. Planned for a quarter of an hour on one core, not yet
+measured: a third of its steps reach 0.88 of the test questions, the words alone 0.67.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Four by four places; 64 questions a batch, between four and five epochs."""
+    """Four by four places; 64 questions a batch, fifteen epochs."""
     return ConfigDict(
         {
             "name": "easy_vqa",
             "seed": 1,
-            "steps": 2400,
+            "steps": 8000,
             "log_every": 100,
-            "eval_every": 800,
+            "eval_every": 1000,
             "maps_every": 200,
             "task": {"name": "questions", "dataset": "easy_vqa", "rows": 64},
             "model": {

@@ -6,7 +6,7 @@ python -m launch.train --config=experiments/pictures/questions.py:one_hop --work
 The other arms are glimpses, mean and question, which does not look at the picture. Each takes ten minutes on one core.
 Expect 0.72 of the test questions right in two hops and 0.63 in one, 0.68 and 0.52 of those that lead from an item to
 its neighbour, where the words alone have 0.14: experiments/results/questions.md, which says what each model fails at.
-The other arms are not yet measured.
+mean has 0.32 and question 0.17 of all; glimpses is not yet measured.
 """
 
 from ml_collections import ConfigDict
