@@ -12,6 +12,7 @@ import pytest
 
 from launch.config_files import load_config, load_function
 from transformer.studies.ablation import Ablation, build_ablation
+from transformer.studies.about import check_arms
 from transformer.studies.arms import plan
 from transformer.training.experiment import resolve
 from transformer.training.schema import with_overrides
@@ -54,6 +55,15 @@ def test_every_stack_of_a_study_has_every_arm_at_every_depth(file: Path) -> None
             for depth in stack.depths:
                 config = with_overrides(with_overrides(base, stack.overrides), overrides)
                 resolve(with_overrides(config, dict.fromkeys(stack.depth_keys, depth)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_arms_of_a_study_meet_on_equal_terms(file: Path) -> None:
+    if "--data_dir" in said(file):
+        pytest.skip("its data lies in a folder that the command names")
+    base, spec = load_config(str(file)).to_dict(), study(file)
+    check_arms(spec, base, plan(spec, base), None)
 
 
 @pytest.mark.slow
