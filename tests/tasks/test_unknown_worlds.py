@@ -61,10 +61,10 @@ def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: UnknownWo
     assert (batch["vectors"].shape, batch["vectors"].dtype) == (given.shape, given.dtype) == ((4, 4, 6), np.float32)
     names = task.labels(()).tokens["steps"]
     assert [len(row) for row in names] == [4, 4]
-    assert names[0][0] == "1 begins in 0"
+    assert names[0][0] == "1: begins in 0"
     bandits = build(config_of(states=1, teacher="bayes", probed=1), Path()).labels(())
     assert bandits.titles[0].startswith("arms 0.")
-    assert bandits.tokens["steps"][0][1].split()[2] in ("wins", "loses")
+    assert bandits.tokens["steps"][0][1].split()[3] in ("wins", "loses")
 
 
 def test_the_loss_is_the_cross_entropy_of_what_is_best(task: UnknownWorlds) -> None:

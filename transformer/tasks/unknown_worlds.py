@@ -232,9 +232,10 @@ class UnknownWorlds(PlainTask):
         names = []
         for states, actions, rewards in zip(*map(np.ndarray.tolist, self._lived), strict=True):
             done = zip(actions[:-1], rewards[:-1], strict=True)
-            before = ["begins", *(f"{action + 1} {'wins' if won else 'loses'}" for action, won in done)]
+            does = "action" if self.config.states > 1 else "arm"
+            before = ["begins", *(f"{does} {action + 1} {'wins' if won else 'loses'}" for action, won in done)]
             where = [f" in {state}" if self.config.states > 1 else "" for state in states]
-            names.append(tuple(f"{at} {what}{where[at - 1]}" for at, what in enumerate(before, 1)))
+            names.append(tuple(f"{at}: {what}{where[at - 1]}" for at, what in enumerate(before, 1)))
         titles = tuple(f"world {number + 1}" for number in range(len(names)))
         if self.config.states == 1:
             titles = tuple("arms " + " ".join(f"{mean:.2f}" for mean in row) for row in self._worlds.rewards[:, 0])
