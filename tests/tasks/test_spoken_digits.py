@@ -1,5 +1,6 @@
 """Spoken digits as a task: batches, labels, answers, and the measures of transcripts by hand."""
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -11,13 +12,23 @@ from scipy.stats import spearmanr
 
 from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
+from transformer.data.speaker import Voice
+from transformer.data.spoken import say
 from transformer.data.wav import read_wav, wav
 from transformer.layers.module import Precision
 from transformer.layers.sound import RATE
 from transformer.models.contract import Variables
 from transformer.models.listen_attend_spell import FAMILY, ListenAttendSpellConfig
 from transformer.tasks.contract import Request, Sentences, View
-from transformer.tasks.spoken_digits import READER, Spelling, SpokenDigitsConfig, SpokenDigitsTask, build, positions_of
+from transformer.tasks.spoken_digits import (
+    READER,
+    Spelling,
+    SpokenDigitsConfig,
+    SpokenDigitsTask,
+    Transcription,
+    build,
+    positions_of,
+)
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 from transformer.tasks.transcript_metrics import monotone, monotone_report, spearman, transcript_report
 
@@ -132,6 +143,38 @@ def test_attention_that_moves_on_is_monotone() -> None:
     of_all = {"all/decoder/attention": np.array([[0.5, 0.25]])}
     report = monotone_report({"examples": np.array(2), "mass/decoder/attention": sums, **of_all}, None)
     assert report.scalars == {"spearman": pytest.approx((whole + part) / 2), "spearman_with_spaces": 0.25}
+
+
+def test_strings_of_more_digits_than_the_run_has_are_refused_though_they_are_short_enough() -> None:
+    """Else a third digit had no step, or was cut off without a word."""
+    for spelling, most in ((Spelling.LETTERS, 3), (Spelling.DIGITS, 1)):
+        given = SpokenDigitsConfig(fewest=1, most=most, seconds=9.0, spelling=spelling)
+        count = len(spelling.spell((3,) * most))
+        with pytest.raises(UserError, match=f"has more than the {count} symbols .* digits, such as {most}"):
+            Transcription(given).spoken(["3" * (most + 1)])
+        assert len(Transcription(given).spoken(["3" * most])) == 1
+
+
+@pytest.mark.slow
+def test_strings_of_one_symbol_have_no_order() -> None:
+    """A run of single digits has no such measure; in others such strings are left out of the mean."""
+    made = SpokenDigitsConfig("synthetic/speakers=1,takes=3", fewest=1, most=1, seconds=1.2, rows=2, examples=2)
+    digits = dataclasses.replace(made, spelling=Spelling.DIGITS)
+    assert {each.name for each in build(digits, Path()).evaluations} == {"loss", "transcripts"}
+    task = build(dataclasses.replace(digits, most=2, seconds=2.0), Path())
+    batch = task.batch([say(Voice(), digits, np.random.default_rng(0)) for digits in ((1, 2), (3,))])
+    (listening,) = (each for each in task.evaluations if (each.name, each.split) == ("listening", "test"))
+    assert listening.step(view_of(task), batch, jax.random.key(0))[0]["examples"] == 1
+
+
+def test_separators_of_digits_are_no_characters_that_are_said() -> None:
+    task = build(dataclasses.replace(CONFIG, spelling=Spelling.DIGITS), Path())
+    (transcripts,) = (each for each in task.evaluations if (each.name, each.split) == ("transcripts", "test"))
+    labels = np.concatenate([batch["labels"] for batch in transcripts.batches])
+    wrong = labels.copy()
+    wrong[0, 0] = 3 + (wrong[0, 0] - 3 + 1) % 10
+    scalars = transcripts.finish({}, {"tokens": wrong}).scalars
+    assert scalars["character_error_rate"] == pytest.approx(1 / (labels > END).sum())
 
 
 def test_errors_are_edits_over_the_references_characters() -> None:

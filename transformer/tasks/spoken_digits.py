@@ -187,7 +187,7 @@ class Transcription(SymbolSequences):
     def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Spoken]:
         """The sound in each .wav file, and digits as the synthetic speaker says them.
 
-        Errors: UserError for what is neither, and for sound that is longer than the run's strings.
+        Errors: UserError for what is neither, and for sounds and digits that are longer than the run's strings.
         """
         random = np.random.default_rng(seed)
         sounds = [_spoken(text, random) for text in texts]
@@ -196,6 +196,11 @@ class Transcription(SymbolSequences):
                 raise UserError(
                     f"{text[:80]!r} lasts {len(spoken.samples) / RATE:.2f} seconds: this run's sounds have at most "
                     f"{self.config.seconds:g}"
+                )
+            if len(self.config.spelling.spell(spoken.digits)) >= self.steps:
+                raise UserError(
+                    f"{text[:80]!r} has more than the {self.steps - 1} symbols of this run's longest string: say fewer "
+                    f"digits, such as {self.config.most}"
                 )
         return sounds
 
@@ -237,26 +242,38 @@ class SpokenDigitsTask(Transcription):
         rows, at_end = self.config.rows, split == "test"
         draws = Drawn(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
         batches = [draws[number] for number in range(-(-self.config.examples // rows))]
-        references = [line for batch in batches for line in self.lines(np.asarray(batch["labels"]))]
+        references = [line for batch in batches for line in self._written(batch["labels"])]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
-            return transcript_report(self.lines(rows["tokens"]), references, shown=_SHOWN)
+            return transcript_report(self._written(rows["tokens"]), references, shown=_SHOWN)
 
-        return (
+        evaluations = (
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
+        )
+        if self.steps == 2:  # one symbol and the end: nothing that attention could move on with
+            return evaluations
+        return (
+            *evaluations,
             Evaluation("listening", split, batches, self._listening, monotone_report, at_end, reads=HEARD),
         )
 
+    def _written(self, rows: Array | np.ndarray) -> list[str]:
+        """Strings as they are measured: what separates digits in a line of text is said by nobody."""
+        return ["".join(self.said_in(row)) for row in np.asarray(rows)]
+
     def _listening(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
-        """Sums what attention does at the symbols of the true strings: at those that are heard, and at all."""
+        """Sums what attention does at the symbols of the true strings: at those that are heard, and at all.
+
+        Strings of one symbol have no order to be told.
+        """
         labels_BxT = jnp.asarray(batch["labels"])
         heard_BxT = jnp.asarray(batch["ends"]) > jnp.asarray(batch["begins"])
         said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
         weights = weights_over(view, self.inputs_of(batch), HEARD)
         moved = mass_sums({site: monotone(of_site, heard_BxT) for site, of_site in weights.items()})
         of_all = {ALL + site.name: monotone(of_site, said_BxT) for site, of_site in weights.items()}
-        return {"examples": jnp.int32(len(labels_BxT)), **moved, **of_all}, None
+        return {"examples": jnp.sum(jnp.sum(heard_BxT, axis=1) > 1), **moved, **of_all}, None
 
 
 def positions_of(axis: Axis, samples: int) -> int:
