@@ -39,7 +39,7 @@ from transformer.tasks.labels import Labels
 from transformer.tasks.looking import mass_sums, weights_over
 from transformer.tasks.plain import check_rows, check_sentences, look_over, means, said_of
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SymbolSequences, links_of_right, links_to
-from transformer.tasks.transcript_metrics import ALL, HEARD, monotone, monotone_report, transcript_report
+from transformer.tasks.transcript_metrics import ALL, FIRST, HEARD, monotone, monotone_report, transcript_report
 
 _SHOWN = 5  # strings to read beside their references
 _HEARING = HearingConfig()  # of the spectrograms beside maps
@@ -251,7 +251,7 @@ class SpokenDigitsTask(Transcription):
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
         )
-        if self.steps == 2:  # one symbol and the end: nothing that attention could move on with
+        if self.config.most == 1:  # attention has nowhere to move on to
             return evaluations
         return (
             *evaluations,
@@ -263,17 +263,23 @@ class SpokenDigitsTask(Transcription):
         return ["".join(self.said_in(row)) for row in np.asarray(rows)]
 
     def _listening(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
-        """Sums what attention does at the symbols of the true strings: at those that are heard, and at all.
+        """Sums what attention does at the symbols of the true strings: the heard, all, and the first of each digit.
 
-        Strings of one symbol have no order to be told.
+        Strings of one digit have no order to be told.
         """
-        labels_BxT = jnp.asarray(batch["labels"])
-        heard_BxT = jnp.asarray(batch["ends"]) > jnp.asarray(batch["begins"])
-        said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
+        labels_BxT, begins_BxT = jnp.asarray(batch["labels"]), jnp.asarray(batch["begins"])
+        heard_BxT = jnp.asarray(batch["ends"]) > begins_BxT
+        first_BxT = heard_BxT & (jnp.diff(begins_BxT, axis=1, prepend=-1) != 0)
+        several_B = jnp.sum(first_BxT, axis=1) > 1
         weights = weights_over(view, self.inputs_of(batch), HEARD)
-        moved = mass_sums({site: monotone(of_site, heard_BxT) for site, of_site in weights.items()})
-        of_all = {ALL + site.name: monotone(of_site, said_BxT) for site, of_site in weights.items()}
-        return {"examples": jnp.sum(jnp.sum(heard_BxT, axis=1) > 1), **moved, **of_all}, None
+
+        def moved(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
+            return {site: monotone(each, counted_BxT & several_B[:, None]) for site, each in weights.items()}
+
+        said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
+        others = {ALL: moved(said_BxT), FIRST: moved(first_BxT)}
+        beside = {start + site.name: each for start, of_site in others.items() for site, each in of_site.items()}
+        return {"examples": jnp.sum(several_B), **mass_sums(moved(heard_BxT)), **beside}, None
 
 
 def positions_of(axis: Axis, samples: int) -> int:
