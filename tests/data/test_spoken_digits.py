@@ -29,6 +29,14 @@ def file_of(samples: np.ndarray, *, size: int, rate: int = RATE, channels: int =
     return written.getvalue()
 
 
+# As the header says it; its data are what they were.
+WIDE = bytearray(file_of(TONE, size=2))
+WIDE[32:36] = bytes((8, 0, 64, 0))
+# A part in front of the format that would reach far beyond the end.
+BEYOND = bytearray(file_of(TONE, size=2))
+BEYOND[12:20] = b"LIST" + bytes((0, 0, 1, 0))
+
+
 @pytest.mark.parametrize(("size", "within"), [(1, 0.01), (2, 1e-4), (3, 1e-6), (4, 1e-6)])
 def test_files_of_any_width_are_read_and_ours_come_back(size: int, within: float) -> None:
     np.testing.assert_allclose(read_wav(file_of(TONE, size=size), "tone"), TONE, atol=within)
@@ -43,11 +51,18 @@ def test_channels_are_averaged_and_another_rate_is_brought_to_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"no sound", "is no WAV file"), (file_of(TONE[:0], size=2), "has no samples")]
+    ("content", "said"),
+    [
+        (b"no sound", "is no WAV file"),
+        (file_of(TONE[:0], size=2), "has no samples"),
+        (WIDE, "has 64 bits a sample"),
+        (file_of(TONE, size=2)[:30], "is no WAV file"),
+        (BEYOND, "is no WAV file"),
+    ],
 )
 def test_what_is_no_sound_is_refused_in_one_line(content: bytes, said: str) -> None:
     with pytest.raises(UserError, match=f"x.wav {said}"):
-        read_wav(content, "x.wav")
+        read_wav(bytes(content), "x.wav")
 
 
 def test_the_synthetic_speaker_never_speaks_twice_alike_but_by_the_seed() -> None:
@@ -142,6 +157,12 @@ def test_what_cannot_be_opened_is_said_in_one_line(archive: Path, tmp_path: Path
     ):
         with pytest.raises(UserError, match=said):
             open_spoken(**options)
-    (tmp_path / "recordings.zip").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="cannot be read as an archive"):
-        open_spoken("fsdd", data_dir=str(tmp_path))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("7_anna_0.wav", wav(TONE))
+    damaged = bytearray(packed.getvalue())
+    damaged[30 + len("7_anna_0.wav")] = 0xFF  # where the packed sound begins: no kind of block
+    for content in (b"nothing", bytes(damaged)):
+        (tmp_path / "recordings.zip").write_bytes(content)
+        with pytest.raises(UserError, match="cannot be read as an archive"):
+            open_spoken("fsdd", data_dir=str(tmp_path))

@@ -2,8 +2,11 @@
 
 import functools
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 
 from launch import cli, evaluate, generate
+from transformer.config import UserError
 from transformer.decode import generate as decoding
 from transformer.decode.beam import Beam
 from transformer.decode.ensemble import joined
@@ -20,6 +24,9 @@ from transformer.layers.module import Functional, Precision
 from transformer.models.contract import Aux, Cache, Model, Variables
 from transformer.models.interface import Input, Interface
 from transformer.models.registry import build, model_config
+from transformer.tasks.spoken_digits import Spelling, SpokenDigitsConfig, Transcription
+from transformer.tasks.text_task import TextTask
+from transformer.training import reading
 from transformer.training.experiment import resolve
 from transformer.training.train import train
 
@@ -97,6 +104,29 @@ def test_a_transformer_that_reads_along_is_one_that_reads_at_once() -> None:
         scores, cache, _ = model.step(variables, cache, jnp.asarray(said[:, place]))
         expected = jax.nn.log_softmax(whole[:, place])[:, np.array(NUMBERS)] - np.log(5)
         np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "weight", "said"),
+    [
+        (Spelling.LETTERS, -1.0, "--language_weight=-1 must be a number of at least 0"),
+        (Spelling.LETTERS, math.nan, "--language_weight=nan"),
+        (Spelling.DIGITS, 0.3, "without the ' ' that this run's lines have between them"),
+        (Spelling.LETTERS, 0.3, "--language_model=words has 8 positions, and this run's strings have up to 24"),
+    ],
+)
+def test_what_cannot_read_along_is_refused(
+    spelling: Spelling, weight: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a search was led astray without a word: beyond its positions a model reads the last one again."""
+    words = SimpleNamespace(
+        task=Mock(spec=TextTask, interface=Interface({}, {}, output="next tokens")),
+        model=SimpleNamespace(max_length=8),
+    )
+    monkeypatch.setattr(reading, "load", lambda *_, **__: (None, words, None))
+    heard = SimpleNamespace(task=Transcription(SpokenDigitsConfig(spelling=spelling)), model=None)
+    with pytest.raises(UserError, match=said):
+        reading.weighed_by((None, heard, None), "words", weight)
 
 
 @pytest.mark.slow

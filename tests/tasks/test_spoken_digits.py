@@ -1,5 +1,6 @@
 """Spoken digits as a task: batches, labels, answers, and the measures of transcripts by hand."""
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -11,13 +12,24 @@ from scipy.stats import spearmanr
 
 from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
+from transformer.data.speaker import Voice
+from transformer.data.spoken import say
 from transformer.data.wav import read_wav, wav
 from transformer.layers.module import Precision
 from transformer.layers.sound import RATE
 from transformer.models.contract import Variables
 from transformer.models.listen_attend_spell import FAMILY, ListenAttendSpellConfig
+from transformer.tasks import spoken_digits
 from transformer.tasks.contract import Request, Sentences, View
-from transformer.tasks.spoken_digits import READER, Spelling, SpokenDigitsConfig, SpokenDigitsTask, build, positions_of
+from transformer.tasks.spoken_digits import (
+    READER,
+    Spelling,
+    SpokenDigitsConfig,
+    SpokenDigitsTask,
+    Transcription,
+    build,
+    positions_of,
+)
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 from transformer.tasks.transcript_metrics import monotone, monotone_report, spearman, transcript_report
 
@@ -129,9 +141,57 @@ def test_attention_that_moves_on_is_monotone() -> None:
     sums = np.asarray(jax.jit(monotone)(weights, real))
     whole, part = spearmanr([0, 1, 2, 3], [0, 2, 2, 5]).statistic, spearmanr([0, 1, 2], [0, 2, 2]).statistic
     np.testing.assert_allclose(sums, [[whole + part, -2]], atol=1e-6)
-    of_all = {"all/decoder/attention": np.array([[0.5, 0.25]])}
-    report = monotone_report({"examples": np.array(2), "mass/decoder/attention": sums, **of_all}, None)
-    assert report.scalars == {"spearman": pytest.approx((whole + part) / 2), "spearman_with_spaces": 0.25}
+    beside = {"all/decoder/attention": np.array([[0.5, 0.25]]), "first/decoder/attention": np.array([[2.0, 1.0]])}
+    report = monotone_report({"examples": np.array(2), "mass/decoder/attention": sums, **beside}, None)
+    assert report.scalars == {
+        "spearman": pytest.approx((whole + part) / 2),
+        "spearman_with_spaces": 0.25,
+        "spearman_of_digits": 1.0,
+    }
+
+
+def test_strings_of_more_digits_than_the_run_has_are_refused_though_they_are_short_enough() -> None:
+    """Else a third digit had no step, or was cut off without a word."""
+    for spelling, most in ((Spelling.LETTERS, 3), (Spelling.DIGITS, 1)):
+        given = SpokenDigitsConfig(fewest=1, most=most, seconds=9.0, spelling=spelling)
+        count = len(spelling.spell((3,) * most))
+        with pytest.raises(UserError, match=f"has more than the {count} symbols .* digits, such as {most}"):
+            Transcription(given).spoken(["3" * (most + 1)])
+        assert len(Transcription(given).spoken(["3" * most])) == 1
+
+
+def test_digits_are_in_order_where_their_first_letters_are(
+    task: SpokenDigitsTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention that rests at the end while a digit's other letters are spelled; strings of one digit do not count."""
+    batch = task.batch([say(Voice(), digits, np.random.default_rng(0)) for digits in ((1, 2), (3,))])
+    looked = np.zeros((1, 2, 1, task.steps, 20), np.float32)
+    for step, frame in enumerate((3, 19, 19, 19, 9, 19, 19)):  # "one two"
+        looked[0, :, 0, step, frame] = 1
+    monkeypatch.setattr(spoken_digits, "weights_over", lambda *_: {SITE: looked})
+    (listening,) = (each for each in task.evaluations if (each.name, each.split) == ("listening", "test"))
+    sums = listening.step(None, batch, None)[0]
+    heard, all_of_it = [3, 19, 19, 9, 19, 19], [3, 19, 19, 19, 9, 19, 19]
+    assert listening.finish(sums, {}).scalars == {
+        "spearman": pytest.approx(spearmanr(range(6), heard).statistic, abs=1e-6),
+        "spearman_with_spaces": pytest.approx(spearmanr(range(7), all_of_it).statistic, abs=1e-6),
+        "spearman_of_digits": pytest.approx(1, abs=1e-6),
+    }
+
+
+def test_single_digits_have_no_order() -> None:
+    task = build(SpokenDigitsConfig("synthetic/speakers=1,takes=3", fewest=1, most=1, rows=2, examples=2), Path())
+    assert {each.name for each in task.evaluations} == {"loss", "transcripts"}
+
+
+def test_separators_of_digits_are_no_characters_that_are_said() -> None:
+    task = build(dataclasses.replace(CONFIG, spelling=Spelling.DIGITS), Path())
+    (transcripts,) = (each for each in task.evaluations if (each.name, each.split) == ("transcripts", "test"))
+    labels = np.concatenate([batch["labels"] for batch in transcripts.batches])
+    wrong = labels.copy()
+    wrong[0, 0] = 3 + (wrong[0, 0] - 3 + 1) % 10
+    scalars = transcripts.finish({}, {"tokens": wrong}).scalars
+    assert scalars["character_error_rate"] == pytest.approx(1 / (labels > END).sum())
 
 
 def test_errors_are_edits_over_the_references_characters() -> None:

@@ -30,8 +30,10 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
             )
             if not (0 < rate <= 2**20 and count <= MOST_SECONDS * rate):
                 raise UserError(f"{name} lasts longer than {MOST_SECONDS} seconds: cut it")
+            if size > 4:
+                raise UserError(f"{name} has {8 * size} bits a sample: give one of 8, 16, 24 or 32")
             given = file.readframes(count)
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError, without a word, for a chunk beyond the end
         raise UserError(f"{name} is no WAV file of whole numbers (PCM): {error}") from None
     given = given[: len(given) // (size * channels) * size * channels]
     if not given:

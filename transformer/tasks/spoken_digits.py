@@ -39,7 +39,7 @@ from transformer.tasks.labels import Labels
 from transformer.tasks.looking import mass_sums, weights_over
 from transformer.tasks.plain import check_rows, check_sentences, look_over, means, said_of
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SymbolSequences, links_of_right, links_to
-from transformer.tasks.transcript_metrics import ALL, HEARD, monotone, monotone_report, transcript_report
+from transformer.tasks.transcript_metrics import ALL, FIRST, HEARD, monotone, monotone_report, transcript_report
 
 _SHOWN = 5  # strings to read beside their references
 _HEARING = HearingConfig()  # of the spectrograms beside maps
@@ -187,7 +187,7 @@ class Transcription(SymbolSequences):
     def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Spoken]:
         """The sound in each .wav file, and digits as the synthetic speaker says them.
 
-        Errors: UserError for what is neither, and for sound that is longer than the run's strings.
+        Errors: UserError for what is neither, and for sounds and digits that are longer than the run's strings.
         """
         random = np.random.default_rng(seed)
         sounds = [_spoken(text, random) for text in texts]
@@ -196,6 +196,11 @@ class Transcription(SymbolSequences):
                 raise UserError(
                     f"{text[:80]!r} lasts {len(spoken.samples) / RATE:.2f} seconds: this run's sounds have at most "
                     f"{self.config.seconds:g}"
+                )
+            if len(self.config.spelling.spell(spoken.digits)) >= self.steps:
+                raise UserError(
+                    f"{text[:80]!r} has more than the {self.steps - 1} symbols of this run's longest string: say fewer "
+                    f"digits, such as {self.config.most}"
                 )
         return sounds
 
@@ -237,26 +242,44 @@ class SpokenDigitsTask(Transcription):
         rows, at_end = self.config.rows, split == "test"
         draws = Drawn(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
         batches = [draws[number] for number in range(-(-self.config.examples // rows))]
-        references = [line for batch in batches for line in self.lines(np.asarray(batch["labels"]))]
+        references = [line for batch in batches for line in self._written(batch["labels"])]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
-            return transcript_report(self.lines(rows["tokens"]), references, shown=_SHOWN)
+            return transcript_report(self._written(rows["tokens"]), references, shown=_SHOWN)
 
-        return (
+        evaluations = (
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
+        )
+        if self.config.most == 1:  # attention has nowhere to move on to
+            return evaluations
+        return (
+            *evaluations,
             Evaluation("listening", split, batches, self._listening, monotone_report, at_end, reads=HEARD),
         )
 
+    def _written(self, rows: Array | np.ndarray) -> list[str]:
+        """Strings as they are measured: what separates digits in a line of text is said by nobody."""
+        return ["".join(self.said_in(row)) for row in np.asarray(rows)]
+
     def _listening(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
-        """Sums what attention does at the symbols of the true strings: at those that are heard, and at all."""
-        labels_BxT = jnp.asarray(batch["labels"])
-        heard_BxT = jnp.asarray(batch["ends"]) > jnp.asarray(batch["begins"])
-        said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
+        """Sums what attention does at the symbols of the true strings: the heard, all, and the first of each digit.
+
+        Strings of one digit have no order to be told.
+        """
+        labels_BxT, begins_BxT = jnp.asarray(batch["labels"]), jnp.asarray(batch["begins"])
+        heard_BxT = jnp.asarray(batch["ends"]) > begins_BxT
+        first_BxT = heard_BxT & (jnp.diff(begins_BxT, axis=1, prepend=-1) != 0)
+        several_B = jnp.sum(first_BxT, axis=1) > 1
         weights = weights_over(view, self.inputs_of(batch), HEARD)
-        moved = mass_sums({site: monotone(of_site, heard_BxT) for site, of_site in weights.items()})
-        of_all = {ALL + site.name: monotone(of_site, said_BxT) for site, of_site in weights.items()}
-        return {"examples": jnp.int32(len(labels_BxT)), **moved, **of_all}, None
+
+        def moved(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
+            return {site: monotone(each, counted_BxT & several_B[:, None]) for site, each in weights.items()}
+
+        said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
+        others = {ALL: moved(said_BxT), FIRST: moved(first_BxT)}
+        beside = {start + site.name: each for start, of_site in others.items() for site, each in of_site.items()}
+        return {"examples": jnp.sum(several_B), **mass_sums(moved(heard_BxT)), **beside}, None
 
 
 def positions_of(axis: Axis, samples: int) -> int:

@@ -48,16 +48,19 @@ def monotone(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Array,
     return jnp.sum(spearman(steps, most_LxBxHxT, real), axis=1)
 
 
-ALL = "all/"
+ALL, FIRST = "all/", "first/"
 
 
 def monotone_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
     """`spearman` of the symbols that are heard, its mean over examples, of the head that has most of it.
 
     `spearman_with_spaces` is of all symbols: what attention does at a space, which has no sound, counts as well.
+    `spearman_of_digits` is of the first symbol of each digit: what follows it can be spelled without listening again.
     """
     total, site, layer, head = head_of_most(sums)
     count = max(float(sums["examples"]), 1)
-    note = f"{site}, layer {layer}, head {head}; {int(count)} strings"
-    of_all = float(sums[ALL + site][layer, head])
-    return Report({"spearman": total / count, "spearman_with_spaces": of_all / count}, note=note)
+    beside = {"spearman_with_spaces": ALL, "spearman_of_digits": FIRST}
+    scalars = {name: float(sums[start + site][layer, head]) / count for name, start in beside.items()}
+    return Report(
+        {"spearman": total / count, **scalars}, note=f"{site}, layer {layer}, head {head}; {int(count)} strings"
+    )

@@ -1,6 +1,7 @@
 """Reading a trained run: its experiment, its checkpoints, and its state at one of them."""
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -141,18 +142,31 @@ def weighed_by(loaded: Loaded, workdir: str | Path | None, weight: float, truste
     That run continues text by a tokenizer that has a token for each symbol of the first run's and for a line's end:
     what is said is a line of its text. Without a `workdir` the run is what it was.
 
-    Errors: as `load`; UserError for an ensemble, for runs that do not say symbols or do not continue text, and for
-    symbols that the tokenizer lacks.
+    Errors: as `load`; UserError for an ensemble, for runs that do not say symbols, one behind the other, or do not
+    continue text, for symbols that the tokenizer lacks, and for a language model that reads fewer than are said.
     """
     if workdir is None:
         return loaded
+    if not 0 <= weight < math.inf:
+        raise UserError(f"--language_weight={weight:g} must be a number of at least 0")
     experiment, assembly, state = loaded
     task, model = assembly.task, assembly.model
     if not isinstance(task, SymbolSequences) or isinstance(model, Ensemble):
         raise UserError(f"--language_model={workdir} weighs what one run writes symbol by symbol, as from sound")
+    if task.separator:
+        raise UserError(
+            f"--language_model={workdir} would read symbols without the {task.separator!r} that this run's lines have "
+            "between them: say it of a run that writes letters"
+        )
     language_experiment, language, language_state = load(workdir, trusted=trusted)
     if not isinstance(language.task, TextTask) or language.task.interface.output != CONTINUATION.output:
         raise UserError(f"--language_model={workdir} does not continue text: name a run of language_modelling")
+    most = language.model.max_length
+    if most is not None and most < task.steps:
+        raise UserError(
+            f"--language_model={workdir} has {most} positions, and this run's strings have up to {task.steps}: train "
+            "it with a greater config.model.max_length"
+        )
     tokenizer = language.task.tokenizer
 
     def number(symbol: str) -> int:

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -120,7 +121,7 @@ def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
                     raise UserError(f"{where} has {member.file_size:,} bytes: one digit is shorter")
                 samples = read_wav(archive.read(member), where)
                 recordings.append((Recording(int(match[1]), match[2], samples), int(match[3])))
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
         raise UserError(f"{path} cannot be read as an archive: {error}") from error
     if not recordings:
         raise UserError(f"{path} holds no DIGIT_SPEAKER_TAKE.wav, such as 7_jackson_32.wav")
