@@ -427,6 +427,7 @@ def compiled_blocks(causal: bool, window: tuple[int, int] | None, form: LogitFor
 
 
 # Six of the masks bring all five sizes.
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.integers(2, len(MASKS) - 1), SEEDS, LARGEST)
 def test_the_size_of_the_blocks_changes_nothing(number: int, seed: int, largest: float) -> None:

@@ -22,6 +22,7 @@ sys.exit(not row.held)
 """
 
 
+@pytest.mark.slow
 def test_after_some_failed_operations_the_next_start_finds_all(tmp_path: Path, root: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SOME, str(tmp_path)],

@@ -11,6 +11,7 @@ from launch import align, cli
 from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation
 from transformer.tasks.aligned_texts import alignment_of, read_aligned
+from transformer.training import assembly, mesh
 from transformer.training import train as training
 from transformer.training.experiment import resolve
 from transformer.training.programs import measured
@@ -40,6 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     folder = tmp_path_factory.mktemp("align") / "run"
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
         # What else is measured takes longer to compile than all else here.
         patch.setattr(
             training, "measured", lambda *given: [each for each in measured(*given) if each.name == "alignment"]
@@ -80,15 +82,15 @@ def test_the_runs_own_pairs_have_the_runs_own_error(
 def test_of_several_heads_every_second_pair_chooses(run: Path, tmp_path: Path) -> None:
     written(tmp_path)
     pairs = read_aligned(*(tmp_path / name for name in ("source", "target", "links")))
-    _, assembly, _ = load(run)
-    (site,) = assembly.model.sites
-    two = dataclasses.replace(assembly.model, sites=(dataclasses.replace(site, heads=("0", "1")),))
+    _, loaded, _ = load(run)
+    (site,) = loaded.model.sites
+    two = dataclasses.replace(loaded.model, sites=(dataclasses.replace(site, heads=("0", "1")),))
     weights = np.zeros((9, 1, 2, 5, 5))
     # The first head says the truth of every second pair, the first of them among these; the second of the others.
     for number in range(9):
         weights[number, 0, number % 2] = np.eye(5)[[3, 2, 1, 0, 4]]
         weights[number, 0, 1 - number % 2] = np.eye(5)
-    evaluation = alignment_of(assembly.task, two, pairs)
+    evaluation = alignment_of(loaded.task, two, pairs)
     order = [0, 2, 4, 6, 8, 1, 3, 5, 7]
     rows = {"index": np.arange(9), "weights": {site.name: weights[order]}}
     found = evaluation.finish({}, rows).scalars
@@ -123,12 +125,12 @@ def test_files_that_do_not_fit_are_refused(
 def test_what_cannot_be_aligned_is_refused(run: Path, tmp_path: Path) -> None:
     written(tmp_path)
     pairs = read_aligned(*(tmp_path / name for name in ("source", "target", "links")))
-    _, assembly, _ = load(run)
+    _, loaded, _ = load(run)
     with pytest.raises(UserError, match="only a run that translates"):
-        alignment_of(object(), assembly.model, pairs)  # type: ignore[arg-type]
+        alignment_of(object(), loaded.model, pairs)  # type: ignore[arg-type]
     odd = [pairs[0]._replace(source="a  b")]  # two spaces
     with pytest.raises(UserError, match="pair 1: the run's tokenizer has other words in"):
-        alignment_of(assembly.task, assembly.model, odd)
+        alignment_of(loaded.task, loaded.model, odd)
 
 
 def test_links_are_read_from_either_side_and_from_any_first_number(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def test_mistakes_are_told_in_one_line(words, says, capsys, directory):
     assert says.replace("RUN", run) in refusal(capsys, *(word.replace("RUN", run) for word in words))
 
 
+@pytest.mark.slow
 def test_a_text_is_read_by_a_published_model(folders, capsys, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     words = (f"--from={folders['t5']}", "--text=the fox", "--target=der Fuchs")

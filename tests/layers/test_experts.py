@@ -148,6 +148,7 @@ def test_the_router_begins_at_zero_and_noise_is_drawn_by_a_key_alone() -> None:
     assert np.bincount(np.argmax(first, axis=-1).ravel(), minlength=COUNT).min() > 0
 
 
+@pytest.mark.slow
 def test_padding_takes_no_room_and_counts_nowhere_whatever_stands_there() -> None:
     experts = functional(room=0.01)
     params, x_BxTxE = given(experts, favour=5.0)

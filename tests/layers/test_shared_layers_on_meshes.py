@@ -73,6 +73,7 @@ def alone() -> Any:
     return params, x, jax.device_get(jax.jit(gradients)(params, x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

@@ -219,6 +219,7 @@ def test_operations_are_those_of_the_program(name: str) -> None:
     assert operations(CONFIGS[name], batch, INTERFACE.vocabularies).forward == products(program.jaxpr)
 
 
+@pytest.mark.slow
 def test_a_fresh_convs2s_begins_as_its_paper_says() -> None:
     """N(0, sqrt(4p/n)) before gates and N(0, sqrt(p/n)) behind dropout, else N(0, sqrt(1/n)); tables N(0, 0.1)."""
     config = ConvS2SConfig(embedding=24, width=40, encoder_layers=2, decoder_layers=2, max_length=64, dropout=0.25)

@@ -153,6 +153,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(fed: Fed) -> None:
     np.testing.assert_allclose(entropies, aux.maps[SITE].sums["entropy"][0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     config = dataclasses.replace(CASES[2].config.encoder, dropout=0.5)
     model = model_of(PointerConfig(config, decoder_layers=2), "float32")

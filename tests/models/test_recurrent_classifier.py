@@ -207,6 +207,7 @@ def test_gradients_are_those_of_differences() -> None:
         check_grads(jax.jit(loss), (variables.params,), order=1, modes=["rev"])
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     config = RecurrentClassifierConfig(4, RecurrentConfig(width=3), dropout=0.5)
     model = FAMILY.build(config, INTERFACE, Precision())

@@ -51,6 +51,7 @@ def scaled(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
+@pytest.mark.slow
 def test_with_gamma_0_both_players_are_those_without_attention() -> None:
     plain, attending = model_of(SaganConfig(CONFIG.channels)), model_of(CONFIG)
     variables = attending.init(jax.random.key(0))

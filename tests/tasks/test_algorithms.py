@@ -86,6 +86,7 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
     assert float(loss) == pytest.approx(expected["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_n_grams_are_measured_above_the_optimum() -> None:
     task = task_of(problem="n_grams", bits=None, context=2, shortest=9, longest=9, evaluated=(9, 20))
     evaluation = task.evaluations[1]

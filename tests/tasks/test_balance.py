@@ -33,6 +33,7 @@ def test_the_variation_is_the_deviation_over_the_mean() -> None:
     assert found == {f"importance_cv/{SITE}/0": 0.0, f"importance_cv/{SITE}/1": pytest.approx(3**0.5)}
 
 
+@pytest.mark.slow
 def test_an_evaluation_reports_it_for_every_block_with_experts(tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "language_modelling x decoder with experts")
     experiment = case.experiment(Algorithm.SGD, 0.1)

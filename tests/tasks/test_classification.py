@@ -98,6 +98,7 @@ def alone(task: Classification, view: View, text: str, **options: Any) -> Any:
     return programs.apply(view.model, view.variables, inputs, train=False, **options)
 
 
+@pytest.mark.slow
 def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_another(
     task: Classification, view: View
 ) -> None:

@@ -132,6 +132,7 @@ def test_the_distance_of_known_normal_distributions() -> None:
     assert frechet(few, few + 1) == pytest.approx(9, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_losses_are_the_hinges_of_the_scores(assembly: Assembly, first: TrainState) -> None:
     task, model, variables = assembly.task, assembly.model, first.variables
     batch = task.source(1)[0]
