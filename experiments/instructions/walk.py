@@ -2,8 +2,9 @@
 
     python -m launch.train --config=experiments/instructions/walk.py --workdir=runs/walk
 
-Takes about four minutes on one core. Expect, in mazes that were not trained in: not yet measured. What names no floor
-and no object is followed early; `success` goes on rising while words are matched with what is seen.
+Takes about four minutes on one core. Expect, in mazes that were not trained in, 0.91 of the walks to end as they should:
+experiments/results/walk.md. What names no floor and no object is followed early; `success` goes on rising while words
+are matched with what is seen.
 `python -m launch.generate --workdir=runs/walk --text='turn left . walk to the lamp .'` walks in a maze that `--seed`
 draws, says the actions, and draws the way beside the map of the words. What the aligner, its word level and the
 encoder's second direction are worth: experiments/ablations/walk.py.
