@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/instructions/walk.py --workdir=runs/walk
 
-Takes about four minutes on one core. Expect, in mazes that were not trained in, 0.91 of the walks to end as they should:
+Takes about four minutes on one core. Expect 0.91 of the walks in mazes that were not trained in to end as they should:
 experiments/results/walk.md. What names no floor and no object is followed early; `success` goes on rising while words
 are matched with what is seen.
 `python -m launch.generate --workdir=runs/walk --text='turn left . walk to the lamp .'` walks in a maze that `--seed`
