@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.running import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.config import UserError
 from transformer.layers.module import Precision
@@ -25,12 +26,6 @@ CONFIG = BidirectionalLanguageModelConfig(width=3, layers=2)
 
 def model_of(config: BidirectionalLanguageModelConfig) -> Model:
     return FAMILY.build(config, INTERFACE, Precision("float64", "float64"))
-
-
-def random_variables(model: Model) -> Variables:
-    normal = np.random.default_rng(1).normal
-    shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def test_the_backward_loss_is_that_of_every_token_from_those_behind_it() -> None:

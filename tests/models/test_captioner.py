@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.layers.test_grid_encoder import convolved, normed
+from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture, normalisers
 from transformer.config import UserError
@@ -45,12 +46,6 @@ CASES = {
 
 def model_of(config: CaptionerConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, INTERFACE, Precision(precision, precision))
-
-
-def random_variables(model: Model) -> Variables:
-    normal = np.random.default_rng(1).normal
-    shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -144,17 +139,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
     statistics = (STATISTICS["entropy"],)
     asked = Capture((SITE,), statistics=statistics, by_example=True) if model.sites else None
 
-    @jax.jit
-    def stepped() -> Any:
-        cache, first = model.init_cache(variables, INPUTS, beams=beams, length=4)
-
-        def advance(cache: Any, tokens: Any) -> Any:
-            logits, cache, aux = model.step(variables, cache, tokens, capture=asked)
-            return cache, (logits, aux.maps)
-
-        return first, jax.lax.scan(advance, cache, jnp.asarray(said.T))[1]
-
-    first, (logits_TxRxV, maps) = jax.device_get(stepped())
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
     assert (first == BEGIN).all()
     tiled = {"picture": np.repeat(PICTURE, beams, 0), "target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)

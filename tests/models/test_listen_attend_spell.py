@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.sound import HearingConfig, heard
-from transformer.models.contract import Model, Variables
+from transformer.models.contract import Model
 from transformer.models.interface import Input, Interface, Modality
 from transformer.models.listen_attend_spell import FAMILY, SITE, ListenAttendSpellConfig, beside
 
@@ -41,12 +42,6 @@ CONFIG = ListenAttendSpellConfig(
 
 def model_of(config: ListenAttendSpellConfig, precision: str = "float32") -> Model:
     return FAMILY.build(config, INTERFACE, Precision(precision, precision))
-
-
-def random_variables(model: Model) -> Variables:
-    normal = np.random.default_rng(1).normal
-    shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def layer(weights: Any, x: np.ndarray, width: int) -> np.ndarray:
@@ -141,17 +136,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam() -> None:
     said[1::2, 1:] = said[1::2, [2, 1, 3]]
     asked = Capture((SITE,))
 
-    @jax.jit
-    def stepped() -> Any:
-        cache, first = model.init_cache(variables, INPUTS, beams=beams, length=4)
-
-        def advance(cache: Any, tokens: Any) -> Any:
-            logits, cache, aux = model.step(variables, cache, tokens, capture=asked)
-            return cache, (logits, aux.maps)
-
-        return first, jax.lax.scan(advance, cache, jnp.asarray(said.T))[1]
-
-    first, (logits_TxRxV, maps) = jax.device_get(stepped())
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
     assert (first == BEGIN).all()
     tiled = {"sound": np.repeat(SOUND, beams, 0), "lengths": np.repeat(LENGTHS, beams), "target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)

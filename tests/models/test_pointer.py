@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import programs
+from tests.models.running import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
@@ -52,12 +53,6 @@ CASES = (
 
 def model_of(config: PointerConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, Interface({}, {}), Precision(precision, precision))
-
-
-def random_variables(model: Model) -> Variables:
-    normal = np.random.default_rng(1).normal
-    shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def expected(case: Case, weights: Any, row: int) -> np.ndarray:

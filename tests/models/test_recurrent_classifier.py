@@ -9,6 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 from tests import programs
+from tests.models.running import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Score
 from transformer.config import UserError
@@ -69,12 +70,6 @@ def named(case: Case) -> str:
 
 def model_of(config: RecurrentClassifierConfig) -> Model:
     return FAMILY.build(config, INTERFACE, Precision("float64", "float64"))
-
-
-def random_variables(model: Model) -> Variables:
-    normal = np.random.default_rng(1).normal
-    shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def attended(case: Case, weights: Any, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

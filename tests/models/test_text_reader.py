@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from tests.layers.test_grid_encoder import convolved, normed
+from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, AxisKind, Capture
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
-from transformer.models.contract import Model, Variables
+from transformer.models.contract import Model
 from transformer.models.interface import Input, Interface, Modality
 from transformer.models.text_reader import FAMILY, SITE, Attended, TextReaderConfig
 
@@ -38,12 +39,6 @@ CASES = {each.value: dataclasses.replace(CONFIG, attention=each) for each in Att
 
 def model_of(config: TextReaderConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, INTERFACE, Precision(precision, precision))
-
-
-def random_variables(model: Model) -> Variables:
-    normal = np.random.default_rng(1).normal
-    shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -129,17 +124,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
     said[1::2, 1:] = said[1::2, [2, 1, 3]]
     asked = Capture((SITE,), statistics=(STATISTICS["entropy"],), by_example=True)
 
-    @jax.jit
-    def stepped() -> Any:
-        cache, first = model.init_cache(variables, INPUTS, beams=beams, length=4)
-
-        def advance(cache: Any, tokens: Any) -> Any:
-            logits, cache, aux = model.step(variables, cache, tokens, capture=asked)
-            return cache, (logits, aux.maps)
-
-        return first, jax.lax.scan(advance, cache, jnp.asarray(said.T))[1]
-
-    first, (logits_TxRxV, maps) = jax.device_get(stepped())
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
     assert (first == BEGIN).all()
     tiled = {"picture": np.repeat(PICTURE, beams, 0), "target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)

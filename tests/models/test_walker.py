@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Direction
-from transformer.models.contract import Model, Variables
+from transformer.models.contract import Model
 from transformer.models.interface import Input, Interface, Modality
 from transformer.models.walker import FAMILY, SITE, Aligner, WalkerConfig
 
@@ -54,12 +55,6 @@ CASES = {
 
 def model_of(config: WalkerConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, INTERFACE, Precision(precision, precision))
-
-
-def random_variables(model: Model) -> Variables:
-    normal = np.random.default_rng(1).normal
-    shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -132,17 +127,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
     said[1::2, 1:] = said[1::2, [2, 1, 3]]
     asked = Capture((SITE,), statistics=(STATISTICS["entropy"],), by_example=True) if model.sites else None
 
-    @jax.jit
-    def stepped() -> Any:
-        cache, first = model.init_cache(variables, INPUTS, beams=beams, length=4)
-
-        def advance(cache: Any, tokens: Any) -> Any:
-            logits, cache, aux = model.step(variables, cache, tokens, capture=asked)
-            return cache, (logits, aux.maps)
-
-        return first, jax.lax.scan(advance, cache, jnp.asarray(said.T))[1]
-
-    first, (logits_TxRxV, maps) = jax.device_get(stepped())
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
     assert (first == BEGIN).all()
     tiled = {name: np.repeat(values, beams, axis=0) for name, values in INPUTS.items()} | {"target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
