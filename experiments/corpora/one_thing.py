@@ -4,9 +4,9 @@
     python -m launch.train --config=experiments/corpora/one_thing.py:retrieval --workdir=runs/retrieval
     python -m launch.maps --workdir=runs/coreference
 
-Takes minutes on one core. By name: coreference, agreement, two_places, retrieval, sorting, brackets, motifs. Of
-coreference a head should read the antecedent from 90 of 100 pronouns, where the nearest noun is right in 30. Not yet
-measured.
+Takes two minutes on one core. By name: coreference, agreement, two_places, retrieval, sorting, brackets, motifs. Expect
+all answers right but one of a hundred brackets, and a head that reads the antecedent from every pronoun, where the
+nearest noun is right in 32 of 100: experiments/results/one_thing.md.
 
 The first layer sees no letter of motifs but the last two. If it sees all, both its heads carry letters some places on,
 and the second layer reads there: all answers are right, and no head reads what followed in the motif before.
