@@ -28,7 +28,7 @@ FILES = sorted(
     if path.name != "__init__.py" and path.parent.name != "peers"
 )
 ARGUMENTS = {
-    "articles.py": ("", ":pointer", ":plain"),
+    "articles.py": ("", ":coverage", ":plain"),
     "bandits.py": ("", ":transformer"),
     "elmo.py": ("", ":classifier"),
     "fine_tuning.py": ("", ":lora", ":layers", ":scratch"),

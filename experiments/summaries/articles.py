@@ -1,23 +1,24 @@
 r"""Summaries of drawn articles: attention alone, a pointer-generator, and one with coverage (See et al. 2017).
 
     python -m launch.train --config=experiments/summaries/articles.py --workdir=runs/articles
-    python -m launch.train --config=experiments/summaries/articles.py:pointer --workdir=runs/articles_pointer
+    python -m launch.train --config=experiments/summaries/articles.py:coverage --workdir=runs/articles_coverage
     python -m launch.train --config=experiments/summaries/articles.py:plain --workdir=runs/articles_plain
 
 Half of the names are in no vocabulary. A summary tells those facts of its article that count in other words and in an
 order that nothing says, so that who writes it must know what is told. Attention alone has no word for a name that is
-in no vocabulary, whatever it learns; `known_names` tells whether it has learned to say the others. Coverage is trained
-from the first step on, where the paper adds it to a model that has learned. Each takes three to five minutes on one
-core. Expect not yet measured.
+in no vocabulary, whatever it learns; `known_names` tells whether it has learned to say the others. As in the paper
+(section 5.1) coverage is added to a model that has learned, the first run: from the first step on its loss keeps two
+seeds of three from learning which name belongs where. Each takes two to five minutes on one core. The figures to expect
+are not yet measured.
 
-    python -m launch.generate --workdir=runs/articles --beams=4 \
+    python -m launch.generate --workdir=runs/articles_coverage --beams=4 \
         --text='Ann has bought the old mill in Oslo. nobody in Rome had seen Ben. Carl opened a school in Lima today.'
 """
 
 from ml_collections import ConfigDict
 
 
-def get_config(arm: str = "coverage") -> ConfigDict:
+def get_config(arm: str = "pointer") -> ConfigDict:
     """Fresh batches of 32 articles of one to five facts; tested with three and with five."""
     config = ConfigDict(
         {
@@ -40,8 +41,12 @@ def get_config(arm: str = "coverage") -> ConfigDict:
             "pod": "cpu:1",
         }
     )
-    if arm == "plain":
-        config.task.unseen = "unknown"
-    if arm == "coverage":
-        config.model.coverage = 1.0
+    match arm:
+        case "plain":
+            config.task.unseen = "unknown"
+        case "coverage":
+            config.update({"steps": 400, "eval_every": 100, "checkpoint_every": 100})
+            config.initialise_from = ConfigDict({"run": "runs/articles", "rules": ("covered/* = fresh",)})
+            config.model.coverage = 1.0
+            config.optimizer.update({"learning_rate": 1e-3, "warmup": 50})
     return config
