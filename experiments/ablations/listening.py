@@ -3,7 +3,7 @@ r"""What Listen, Attend and Spell needs: its pyramid, and reading its own charac
     python -m launch.ablate --config=experiments/ablations/listening.py --workdir=runs/listening --workers=2 \
         --data_dir=DIR
 
-Nine runs of 600 steps, of five to eleven minutes on one core each; `--seeds=1` trains three of them. DIR holds
+9 runs of 600 steps, of five to eleven minutes on one core each; `--seeds=1` trains three of them. DIR holds
 recordings.zip of the Free Spoken Digit Dataset. Wanted: the same character error rate (`target`) later without the
 pyramid, in steps and in operations. Without it there are eight times as many positions to attend to and a quarter fewer
 parameters, as no layer reads two neighbours. Not yet measured. One run alone:

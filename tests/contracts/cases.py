@@ -1097,6 +1097,7 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.7 * first),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "marked_texts x decoder",

@@ -168,3 +168,15 @@ def test_a_lock_that_its_holder_removes_before_it_is_taken_is_made_again(
         with pytest.raises(InUse), Disk().claim(folder, "lock"):
             pass
         assert (folder / "lock").is_file()
+
+
+def test_who_has_waited_may_begin_in_the_folder_before_it_is_let_go(tmp_path: Path):
+    folder, unlink = tmp_path / "planning", os.unlink
+
+    def unlink_and_wait(path: Any, *given: Any, **options: Any) -> None:
+        unlink(path, *given, **options)
+        (folder / "lock").touch()  # another process is as quick
+
+    with operation("unlink", unlink_and_wait), Disk().claim(folder, "lock"):
+        pass
+    assert [file.name for file in folder.iterdir()] == ["lock"]

@@ -92,7 +92,9 @@ class Disk:
                 # Nothing was begun, and nothing stays of it.
                 (path / name).unlink()
                 if made:
-                    path.rmdir()
+                    # Whoever has waited may have begun in it already.
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
             _held.discard(descriptor)
             os.close(descriptor)
 
