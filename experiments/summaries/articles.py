@@ -45,8 +45,6 @@ def get_config(arm: str = "pointer") -> ConfigDict:
         case "plain":
             config.task.unseen = "unknown"
         case "coverage":
-            config.update({"steps": 400, "eval_every": 100, "checkpoint_every": 100})
             config.initialise_from = ConfigDict({"run": "runs/articles", "rules": ("covered/* = fresh",)})
             config.model.coverage = 1.0
-            config.optimizer.update({"learning_rate": 1e-3, "warmup": 50})
     return config
