@@ -7,7 +7,7 @@ r"""Summaries of drawn articles: attention alone, a pointer-generator, and one w
 Half of the names are in no vocabulary. A summary tells those facts of its article that count in other words and in an
 order that nothing says, so that who writes it must know what is told. Attention alone has no word for a name that is
 in no vocabulary, whatever it learns; `known_names` tells whether it has learned to say the others. As in the paper
-(section 5.1) coverage is added to a model that has learned, the first run: from the first step on its loss keeps two
+(section 5) coverage is added to a model that has learned, the first run: from the first step on its loss keeps two
 seeds of three from learning which name belongs where. Each takes two to five minutes on one core. Expect all unseen
 names right but by attention alone, 0.23 of the sentences about five facts told again by the first run, and 0.004 by the
 second, which has twice the steps: experiments/results/summaries.md.
