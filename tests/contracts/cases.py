@@ -399,6 +399,7 @@ CASES = (
         # within the steps that meshes compare, where rounding alone would send the players apart.
         rates={"generator": 0.5},
         holds=direction_is_the_largest_singular_one,
+        slow=("vectorised",),
     ),
     Case(
         "translation x encoder_decoder",
@@ -551,7 +552,7 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "language_modelling x bidirectional_language_model",
@@ -681,8 +682,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # Where attention over places divides a grid, a convolution behind it must not be divided with it.
-        meshes=("tensor and sequence",),
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(

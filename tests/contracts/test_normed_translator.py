@@ -46,6 +46,7 @@ def given(drawn: Variables) -> Variables:
     return drawn._replace(state={"norm": BatchStatistics(jnp.asarray(mean), jnp.asarray(variance))})
 
 
+@pytest.mark.slow
 def test_steps_are_the_pass_over_known_targets_with_the_running_statistics(
     model: Model, drawn: Variables, given: Variables
 ) -> None:

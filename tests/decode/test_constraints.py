@@ -61,6 +61,7 @@ def test_the_prompt_and_the_rollout_both_count_as_said() -> None:
     assert (found != inputs_only.tokens).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", Ending)
 def test_beams_carry_what_each_hypothesis_has_said(ending: Ending) -> None:
     rollout = decoded(Beam(3, 0.6, ending))

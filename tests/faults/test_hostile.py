@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_no_input_crashes_runs_code_writes_elsewhere_or_calls_out(root: Path) -> None:
     words = [sys.executable, "-m", "tests.faults.hostile", "--quick"]
@@ -12,6 +14,7 @@ def test_no_input_crashes_runs_code_writes_elsewhere_or_calls_out(root: Path) ->
     assert "| all |" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(root: Path) -> None:
     words = [sys.executable, "-m", "launch.sizes"]
     done = subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -22,6 +22,7 @@ def test_ten_batches_of_padding_stop_a_run_that_can_go_past_them(tmp_path: Path)
         assert poison.ten_times(tmp_path / "run", poison.config(), 7, poison.padded) == []
 
 
+@pytest.mark.slow
 def test_a_token_of_no_vocabulary_stops_a_run_that_can_go_past_it(tmp_path: Path) -> None:
     with poison.one_device():
         assert poison.bad_token(tmp_path / "run", poison.config(), 8, -7) == []

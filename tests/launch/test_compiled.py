@@ -72,6 +72,7 @@ print("cache_hits" in events)
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_finds_what_the_first_compiled(root, tmp_path):
     environment = {**os.environ, "HOME": str(tmp_path)}
     for name in ("JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME"):

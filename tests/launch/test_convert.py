@@ -78,7 +78,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return said.err
 
 
-@pytest.mark.parametrize("name", ["gpt2", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_a_language_model_comes_in_speaks_and_goes_out(
     name: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ def model_of(config: ConvolutionalClassifierConfig) -> Model:
     return registry.build(config, interface, Precision())
 
 
+@pytest.mark.slow
 def test_without_gamma_the_attention_changes_nothing_and_shows_its_map() -> None:
     plain, attending = model_of(ConvolutionalClassifierConfig(CONFIG.encoder)), model_of(CONFIG)
     assert plain.sites == ()

@@ -39,6 +39,7 @@ def test_every_real_place_of_the_source_has_the_same_weight(score: Score) -> Non
         np.testing.assert_allclose(weights_LxBxHxTxS[:, row, :, :targets], expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_the_mean_is_of_may_come_in_any_order() -> None:
     order = [[2, 0, 1, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
     shuffled = np.take_along_axis(SOURCE, np.array(order), axis=1)

@@ -24,6 +24,7 @@ def case() -> Any:
     return model, config, lively(model), jax.jit(lambda v, inputs: model.apply(v, inputs, train=False))
 
 
+@pytest.mark.slow
 def test_the_padding_token_gives_the_lengths_that_are_not_given(case: Any) -> None:
     _, _, variables, forward = case
     logits, aux = forward(variables, {"tokens": TOKENS})

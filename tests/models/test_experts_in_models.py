@@ -154,6 +154,7 @@ def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, setti
     assert len(gates_LxRxHxTxX) == 2 // every
 
 
+@pytest.mark.slow
 def test_prompts_are_routed_as_the_whole_pass_routes_them() -> None:
     model, _ = build("decoder", experts=ExpertsConfig(COUNT), positions=Positions.LEARNED)
     variables = lively(model)
@@ -168,6 +169,7 @@ def test_prompts_are_routed_as_the_whole_pass_routes_them() -> None:
     np.testing.assert_allclose(stepped, whole[np.arange(2), [6, 3]], atol=2e-4)
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_while_training_alone() -> None:
     model, _ = build("decoder", experts=ExpertsConfig(COUNT))
     variables = lively(model)

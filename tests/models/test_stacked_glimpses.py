@@ -81,6 +81,7 @@ def test_a_place_without_features_has_length_zero_and_finite_gradients() -> None
     assert np.isfinite(jax.grad(lambda x: unit(x)[:, 0].sum())(x)).all()
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     model = FAMILY.build(config_of(dropout=0.5), INTERFACE, Precision())
     variables = jax.tree.map(jnp.asarray, random_variables(model))

@@ -65,6 +65,7 @@ def divided() -> Proof:
     return prove(experiment(averages={"ema": {"kind": "exponential", "decay": 0.9}}), "cpu:4")
 
 
+@pytest.mark.slow
 def test_bytes_a_device_are_those_counted_by_hand(divided: Proof) -> None:
     share = 4 * ((PARAMETERS - VECTORS) // 4 + VECTORS)
     assert divided.parameters == PARAMETERS

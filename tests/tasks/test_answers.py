@@ -42,6 +42,7 @@ def test_samples_are_reproducible_and_differ_by_seed(language_task: Any, languag
     assert said(1) != first
 
 
+@pytest.mark.slow
 def test_a_stop_string_cuts_and_other_rows_go_on(language_task: Any, language_view: View) -> None:
     whole = language_task.answer(language_view, Request(["The "], decoding={"length": 12})).lines[0]
     said = whole.removeprefix("The ")
