@@ -103,7 +103,7 @@ def damaged(folder: Path, what: str) -> str | None:
         ("half a picture", "1.png is no JPEG or PNG picture that can be read"),
         ("a large picture", "65 x 64 pixels, not 64 x 64"),
         ("a far picture", "names picture"),
-        ("no archive", "is no zip archive"),
+        ("no archive", "data.zip cannot be read as an archive"),
     ],
 )
 def test_files_that_are_not_as_published_are_refused(tmp_path: Path, what: str, message: str) -> None:

@@ -14,13 +14,14 @@ from transformer.data.episodes import is_held_out
 from transformer.tasks.contract import View
 from transformer.tasks.episodes import Episodes, EpisodesConfig, Problem, build, right_answers, synthetic
 
-SMALL = {"rows": 4, "examples": 8, "symbols": 8, "shots": (0, 2)}
+FEW = {"rows": 4, "examples": 8}
+SMALL = FEW | {"symbols": 8, "shots": (0, 2)}  # of pairs
 TOKENS = Axis("tokens")
 SITE = Site("decoder/self", TOKENS, TOKENS, layers=("0",), heads=("0",), causal=True)
 
 
 def task_of(problem: Problem, **changes: Any) -> Episodes:
-    return synthetic(EpisodesConfig(problem=problem, **(SMALL | changes)))
+    return synthetic(EpisodesConfig(problem=problem, **((FEW if problem is Problem.STYLE else SMALL) | changes)))
 
 
 def texts(task: Episodes, batch: Any) -> list[str]:
@@ -145,7 +146,10 @@ def test_a_texts_style_is_judged_by_its_author() -> None:
         {"shortest": 2, "problem": Problem.EDITS},
         {"shots": ()},
         {"shots": (1, 1)},
-        {"prompt": 96},
+        {"prompt": 96, "problem": Problem.STYLE},
+        {"symbols": 8, "problem": Problem.STYLE},
+        {"letters": 5, "problem": Problem.EDITS},
+        {"length": 48},
         {"rows": 0},
         {"repeated": -1},
         {"letters": 2, "symbols": 2, "shots": (0,)},

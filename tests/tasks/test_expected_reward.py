@@ -161,7 +161,6 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectatio
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.slow
 def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
     task, view = task_of(Expectation.MINIMUM_RISK)
     (evaluation,) = (each for each in task.evaluations if each.name == "reward")

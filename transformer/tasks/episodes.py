@@ -56,6 +56,15 @@ class Problem(enum.Enum):
     STYLE = "style"
 
 
+_PAIRED = (Problem.MAPS, Problem.EDITS)
+# The problems of which a field of the config says something; all where it is absent.
+_ASKED_OF = {
+    **dict.fromkeys(("symbols", "shortest", "longest", "shots"), _PAIRED),
+    "letters": (Problem.MAPS,),
+    **dict.fromkeys(("length", "prompt"), (Problem.STYLE,)),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class EpisodesConfig:
     """Batches of `rows` episodes, drawn anew at every step; `examples` that no run trains on are evaluated.
@@ -63,10 +72,11 @@ class EpisodesConfig:
     Of maps and edits: words of `shortest` to `longest` letters of an alphabet of `symbols`, of which a map has so many
     `letters` (an edit all of them), and as many pairs as the greatest of `shots`, the numbers of pairs behind which
     answers are measured, and one. Of style: texts of `length` characters, the first `prompt` of which are the prompt.
-    Each problem reads its own fields alone. Of unseen episodes `probed` are mapped, beside `repeated` examples of
-    random tokens that repeat, which show induction heads.
+    Of unseen episodes `probed` are mapped, beside `repeated` examples of random tokens that repeat, which show
+    induction heads.
 
-    Errors: UserError for values out of range.
+    Errors: UserError for values out of range, and for a field that says nothing of the problem but has another value
+    than its default.
     """
 
     problem: Problem = Problem.MAPS
@@ -83,6 +93,13 @@ class EpisodesConfig:
     repeated: int = 1
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, problems = getattr(self, field.name), _ASKED_OF.get(field.name, tuple(Problem))
+            if self.problem not in problems and value != field.default:
+                raise UserError(
+                    f"config.task.{field.name}={value} says nothing of problem={self.problem.value}: leave it out, or "
+                    f"say problem={' or '.join(problem.value for problem in problems)}"
+                )
         for name in ("rows", "examples", "probed"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")

@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch
+from transformer.data.datasets.archives import told_of
 from transformer.data.datasets.picture_files import decode
 from transformer.data.fingerprint import fingerprint
 from transformer.data.questions import Question, Terms, words_of
@@ -126,11 +127,11 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
         raise UserError(f"easy_vqa needs its files: {_HOW}")
     folder = pathlib.Path(data_dir).expanduser()
     archive = folder / "data.zip"
-    try:
-        root = zipfile.Path(zipfile.ZipFile(archive)) if archive.is_file() else folder
-    except zipfile.BadZipFile:
-        raise UserError(f"easy_vqa: {archive} is no zip archive: {_HOW}") from None
-    train, test = (_split(root / name) for name in ("train", "test"))
+    if archive.is_file():
+        with told_of(archive):
+            train, test = _train_and_test(zipfile.Path(zipfile.ZipFile(archive)))
+    else:
+        train, test = _train_and_test(folder)
     cut = len(train.pictures) - max(len(train.pictures) // _HELD_OUT, 1)
     parts = {"train": train.part(0, cut), "validation": train.part(cut, len(train.pictures)), "test": test}
     for name, split in parts.items():
@@ -144,6 +145,10 @@ def made_up() -> EasyVqa:
     question = Question(words_of("what color is the shape?"), "gray", "colour")
     split = Split([question], np.zeros(1, int), np.full((1, _SIZE, _SIZE, 3), 128, np.uint8))
     return EasyVqa(dict.fromkeys(("train", "validation", "test"), split))
+
+
+def _train_and_test(root: Any) -> tuple[Split, Split]:
+    return _split(root / "train"), _split(root / "test")
 
 
 def _split(folder: Any) -> Split:

@@ -2,13 +2,13 @@
 
 import pathlib
 import re
-import zipfile
 from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError
+from transformer.data.datasets.archives import members_of
 from transformer.data.datasets.own_files import located
 from transformer.data.datasets.picture_files import MOST_BYTES, decode, stacked
 from transformer.data.pictures import Pictures
@@ -75,22 +75,8 @@ def _none(folder: pathlib.Path) -> UserError:
 
 def _drawings_in(folder: pathlib.Path, archives: str) -> dict[tuple[str, int], bytes]:
     """The files of all archives of this name by character and drawer, one that is in several of them once."""
-    files: dict[tuple[str, int], bytes] = {}
-    for path in sorted(folder.glob(archives)):
-        files |= _drawings(path)
-    return files
-
-
-def _drawings(path: pathlib.Path) -> dict[tuple[str, int], bytes]:
-    """The files of an archive by character and drawer; members are read where they lie."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            drawings = {}
-            for member in archive.infolist():
-                if (match := _NAME.fullmatch(member.filename)) is not None:
-                    if member.file_size > MOST_BYTES:
-                        raise UserError(f"{path}: {member.filename} has {member.file_size:,} bytes: make it smaller")
-                    drawings[match[1], int(match[2])] = archive.read(member)
-            return drawings
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise UserError(f"{path} cannot be read as an archive: {error}") from error
+    return {
+        (match[1], int(match[2])): drawing
+        for path in sorted(folder.glob(archives))
+        for match, _, drawing in members_of(path, _NAME, MOST_BYTES)
+    }

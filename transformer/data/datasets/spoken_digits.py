@@ -3,13 +3,12 @@
 import dataclasses
 import pathlib
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 
 import numpy as np
 
 from transformer.config import UserError, from_config, nearest
+from transformer.data.datasets.archives import members_of
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.own_files import located
 from transformer.data.speaker import Voice
@@ -110,19 +109,10 @@ def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
         raise UserError(
             f"there is no file {path}: give the folder of FSDD's {_ARCHIVE} by --data_dir, or say dataset=synthetic"
         )
-    recordings = []
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in sorted(archive.infolist(), key=lambda each: each.filename):
-                if (match := _NAME.fullmatch(member.filename)) is None:
-                    continue
-                where = f"{path}: {member.filename}"
-                if member.file_size > _MOST_BYTES:
-                    raise UserError(f"{where} has {member.file_size:,} bytes: one digit is shorter")
-                samples = read_wav(archive.read(member), where)
-                recordings.append((Recording(int(match[1]), match[2], samples), int(match[3])))
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise UserError(f"{path} cannot be read as an archive: {error}") from error
+    recordings = [
+        (Recording(int(match[1]), match[2], read_wav(sound, where)), int(match[3]))
+        for match, where, sound in members_of(path, _NAME, _MOST_BYTES)
+    ]
     if not recordings:
         raise UserError(f"{path} holds no DIGIT_SPEAKER_TAKE.wav, such as 7_jackson_32.wav")
     return recordings
