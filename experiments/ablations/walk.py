@@ -14,14 +14,22 @@ from ml_collections import ConfigDict
 from experiments.instructions import walk
 
 
-def get_config() -> ConfigDict:
-    """The walk."""
+def get_config(instructions: str = "short") -> ConfigDict:
+    """The walk by short instructions of one to three clauses, or by long ones of one to six."""
     config = walk.get_config()
     config.name = "walk"
     config.maps_every = 0
     config.checkpoint_every = 0
     config.keep = 1
     config.task.examples = 2000
+    if instructions == "long":
+        config.name = "walk_long"
+        config.steps = 2500
+        config.task.clauses = 6
+        config.task.longest = 24
+        config.task.examples = 1000
+    elif instructions != "short":
+        raise ValueError(f"{instructions!r} is neither short nor long")
     return config
 
 
@@ -42,5 +50,5 @@ def get_ablation(ablation):
         better="higher",
         seeds=(1, 2, 3),
         notable=0.02,
-        followed=("validation/loss", "test/position", *(f"test/success/{count}" for count in (1, 2, 3))),
+        followed=("validation/loss", "test/position", "test/success/1", "test/success/2", "test/success/3"),
     )

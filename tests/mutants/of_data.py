@@ -308,6 +308,22 @@ DATA = (
         ("tests/data/test_episodes.py",),
     ),
     Fault(
+        "fields-of-another-problem-are-ignored",
+        "transformer/tasks/episodes.py",
+        "if self.problem not in problems and value != field.default:",
+        "if False:",
+        "A config that says symbols=8 of a problem without symbols trains as if it had said nothing.",
+        ("tests/tasks/test_episodes.py",),
+    ),
+    Fault(
+        "damage-within-a-member-is-a-crash",
+        "transformer/data/datasets/archives.py",
+        "zipfile.BadZipFile, zlib.error, ",
+        "zipfile.BadZipFile, ",
+        "An archive whose packed bytes are damaged ends in a traceback instead of one line.",
+        ("tests/data/test_archives.py",),
+    ),
+    Fault(
         "an-answer-is-right-if-any-of-it-is",
         "transformer/tasks/episodes.py",
         "jnp.sum(~jnp.any(asked_BxTxS & wrong_BxT[..., None], axis=1), axis=0)",
