@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests.greetings import prepare
 from transformer.config import UserError
 from transformer.data.datasets.preparation import downloads
 from transformer.data.datasets.text import open_text
 from transformer.data.datasets.translation import open_translation
 
-NAME = "phrases/train=8,validation=4,test=4"
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("phrases")
-    open_translation(NAME, prepared_dir=str(root))
-    return next(root.rglob("dataset_info.json")).parent
+    return prepare(tmp_path_factory.mktemp("prepared"))
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def _names(where: str) -> Change:
     return change
 
 
-@pytest.mark.parametrize("where", ["top", "kind"])
+@pytest.mark.parametrize("where", ["top", "note"])
 @pytest.mark.parametrize("opener", [open_translation, open_text])
 def test_no_name_in_a_folder_is_imported(
     changed: Callable[[Change], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, opener: Any
@@ -56,7 +54,7 @@ def test_no_name_in_a_folder_is_imported(
     (tmp_path / "canary.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nclass Feature: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     opened = opener(str(changed(_names(where))), prepared_dir=str(tmp_path / "unused"))
-    assert len(opened.split("train")) == 16
+    assert len(opened.split("train")) == 64
     assert not (tmp_path / "executed").exists()
     assert "canary" not in sys.modules
 

@@ -122,8 +122,8 @@ _READ += ("checkpoints/*/**/_METADATA", "checkpoints/*/*.json", "checkpoints/*/_
 # A run that these spoil may be read all the same: by commands that do not read them, and without what is damaged.
 HARMLESS: dict[str, Spoil] = {
     **{f"a feature's class in {key}": _feature(key) for key in ("pythonClassName",)},
-    "a feature's class": _feature("featuresDict.features.kind.pythonClassName"),
-    "a text feature's class": _feature("featuresDict.features.source.pythonClassName"),
+    "a feature's class": _feature("featuresDict.features.note.pythonClassName"),
+    "a text feature's class": _feature("featuresDict.features.en.pythonClassName"),
     "a data set beside it": _folder_set,
     **{f"{file} {what}": _text(file, content) for file in _READ for what, content in _WRONG.items()},
     **{

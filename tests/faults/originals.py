@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ TRANSLATION: dict[str, Any] = {
         "max_length": 48,
     },
 }
+# The run's own data are what TFDS prepared, which a stranger's run may hold.
+PREPARED: dict[str, Any] = {**TRANSLATION, "task": {**TRANSLATION["task"], "dataset": "greetings"}}
 LANGUAGE: dict[str, Any] = {
     **_COMMON,
     "task": {
@@ -88,7 +90,7 @@ class Originals:
 
     @property
     def config(self) -> Path:
-        """The config file of the run of translation, with a sweep."""
+        """A config file of translation, with a sweep."""
         return self.root / "config.py"
 
     def copy(self, name: str, folder: Path) -> Path:
@@ -103,18 +105,41 @@ def make(root: Path) -> Originals:
     """
     originals = Originals(root)
     root.mkdir(parents=True, exist_ok=True)
-    for name, config in (("config", TRANSLATION), ("language_config", LANGUAGE)):
+    for name, config in (("config", TRANSLATION), ("prepared_config", PREPARED), ("language_config", LANGUAGE)):
         (root / f"{name}.py").write_text(_FILE.format(text=json.dumps(config)))
     made = {
-        "translation": ("train", f"--config={root}/config.py", f"--workdir={root}/translation"),
+        "translation": (
+            "train",
+            f"--config={root}/prepared_config.py",
+            f"--workdir={root}/translation",
+            f"--data_dir={root}/prepared",
+        ),
         "language": ("train", f"--config={root}/language_config.py", f"--workdir={root}/language"),
         "published": ("convert", f"--workdir={root}/language", f"--to={root}/published"),
         "sweep": ("sweep", f"--config={root}/config.py", f"--workdir={root}/sweep", "--worker"),
     }
     for name, (command, *words) in made.items():
         if not (root / name).exists():
-            _in_a_process(root / f"{name}.log", functools.partial(call, command, words))
+            _in_a_process(root / f"{name}.log", functools.partial(_called, root, command, words))
+    if (root / "prepared").exists():
+        _keep_data(root / "prepared", root / "translation")
     return originals
+
+
+def _called(root: Path, command: str, words: Sequence[str]) -> int:
+    if f"--data_dir={root}/prepared" in words:
+        from tests.greetings import prepare
+
+        prepare(root / "prepared")
+    return call(command, words)
+
+
+def _keep_data(data: Path, run: Path) -> None:
+    """Let the run hold its data itself, as one does that prepared them."""
+    data.rename(run / "data")
+    config = json.loads((run / "config.json").read_text())
+    config["task"]["data_dir"] = None
+    (run / "config.json").write_text(json.dumps(config))
 
 
 def make_quickly(root: Path) -> Originals:
@@ -123,24 +148,25 @@ def make_quickly(root: Path) -> Originals:
     What reads such a run ends with a refusal, after it has read all that a stranger may have written.
     """
     originals = Originals(root)
-    config = {**TRANSLATION, "model": {**TRANSLATION["model"], "feed_forward": 2**31 - 1}}
+    model = {**TRANSLATION["model"], "feed_forward": 2**31 - 1}
     root.mkdir(parents=True, exist_ok=True)
-    (root / "config.py").write_text(_FILE.format(text=json.dumps(config)))
+    (root / "config.py").write_text(_FILE.format(text=json.dumps({**TRANSLATION, "model": model})))
     # Not here: what is forked from a process whose libraries have threads may crash.
-    _in_a_process(root / "log", functools.partial(_untrained, root, config))
+    _in_a_process(root / "log", functools.partial(_untrained, root, {**PREPARED, "model": model}))
     return originals
 
 
 def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     from launch import sweep
     from launch.parsing import parse
+    from tests.greetings import prepare
     from transformer.runs.directory import write_json
     from transformer.tasks.translation_data import load_splits
     from transformer.training.experiment import resolve
 
     experiment = resolve(config)
     run = root / "translation"
-    run.mkdir()
+    prepare(run / "data")
     load_splits(experiment.task, run)
     write_json(run / "config.json", experiment.to_config())
     sweep._sweep(parse(sweep.COMMAND, [f"--config={root}/config.py", f"--workdir={root}/sweep"]))

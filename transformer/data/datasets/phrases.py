@@ -7,17 +7,17 @@ of a phrase is a hash of its value alone, so that what is held out in one langua
 import dataclasses
 import hashlib
 import random
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-import tensorflow_datasets as tfds
-
-from transformer.config import UserError
+from transformer.config import UserError, from_config
 from transformer.data.datasets.lexicon import LANGUAGES
+from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.phrase_kinds import KINDS, Value, rounded_down
 from transformer.data.datasets.phrase_templates import WHOLE
 from transformer.data.datasets.slots import Phrase
 
+NAME = "phrases"
 SPLITS = ("train", "validation", "test")
 
 # A value that is met again is drawn again this often, after which the phrase may repeat: small kinds run dry.
@@ -93,70 +93,50 @@ def write(drawn: Drawn, language: str) -> Phrase:
     return KINDS[drawn.kind].write(drawn.value, drawn.frame, language)
 
 
-@dataclasses.dataclass(eq=False, kw_only=True)
-class PhrasesConfig(tfds.core.BuilderConfig):
-    """How much to generate: phrases of each split for each language, the seed, and the target languages.
+@dataclasses.dataclass(frozen=True)
+class PhrasesConfig:
+    """How much to generate: values of each split, each of them written in every language, and the seed.
 
     `rounded` is the percentage of times that are rounded down to five minutes (`draw`).
 
-    Errors: UserError for a size below one, a percentage above one hundred, an unknown language, or none.
+    Errors: UserError for a size below one, and for a percentage above one hundred.
     """
 
-    name: str = ""
     train: int = 25_000
     validation: int = 500
     test: int = 1_000
     seed: int = 0
     rounded: int = 0
-    languages: tuple[str, ...] = LANGUAGES
 
     def __post_init__(self) -> None:
         for split in SPLITS:
             if getattr(self, split) < 1:
-                raise UserError(f"phrases: {split}={getattr(self, split)} must be at least 1")
+                raise UserError(f"{NAME}: {split}={getattr(self, split)} must be at least 1")
         if not 0 <= self.rounded <= 100:
-            raise UserError(f"phrases: rounded={self.rounded} must be a percentage, 0 to 100")
-        if not self.languages or not set(self.languages) <= set(LANGUAGES):
-            raise UserError(f"phrases: languages={self.languages} must be some of {', '.join(LANGUAGES)}")
-        sizes = f"{self.train}-{self.validation}-{self.test}"
-        self.name = f"{'-'.join(self.languages)}_{sizes}_seed{self.seed}_rounded{self.rounded}"
+            raise UserError(f"{NAME}: rounded={self.rounded} must be a percentage, 0 to 100")
 
 
-class Phrases(tfds.core.GeneratorBasedBuilder):
-    """English phrases with their German and French translations and word alignments."""
+class Written(NamedTuple):
+    """A phrase, of which kind it is, and from English to which language."""
 
-    VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS: ClassVar = [PhrasesConfig(description="The default sizes.")]
+    kind: str
+    language: str
+    phrase: Phrase
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        # One feature for all links, because TFDS spends its time by the feature.
-        features = dict.fromkeys(("source", "target", "language", "kind", "alignment"), tfds.features.Text())
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=__doc__,
-            features=tfds.features.FeaturesDict(features),
-            supervised_keys=("source", "target"),
-            # Kinds and languages take turns, so that every prefix of a split holds them evenly.
-            disable_shuffling=True,
-        )
 
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        return {split: self._generate_examples(split) for split in SPLITS}
+def phrases(options: str, languages: Sequence[str] = LANGUAGES) -> dict[str, list[Written]]:
+    """The phrases of every split; `options` are fields of PhrasesConfig, as in "train=2000,test=200".
 
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        config = self.builder_config
-        key = 0
-        for drawn in draw(split, getattr(config, split), config.seed, config.rounded):
-            for language in config.languages:
-                phrase = write(drawn, language)
-                yield (
-                    key,
-                    {
-                        "source": phrase.source,
-                        "target": phrase.target,
-                        "language": language,
-                        "kind": drawn.kind,
-                        "alignment": phrase.links.to_text(),
-                    },
-                )
-                key += 1
+    Kinds and languages take turns, so that every prefix of a split holds them evenly.
+
+    Errors: UserError for an unknown option, a value that is no whole number, and what PhrasesConfig refuses.
+    """
+    config = from_config(PhrasesConfig, whole_numbers(NAME, options, "train=2000,test=200"), NAME)
+    return {
+        split: [
+            Written(drawn.kind, language, write(drawn, language))
+            for drawn in draw(split, getattr(config, split), config.seed, config.rounded)
+            for language in languages
+        ]
+        for split in SPLITS
+    }

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from transformer.config import UserError, choice, convert
+from transformer.config import UserError, choice
 from transformer.data.datasets.prepared import INFO, Features, prepared_under
 
 # What TFDS calls its own sets: name, config, version. With a colon before the config it would ask another host.
@@ -37,32 +37,6 @@ def downloads(allowed: Collection[str] | None) -> Iterator[None]:
         yield
     finally:
         _ALLOWED.reset(token)
-
-
-def prepare_phrases(name: str, options: str, prepared_dir: str, languages: tuple[str, str] | None) -> pathlib.Path:
-    """The folder of the embedded phrases; `options` are fields of PhrasesConfig, as in "train=2000,test=200".
-
-    Errors: UserError for an unknown option, a value that is no whole number, or an unknown language.
-    """
-    from transformer.data.datasets.phrases import Phrases, PhrasesConfig
-
-    values: dict[str, Any] = {}
-    for item in options.split(",") if options else ():
-        key, _, number = item.partition("=")
-        choice(key, dict.fromkeys(("train", "validation", "test", "seed", "rounded")), f"{name}: option")
-        if not number.isdecimal():
-            raise UserError(f"{name}: {key}={number!r} must be a whole number, as in phrases/train=2000")
-        values[key] = convert(int, int(number[:99]), f"{name}: {key}")
-    if languages is not None:
-        if languages[0] != "en":
-            raise UserError(f"languages={languages}: the phrases are written in English, so 'en' comes first")
-        values["languages"] = tuple(languages[1:])
-    config, default = PhrasesConfig(**values), Phrases.BUILDER_CONFIGS[0]
-    # TFDS knows the default by name, and refuses an equal one under the same name.
-    chosen = default if config.name == default.name else config
-    return _folder_of(Phrases, chosen.name, prepared_dir) or _prepare(
-        lambda: Phrases(data_dir=prepared_dir, config=chosen, file_format="array_record")
-    )
 
 
 def prepare_multi30k(

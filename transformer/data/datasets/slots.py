@@ -18,14 +18,9 @@ class Links(NamedTuple):
     sure: tuple[tuple[int, int], ...]
     possible: tuple[tuple[int, int], ...]
 
-    def to_text(self) -> str:
-        """The links as gold alignments are written: "0-1" is a sure link, "2p3" one that is only possible."""
-        sure = set(self.sure)
-        return " ".join(f"{i}-{j}" if (i, j) in sure else f"{i}p{j}" for i, j in self.possible)
-
     @classmethod
     def from_text(cls, text: str) -> "Links":
-        """The inverse of `to_text`."""
+        """The links as gold alignments are written: "0-1" is a sure link, "2p3" one that is only possible."""
         sure, possible = [], []
         for item in text.split():
             is_sure = "-" in item

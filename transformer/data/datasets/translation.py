@@ -1,6 +1,6 @@
 """One way to open any translation set: the phrases, Multi30k, files of pairs, a TFDS set by name, a prepared folder.
 
-All but symbols and files of pairs, which are held in memory, ends as a prepared TFDS folder in the array_record
+What is made here and files of pairs are held in memory; all else ends as a prepared TFDS folder in the array_record
 format, read at random without TensorFlow.
 """
 
@@ -12,17 +12,19 @@ from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets import help_desk
+from transformer.data.datasets.lexicon import LANGUAGES as PHRASE_LANGUAGES
 from transformer.data.datasets.own_files import NONE_HELD, HeldOut
 from transformer.data.datasets.pairs import PREFIX as PAIRS
 from transformer.data.datasets.pairs import open_pairs
-from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named, prepare_phrases
-from transformer.data.datasets.prepared import PreparedSet, direction_of, open_prepared, texts_of
+from transformer.data.datasets.phrases import NAME as PHRASES
+from transformer.data.datasets.phrases import phrases
+from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named
+from transformer.data.datasets.prepared import direction_of, open_prepared, texts_of
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.symbols import LANGUAGES as SYMBOLS
 from transformer.data.datasets.symbols import symbols
 
 _READ_AHEAD = 1024
-_PHRASE_FEATURES = ("source", "target", "language", "kind", "alignment")
 
 
 class Pair(NamedTuple):
@@ -111,8 +113,8 @@ def open_translation(
         read = {split: [Pair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
         return TranslationSet(name, direction, tuple(read), read.__getitem__)
     held_out.refuse(name)
-    if first == "phrases":
-        return _open_folder(name, prepare_phrases(name, "/".join(parts), prepared_dir, languages), None)
+    if first == PHRASES:
+        return _open_phrases(name, "/".join(parts), languages)
     if first in SYMBOLS:
         return _open_symbols(name, first, "/".join(parts), languages)
     if first == help_desk.NAME:
@@ -133,6 +135,19 @@ def open_translation(
         check=lambda features: direction_of(name, features, languages),
     )
     return _open_folder(name, folder, languages)
+
+
+def _open_phrases(name: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
+    source, *targets = languages or ("en", *PHRASE_LANGUAGES)
+    if source != "en":
+        raise UserError(f"languages={languages}: the phrases are written in English, so 'en' comes first")
+    if not set(targets) <= set(PHRASE_LANGUAGES):
+        raise UserError(f"languages={languages}: the second must be some of {', '.join(PHRASE_LANGUAGES)}")
+    drawn = {
+        split: [Pair(phrase.source, phrase.target, language, kind, phrase.links) for kind, language, phrase in written]
+        for split, written in phrases(options, targets).items()
+    }
+    return TranslationSet(name, (source, *targets), tuple(drawn), drawn.__getitem__)
 
 
 def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
@@ -167,29 +182,11 @@ def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str
 
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationSet:
     prepared = open_prepared(folder)
-    splits = tuple(prepared.splits)
-    if set(prepared.features.texts) >= set(_PHRASE_FEATURES):
-        targets = _phrase_targets(prepared)
-        if languages not in (None, ("en", *targets)):
-            raise UserError(f"languages={languages}: {name} goes from en to {', '.join(targets)}: leave it out")
-        return TranslationSet(name, ("en", *targets), splits, _reading(prepared, _read_phrase))
     direction = direction_of(name, prepared.features, languages)
-    return TranslationSet(name, direction, splits, _reading(prepared, _TranslationReader(*direction)))
-
-
-def _reading(prepared: PreparedSet, read: Callable[[bytes], Pair]) -> Callable[[str], PairSequence]:
-    return lambda split: PairSequence(prepared.records(split), read)
-
-
-def _phrase_targets(prepared: PreparedSet) -> tuple[str, ...]:
-    # Languages take turns, so that the first few phrases name them all.
-    records = prepared.records(next(iter(prepared.splits)))
-    return tuple(dict.fromkeys(_read_phrase(records[i]).language for i in range(min(len(records), 8))))
-
-
-def _read_phrase(record: bytes) -> Pair:
-    source, target, language, kind, alignment = texts_of(record, _PHRASE_FEATURES)
-    return Pair(source, target, language, kind, Links.from_text(alignment))
+    read = _TranslationReader(*direction)
+    return TranslationSet(
+        name, direction, tuple(prepared.splits), lambda split: PairSequence(prepared.records(split), read)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
