@@ -2,7 +2,7 @@
 
     python -m launch.ablate --config=experiments/ablations/corpora.py --workdir=runs/corpora --workers=2
 
-63 runs of a minute: about an hour on one core (a third of that with --seeds=1). One run alone:
+63 runs of a minute: more than an hour on one core (a third of that with --seeds=1). One run alone:
 
     python -m launch.train --config=experiments/ablations/corpora.py --workdir=runs/one
 
@@ -10,7 +10,8 @@ Parameters, by the tokens of the corpus, from 9 (brackets) to 64 (retrieval): a 
 67,648 to 71,168; two LSTMs of width 64 67,209 to 74,304; ByteNet's decoder of eight blocks of width 32, which reads 61
 words, 65,737 to 72,832. All have the same steps and the same learning rate, which was chosen for the Transformer: the
 table tells who learns in that time, not who ever could. Each run's test figures have the rules that do not read what
-should be read beside them. The table is not yet measured.
+should be read beside them. Expect 0.999 of all answers right by attention, 0.783 by LSTMs and 0.709 by convolutions:
+experiments/results/one_thing.md.
 """
 
 from ml_collections import ConfigDict
