@@ -4,8 +4,9 @@
 
 DIR holds Omniglot's archives.
 
-9 runs (three arms, three seeds) of a quarter of an hour on one core: an hour and a quarter on two. Expect both parts
-alone to know fewer characters again than the whole: not yet measured. One run alone:
+9 runs (three arms, three seeds) of a quarter of an hour on one core: an hour and a quarter on two. Expect 0.95 of the
+test right with both parts, as much without convolutions, and 0.49 without attention: experiments/results/omniglot.md.
+One run alone:
 
     python -m launch.train --config=experiments/ablations/snail.py --workdir=runs/one --data_dir=DIR
 """
