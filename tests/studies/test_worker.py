@@ -430,7 +430,8 @@ def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
         "        super().train(trial, directory, report)\n"
         "        time.sleep(600)\n"
         "ledger = Ledger.existing(Path(sys.argv[1]))\n"
-        "work(ledger, None, total=1, metric='validation/loss', trainer=Hanging(), patience=0.5)\n"
+        # Long enough to come to the sleep on a busy machine: who is told of while running may crash the telling.
+        "work(ledger, None, total=1, metric='validation/loss', trainer=Hanging(), patience=3)\n"
     )
     ledger = sweep(tmp_path, [trial(1)])
     done = subprocess.run(
