@@ -21,6 +21,7 @@ COMMAND = Command(
         Flag("rounds", "how often each program is run", default=5, kind=int),
         Flag("peers", "the Python of an environment that has PyTorch and transformers; without it they are left out"),
         Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
+        Flag("data_dir", "folder of the data on this machine, for an experiment whose data is not generated"),
         Flag("record", "write the result to experiments/results/bench/NAME.json as well", default=False, kind=bool),
     ),
 )
@@ -38,7 +39,10 @@ def main(arguments: Arguments) -> None:
     if arguments.name in BENCHMARKS:
         benchmark = BENCHMARKS[arguments.name]
     elif arguments.name in OF_A_CONFIG:
-        benchmark = OF_A_CONFIG[arguments.name](load_config(arguments.experiment).to_dict())
+        config = load_config(arguments.experiment)
+        if arguments.data_dir is not None:
+            config.task.data_dir = arguments.data_dir
+        benchmark = OF_A_CONFIG[arguments.name](config.to_dict())
     else:
         raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")
     result = run_in_turn(benchmark, arguments.rounds, arguments.peers, lambda line: print(line, flush=True))
