@@ -39,10 +39,10 @@ def main(arguments: Arguments) -> None:
     if arguments.name in BENCHMARKS:
         benchmark = BENCHMARKS[arguments.name]
     elif arguments.name in OF_A_CONFIG:
-        config = load_config(arguments.experiment)
+        config = load_config(arguments.experiment).to_dict()
         if arguments.data_dir is not None:
-            config.task.data_dir = arguments.data_dir
-        benchmark = OF_A_CONFIG[arguments.name](config.to_dict())
+            config["task"]["data_dir"] = arguments.data_dir
+        benchmark = OF_A_CONFIG[arguments.name](config)
     else:
         raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")
     result = run_in_turn(benchmark, arguments.rounds, arguments.peers, lambda line: print(line, flush=True))
