@@ -22,7 +22,7 @@ COMMAND = Command(
         Flag("peers", "the Python of an environment that has PyTorch and transformers; without it they are left out"),
         Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
         Flag("data_dir", "folder of the data on this machine, for an experiment whose data is not generated"),
-        Flag("record", "write the result to experiments/results/bench/NAME.json as well", default=False, kind=bool),
+        Flag("record", "write the result to experiments/results/bench as well, as JSON", default=False, kind=bool),
     ),
 )
 
@@ -37,18 +37,20 @@ def main(arguments: Arguments) -> None:
     if arguments.rounds < 1:
         raise UserError(f"--rounds={arguments.rounds} must be at least 1")
     if arguments.name in BENCHMARKS:
-        benchmark = BENCHMARKS[arguments.name]
+        if arguments.data_dir is not None:
+            raise UserError(f"--data_dir does nothing for --name={arguments.name}, whose data is made: leave it away")
+        name, benchmark = arguments.name, BENCHMARKS[arguments.name]
     elif arguments.name in OF_A_CONFIG:
         config = load_config(arguments.experiment).to_dict()
         if arguments.data_dir is not None:
             config["task"]["data_dir"] = arguments.data_dir
-        benchmark = OF_A_CONFIG[arguments.name](config)
+        name, benchmark = f"{arguments.name}_{config['name']}", OF_A_CONFIG[arguments.name](config)
     else:
         raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")
     result = run_in_turn(benchmark, arguments.rounds, arguments.peers, lambda line: print(line, flush=True))
     print(table(benchmark, result))
     if arguments.record:
-        print(f"written to {record(arguments.name, benchmark, result, RESULTS).relative_to(CHECKOUT)}")
+        print(f"written to {record(name, benchmark, result, RESULTS).relative_to(CHECKOUT)}")
 
 
 if __name__ == "__main__":
