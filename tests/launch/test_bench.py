@@ -1,0 +1,37 @@
+"""The command that measures: whose data a benchmark reads, and under what name its result is kept."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import bench, cli
+from transformer.benchmarks import in_turn
+from transformer.benchmarks.contract import Benchmark
+from transformer.benchmarks.in_turn import Result, Row
+
+
+def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[Benchmark] = []
+
+    def fake(benchmark: Benchmark, *others: Any) -> Result:
+        measured.append(benchmark)
+        facts = dict.fromkeys(benchmark.programs, {})
+        return Result((Row("bare step", (0.5,), 0.5, 1.0, 1.0, 1.0),), facts, ())
+
+    monkeypatch.setattr(in_turn, "run_in_turn", fake)
+    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(bench, "RESULTS", tmp_path / "bench")
+    words = ("--name=loop", "--experiment=experiments/language/shakespeare_large.py:cpu", "--data_dir=DIR", "--record")
+    assert cli.run(bench.COMMAND, bench.main, words) == 0
+    assert [path.name for path in (tmp_path / "bench").iterdir()] == ["loop_shakespeare_large_cpu.json"]
+    ((program,),) = [tuple(benchmark.programs.values()) for benchmark in measured]
+    assert program.settings["config"]["task"]["data_dir"] == "DIR"
+    assert "loop_shakespeare_large_cpu.json" in capsys.readouterr().out
+
+
+def test_a_folder_of_data_that_nothing_reads_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(bench.COMMAND, bench.main, ("--name=lstm", "--data_dir=DIR")) == 2
+    assert "--data_dir does nothing for --name=lstm" in capsys.readouterr().err
