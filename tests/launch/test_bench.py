@@ -18,7 +18,7 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
 
     def fake(benchmark: Benchmark, *others: Any) -> Result:
         measured.append(benchmark)
-        facts = dict.fromkeys(benchmark.programs, {})
+        facts: dict[str, Any] = {name: {} for name in benchmark.programs}
         return Result((Row("bare step", (0.5,), 0.5, 1.0, 1.0, 1.0),), facts, ())
 
     monkeypatch.setattr(in_turn, "run_in_turn", fake)
