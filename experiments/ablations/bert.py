@@ -7,10 +7,8 @@
     python -m launch.train --config=experiments/ablations/bert.py --workdir=runs/one
 
 The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, table 1, on the documentation inside Python: all read
-the same pairs of texts, about ten times. All are judged by the character in the middle of each held-out window, which a
-decoder says from those before it and an encoder from those on both sides. Expect the second loss to change little,
-masks drawn once to be no better than new ones, and both sides to be ahead of one at the end; after 500 steps a larger
-encoder was still behind, 0.52 against 0.56, as masks ask about every seventh character alone. Not yet measured.
+the same pairs of texts, about ten times. All are judged by the character in the middle of each held-out pair's second
+text, which a decoder says from those before it and an encoder from those on both sides. Not yet measured.
 """
 
 from ml_collections import ConfigDict

@@ -153,15 +153,30 @@ def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_m
     for name, values in text.items():
         np.testing.assert_array_equal(values, evaluations[0].batches[0][name])
     left, both = ({name: np.asarray(x) for name, x in task.ask_middle(text).items()} for task in (causal, pairs_task))
-    # From the left: the very text; behind having read places 0 to 31 it must say the token at place 32.
-    assert np.argwhere(left["counts"])[:, 1].tolist() == [31] * 4
-    np.testing.assert_array_equal(left["labels"][:, 31], text["tokens"][:, 32])
+    # Of the second text, between the two ends, the token in the middle; the later of two.
+    places = [np.flatnonzero(row)[:-1] for row in text["types"] == 1]
+    middles = [each[len(each) // 2] for each in places]
+    assert len(set(middles)) > 1
+    rows = np.arange(len(middles))
+    # From the left: the very text; behind having read all before the middle it must say the token there.
+    assert np.argwhere(left["counts"]).tolist() == [[row, middle - 1] for row, middle in enumerate(middles)]
+    np.testing.assert_array_equal(left["labels"][left["counts"]], text["tokens"][rows, middles])
     np.testing.assert_array_equal(left["tokens"], text["tokens"])
     # From both sides: all is shown but this one token.
-    assert np.argwhere(both["counts"])[:, 1].tolist() == [32] * 4
+    assert np.argwhere(both["counts"]).tolist() == [[row, middle] for row, middle in enumerate(middles)]
     assert (both["tokens"][both["counts"]] == pairs_task.tokenizer.mask).all()
     np.testing.assert_array_equal(both["labels"], text["tokens"])
     np.testing.assert_array_equal(both["tokens"][~both["counts"]], text["tokens"][~both["counts"]])
+
+
+def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_path: Path) -> None:
+    given = {"context": 64, "tokenizer": "characters", "middle": True}
+    task = make_task(text_file, tmp_path, "masked_language_modelling", **given)
+    evaluation = next(each for each in task.evaluations if each.name == "middle")
+    text = evaluation.batches[0]
+    assert (text["lengths"] == 64).all()
+    counts = np.asarray(task.ask_middle(text)["counts"])
+    assert np.argwhere(counts)[:, 1].tolist() == [32] * len(counts)
 
 
 def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_file: Path, tmp_path: Path) -> None:

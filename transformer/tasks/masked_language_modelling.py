@@ -89,7 +89,8 @@ class MaskedLanguageModellingConfig(TextConfig):
 
     With `next_sentence` it is also predicted of every pair whether the second text follows the first, and both losses
     are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens. With `middle` it is also
-    measured how well the token in the middle of every held-out window is said, from all others or from those before it.
+    measured how well the token in the middle of every held-out text, of a pair the second, is said: from all others or
+    from those before it.
     """
 
     masked: float = 0.15
@@ -235,7 +236,7 @@ class MaskedLanguageModelling(TextTask):
         return found, aux
 
     def _middle(self, name: str, documents: Documents) -> Evaluation:
-        """How well the token in the middle of every window is said: one question for models of either kind."""
+        """How well the token in the middle of every text is said: one question for models of either kind."""
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             asked = self.ask_middle(batch)
@@ -247,7 +248,7 @@ class MaskedLanguageModelling(TextTask):
         return Evaluation(
             name="middle",
             split=name,
-            batches=OneEpoch(self._windows(documents, None)),
+            batches=OneEpoch(self._held_out(documents)),
             step=step,
             finish=functools.partial(means, by="places"),
             at_end=name != self.config.validation,
@@ -255,21 +256,30 @@ class MaskedLanguageModelling(TextTask):
         )
 
     def ask_middle(self, batch: Batch) -> Batch:
-        """Windows as the model is to see them, with `counts` where it must say what stands in the middle."""
-        tokens_BxT = jnp.asarray(batch["tokens"])
-        middle_BxT = self._eligible(batch) & (jnp.arange(self.config.context) == self.config.context // 2)
+        """Texts as the model is to see them, with `counts` where it must say what stands in the middle.
+
+        Of a pair the second text is asked about: a model that has learned where a pair's first text tends to end would
+        say its end in the middle of the row.
+        """
+        tokens_BxT, asked_BxT = jnp.asarray(batch["tokens"]), self._eligible(batch)
+        if self._bounds is not None:
+            asked_BxT &= jnp.asarray(batch["types"]) == 1
+        middle_Bx1 = jnp.sum(asked_BxT, axis=1, keepdims=True) // 2
+        middle_BxT = asked_BxT & (jnp.cumsum(asked_BxT, axis=1) == middle_Bx1 + 1)
         if self.config.predicted is Predicted.NEXT:
             labels_BxT, _ = _next(tokens_BxT, real_places(batch))
             return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}
         shown_BxT = jnp.where(middle_BxT, self._mask, tokens_BxT)
         return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": middle_BxT}
 
+    def _held_out(self, documents: Documents) -> Windows | SentencePairs:
+        return self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION)
+
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
-        held_out = self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION)
         return Evaluation(
             name="masked",
             split=name,
-            batches=OneEpoch(held_out),
+            batches=OneEpoch(self._held_out(documents)),
             step=self._sums,
             finish=_finish,
             at_end=name != self.config.validation,
