@@ -2,8 +2,8 @@
 
 python -m launch.train --config=experiments/pictures/easy_vqa.py --workdir=runs/easy_vqa --data_dir=DIR
 
-DIR holds easy-VQA's data.zip. Needs Pillow, the extra `pictures`. Planned for a quarter of an hour on one core, not yet
-measured: a third of its steps reach 0.88 of the test questions, the words alone 0.67.
+DIR holds easy-VQA's data.zip. Needs Pillow, the extra `pictures`. Seven minutes on one core. Expect 0.996 of the test
+questions right, the words alone 0.667: experiments/results/easy_vqa.md.
 """
 
 from ml_collections import ConfigDict
