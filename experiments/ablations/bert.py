@@ -2,13 +2,15 @@
 
     python -m launch.ablate --config=experiments/ablations/bert.py --workdir=runs/bert_parts --workers=2
 
-20 runs of under three minutes: less than an hour on one core. One run alone:
+20 runs of a minute and a half: half an hour on one core. One run alone:
 
     python -m launch.train --config=experiments/ablations/bert.py --workdir=runs/one
 
 The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, table 1, on the documentation inside Python: all read
 the same pairs of texts, about ten times. All are judged by the character in the middle of each held-out pair's second
-text, which a decoder says from those before it and an encoder from those on both sides. Not yet measured.
+text, which a decoder says from those before it and an encoder from those on both sides. Expect 1.11 nats from both
+sides and 1.17 from one, and nothing that shows of the second loss and of masks drawn once:
+experiments/results/bert_parts.md.
 """
 
 from ml_collections import ConfigDict
