@@ -3,7 +3,7 @@
 import sys
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, Flag, with_data
 from launch.config_files import CHECKOUT, load_config
 
 RESULTS = CHECKOUT / "experiments" / "results" / "bench"
@@ -41,9 +41,7 @@ def main(arguments: Arguments) -> None:
             raise UserError(f"--data_dir does nothing for --name={arguments.name}, whose data is made: leave it away")
         name, benchmark = arguments.name, BENCHMARKS[arguments.name]
     elif arguments.name in OF_A_CONFIG:
-        config = load_config(arguments.experiment).to_dict()
-        if arguments.data_dir is not None:
-            config["task"]["data_dir"] = arguments.data_dir
+        config = with_data(load_config(arguments.experiment).to_dict(), arguments.data_dir)
         name, benchmark = f"{arguments.name}_{config['name']}", OF_A_CONFIG[arguments.name](config)
     else:
         raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")

@@ -54,6 +54,13 @@ LANGUAGE_WEIGHT = Flag("language_weight", "what multiplies the language model's 
 ENSEMBLE = Flag("ensemble", "further runs, commas between them, whose probabilities are averaged with this one's")
 
 
+def with_data(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
+    """The values of a config with `data_dir`, if there is one, as the folder of its data."""
+    if data_dir is None:
+        return config
+    return {**config, "task": {**config.get("task", {}), "data_dir": data_dir}}
+
+
 class Arguments(types.SimpleNamespace):
     """The flags of one call by name (dashes become underscores).
 
@@ -87,9 +94,7 @@ class Arguments(types.SimpleNamespace):
 
     def with_data(self) -> dict[str, Any]:
         """The config with --data_dir as the folder of its data."""
-        if self.data_dir is None:
-            return self.config
-        return {**self.config, "task": {**self.config.get("task", {}), "data_dir": self.data_dir}}
+        return with_data(self.config, self.data_dir)
 
     @property
     def trusted(self) -> tuple[str, ...]:

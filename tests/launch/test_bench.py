@@ -27,7 +27,7 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
     words = ("--name=loop", "--experiment=experiments/language/shakespeare_large.py:cpu", "--data_dir=DIR", "--record")
     assert cli.run(bench.COMMAND, bench.main, words) == 0
     assert [path.name for path in (tmp_path / "bench").iterdir()] == ["loop_shakespeare_large_cpu.json"]
-    ((program,),) = [tuple(benchmark.programs.values()) for benchmark in measured]
+    (program,) = measured[0].programs.values()
     assert program.settings["config"]["task"]["data_dir"] == "DIR"
     assert "loop_shakespeare_large_cpu.json" in capsys.readouterr().out
 
