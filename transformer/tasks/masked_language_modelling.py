@@ -143,9 +143,10 @@ class MaskedLanguageModelling(TextTask):
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
         self.objectives = (Objective("masked_language_modelling", self._loss),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples.paired else None
-        held_out = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
-        middles = tuple(self._middle(name, splits[name]) for name in config.evaluated if config.middle)
-        self.evaluations = (*held_out, *middles)
+        held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.evaluated}
+        hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())
+        middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.middle)
+        self.evaluations = (*hidden, *middles)
 
     def source(self, seed: int) -> Source:
         return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
@@ -235,7 +236,7 @@ class MaskedLanguageModelling(TextTask):
             found |= {"next_sentence_loss": said.cross_entropy, "next_sentence_accuracy": said.correct}
         return found, aux
 
-    def _middle(self, name: str, documents: Documents) -> Evaluation:
+    def _middle(self, name: str, batches: OneEpoch) -> Evaluation:
         """How well the token in the middle of every text is said: one question for models of either kind."""
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -248,7 +249,7 @@ class MaskedLanguageModelling(TextTask):
         return Evaluation(
             name="middle",
             split=name,
-            batches=OneEpoch(self._held_out(documents)),
+            batches=batches,
             step=step,
             finish=functools.partial(means, by="places"),
             at_end=name != self.config.validation,
@@ -275,11 +276,11 @@ class MaskedLanguageModelling(TextTask):
     def _held_out(self, documents: Documents) -> Windows | SentencePairs:
         return self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION)
 
-    def _evaluation(self, name: str, documents: Documents) -> Evaluation:
+    def _evaluation(self, name: str, batches: OneEpoch) -> Evaluation:
         return Evaluation(
             name="masked",
             split=name,
-            batches=OneEpoch(self._held_out(documents)),
+            batches=batches,
             step=self._sums,
             finish=_finish,
             at_end=name != self.config.validation,
