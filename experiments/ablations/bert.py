@@ -7,7 +7,7 @@
     python -m launch.train --config=experiments/ablations/bert.py --workdir=runs/one
 
 The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, table 1, on the documentation inside Python: all read
-the same pairs of texts, about ten times. All are judged by the character in the middle of each held-out pair's second
+the same pairs of texts, nine times. All are judged by the character in the middle of each held-out pair's second
 text, which a decoder says from those before it and an encoder from those on both sides. Expect 1.11 nats from both
 sides and 1.17 from one, and nothing that shows of the second loss and of masks drawn once:
 experiments/results/bert_parts.md.
@@ -40,7 +40,7 @@ TASK = {
 
 
 def get_config() -> ConfigDict:
-    """No next sentences: pairs drawn once, masks drawn anew, about ten epochs."""
+    """No next sentences: pairs drawn once, masks drawn anew, nine epochs."""
     return ConfigDict(
         {
             "name": "bert",

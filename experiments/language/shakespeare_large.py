@@ -18,17 +18,16 @@ from experiments.language import shakespeare
 
 def get_config(budget: str = "accelerator") -> ConfigDict:
     """5,000 steps of 64 windows of 256 characters; `budget` "cpu": 2,000 steps of 8, without dropout."""
+    steps, eval_every, rows, dropout, unroll, pod = {
+        "accelerator": (5000, 250, 64, 0.2, 1, "v5e:1x1"),
+        "cpu": (2000, 500, 8, 0.0, 6, "cpu:1"),
+    }[budget]
     config = shakespeare.get_config()
-    config.name = "shakespeare_large"
-    config.steps, config.eval_every, config.maps_every, config.checkpoint_every = 5000, 250, 1000, 1000
-    config.task.context, config.task.rows, config.task.max_new_tokens = 256, 64, 200
+    config.name = "shakespeare_large_cpu" if budget == "cpu" else "shakespeare_large"
+    config.steps, config.eval_every, config.maps_every, config.checkpoint_every = steps, eval_every, 1000, 1000
+    config.task.context, config.task.rows, config.task.max_new_tokens = 256, rows, 200
     config.model.update({"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "max_length": 256})
-    config.model.update({"dropout": 0.2, "attention_dropout": 0.2, "unroll": 1})
+    config.model.update({"dropout": dropout, "attention_dropout": dropout, "unroll": unroll})
     config.optimizer.update({"learning_rate": 1e-3, "final": 0.1})
-    config.pod = "v5e:1x1"
-    if budget == "cpu":
-        config.name = "shakespeare_large_cpu"
-        config.steps, config.eval_every, config.task.rows = 2000, 500, 8
-        config.model.update({"dropout": 0.0, "attention_dropout": 0.0, "unroll": 6})
-        config.pod = "cpu:1"
+    config.pod = pod
     return config
