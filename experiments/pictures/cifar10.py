@@ -10,8 +10,8 @@
 
 DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with pictures by class. `:attention` is the residual
 network with self-attention behind its second stage. The last two are controls: a Transformer that is not told where a
-patch stands, and one whose patches are exchanged in all pictures alike. Planned for 35 minutes on two cores each; not
-yet measured.
+patch stands, and one whose patches are exchanged in all pictures alike. Expect 0.630 of the test pictures right by the
+Transformer, in 50 minutes of one core: experiments/results/cifar10.md. The others are not yet measured.
 """
 
 from ml_collections import ConfigDict
