@@ -202,7 +202,12 @@ def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> 
     assert faults_of_all(chosen) == []
 
 
-@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda choice: choice.value)
+@pytest.mark.parametrize(
+    "backend",
+    # tests/attention/test_optimised.py has cells of the two others, compiled as users compile them.
+    [Backend.EINSUM, *(pytest.param(other, marks=pytest.mark.slow) for other in (Backend.BLOCKWISE, Backend.XLA))],
+    ids=lambda choice: choice.value,
+)
 def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
     chosen = cover([cell for cell in cells.supported() if cell.backend is backend], 1)
     # Some of them, and one whose weights are dropped; `make slow` takes every cell there is.

@@ -227,6 +227,7 @@ def test_what_is_captured_changes_no_output_and_no_other_map(case: Case, sites: 
         np.testing.assert_array_equal(aux.maps[site].weights, all_aux.maps[site].weights)
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_with_a_key_and_never_else() -> None:
     model = make(dropout=0.3)
     variables = lively(model, spread=0.3)

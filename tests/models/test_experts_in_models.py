@@ -208,7 +208,7 @@ def test_formulas_count_what_a_position_uses(every: int) -> None:
     [
         (NormPlacement.PRE, Remat.FULL),
         pytest.param(NormPlacement.PRE, Remat.DOTS, marks=pytest.mark.slow),
-        (NormPlacement.PRE, Remat.ATTENTION),
+        pytest.param(NormPlacement.PRE, Remat.ATTENTION, marks=pytest.mark.slow),
         pytest.param(NormPlacement.PARALLEL, Remat.FULL, marks=pytest.mark.slow),
         (NormPlacement.PARALLEL, Remat.DOTS),
         pytest.param(NormPlacement.PARALLEL, Remat.ATTENTION, marks=pytest.mark.slow),

@@ -315,6 +315,7 @@ def test_local_attention_that_sees_all_is_global() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation() -> None:
     """E[f(k)] over the drawn key: the mean of f log p's gradient over many draws, against the sum over all keys."""
     model = model_of("hard")
