@@ -1,5 +1,7 @@
 """The panel over the picture, in a real browser: strips of queries, layers and heads, gold cells, distances."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from tests.maps.conftest import Run, make_kept, softmax, write_record
 from tests.maps.test_page import browser, corner_of, grey_of, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.data.png import png
 from transformer.maps.report import write_report
 from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore
@@ -305,3 +308,23 @@ def test_each_query_has_a_picture_of_its_own_beside_a_map_of_words(visit, tmp_pa
 def test_a_run_without_pictures_has_no_such_panel(run, visit):  # noqa: F811
     page = visit(write_report(run.directory))
     assert page.locator("#picture-panel").is_hidden()
+
+
+def test_the_picture_of_the_samples_follows_the_step(run, visit, tmp_path):  # noqa: F811
+    directory = tmp_path / "copy"
+    shutil.copytree(run.directory, directory)
+    (directory / "samples").mkdir()
+    lines = []
+    for step, width in ((200, 3), (1600, 5)):
+        (directory / f"samples/test_{step}.png").write_bytes(png(np.full((2, width), 200, np.uint8)))
+        said = {"source": "sample 1", "target": "4", "output": "4", "picture": f"samples/test_{step}.png"}
+        lines.append({"step": step, "split": "test", **said})
+    (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = visit(write_report(directory))
+    shown = page.locator("#sample-pictures img")
+    width = "image => image.decode().then(() => image.naturalWidth)"
+    assert [shown.count(), shown.evaluate(width), shown.get_attribute("alt")] == [1, 5, "pictures made at step 1,600"]
+    page.locator("#step").fill("1")
+    wait_for(page, "step", "200")
+    assert [shown.count(), shown.evaluate(width)] == [1, 3]
+    assert "samples/" not in page.locator("#samples").inner_text()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.data.png import png
 from transformer.maps.curves import evenly, read_curves, thin
 from transformer.maps.encode import COARSE_LEVELS, recode, shrink
 from transformer.maps.first_view import count_crossings
@@ -332,6 +333,28 @@ def test_samples_and_environment_may_be_absent(run, tmp_path):
     data = Page(write_report(directory).read_text()).data()
     assert data["samples"] == []
     assert data["title"] == "demo"
+
+
+def test_a_picture_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path):
+    directory = tmp_path / "copy"
+    shutil.copytree(run.directory, directory)
+    (directory / "samples").mkdir()
+    picture = png(np.uint8([[0, 255], [128, 64]]))
+    named = {"made.png": picture, "words.png": b"no picture", "large.png": picture + bytes(2**20)}
+    for name, content in (*named.items(), ("../outside.png", picture)):
+        (directory / "samples" / name).write_bytes(content)
+    others = ["words.png", "large.png", "absent.png", "../outside.png"]
+    paths = ["samples/made.png", *(f"samples/{name}" for name in others)]
+    lines = [
+        {"step": step, "split": "test", "source": f"sample {number}", "target": "1", "output": "1", "picture": path}
+        for step, path in enumerate(paths)
+        for number in range(2)
+    ]
+    (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    groups = Page(write_report(directory).read_text()).data()["samples"]
+    shown = [group["pictures"] for group in groups]
+    assert shown == [[f"data:image/png;base64,{base64.b64encode(picture).decode()}"], *[[]] * len(others)]
+    assert all(set(row) == {"source", "target", "output"} for group in groups for row in group["rows"])
 
 
 def test_another_store_can_be_shown_on_another_page(run, tmp_path):

@@ -1,7 +1,9 @@
 """The page's data beside the maps: config, curves and samples."""
 
+import base64
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,8 @@ from transformer.runs.records import read_records
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
 SAMPLES_PER_STEP = 24
+PICTURE_BYTES = 1 << 19  # of a picture of samples, at most
+_PICTURE = re.compile(r"samples/[\w.-]+\.png")
 
 Curve = list[tuple[int, float]]
 
@@ -59,9 +63,10 @@ def thin(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
 
 
 def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
-    """Sample outputs by split and step: {"split", "step", "rows", "total"}, evenly thinned over the steps.
+    """Sample outputs by split and step: {"split", "step", "rows", "total", "pictures"}, evenly thinned over the steps.
 
-    Each row maps field names ("source", "target", "output", ...) to strings.
+    Each row maps field names ("source", "target", "output", ...) to strings; `pictures` are those that the field
+    "picture" of any row names, as data URLs.
     """
     groups: dict[tuple[str, int], list[dict[str, str]]] = {}
     for record in read_records(directory.samples_file):
@@ -74,9 +79,31 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
             rows = groups[split, steps[index]]
             # A resumed run reports steps again: equal rows count once.
             unique = list({tuple(sorted(row.items())): row for row in rows}.values())
-            shown = unique[:SAMPLES_PER_STEP]
-            samples.append({"split": split, "step": steps[index], "rows": shown, "total": len(unique)})
+            pictures = [_picture(directory, name) for name in dict.fromkeys(row.pop("picture", "") for row in unique)]
+            samples.append(
+                {
+                    "split": split,
+                    "step": steps[index],
+                    "rows": unique[:SAMPLES_PER_STEP],
+                    "total": len(unique),
+                    "pictures": [picture for picture in pictures if picture],
+                }
+            )
     return samples
+
+
+def _picture(directory: RunDirectory, name: str) -> str | None:
+    """The PNG file of that name among the run's samples as a data URL; None for what is none, or leads elsewhere.
+
+    No file of an opened run is a link.
+    """
+    path = directory.path / name
+    if not _PICTURE.fullmatch(name) or not path.is_file():
+        return None
+    content = path.read_bytes()
+    if len(content) > PICTURE_BYTES or not content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return None
+    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def evenly(total: int, kept: int) -> list[int]:

@@ -82,7 +82,11 @@ class Objective:
 
 
 class Report(NamedTuple):
-    """The result of an evaluation: numbers by name, samples to read, and a note on how they were measured."""
+    """The result of an evaluation: numbers by name, samples to read, and a note on how they were measured.
+
+    The page shows "source", "target" and "output" of a sample, and the picture that "picture" names: a PNG file
+    `samples/NAME.png` that the task has written into the run directory. Samples of one step can share it.
+    """
 
     scalars: Mapping[str, float]
     samples: Sequence[Mapping[str, str]] = ()

@@ -179,16 +179,17 @@ class PairedCanvases(PlainTask):
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
         note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
         pictures = unscaled(np.asarray(found["made"][:_PICTURED], np.float32))
-        where = ""
+        picture: dict[str, str] = {}
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
             (self.directory / "samples").mkdir(exist_ok=True)
             (self.directory / where).write_bytes(png(wall_of(pictures)))
             note += f"; {where}"
+            picture = {"picture": where}
         left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(pictures)]
         # The page compares what was said with its reference: here the right half with the left one.
         samples = [
-            {"source": f"sample {number} {where}".strip(), "target": str(left), "output": str(right)}
+            {"source": f"sample {number}", "target": str(left), "output": str(right)} | picture
             for number, (left, right) in enumerate(left_right, 1)
         ]
         return Report(scalars, samples, note)

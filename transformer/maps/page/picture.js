@@ -116,6 +116,8 @@ function drawPicture(place, shown, state, look, hold) {
     large = { name, ...(side ? pictureFigure(axes, side, look, hold) : bare ? bareFigure(axes.query) : nothing) };
     place.replaceChildren(...(large.element ? [large.element] : []));
     byId("picture-title").textContent = bare ? "Picture by picture" : "Over the picture";
+    // Of an axis without a picture the panel has the distances alone, which have a title of their own.
+    byId("picture-title").hidden = !large.element;
     byId("picture-panel").hidden = !large.element && !data.roles.far[state.site];
   }
   const { paint } = large;

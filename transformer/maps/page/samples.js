@@ -1,4 +1,4 @@
-// What the model said: one row a sample, beside its source and its reference.
+// What the model said: its pictures, and one row a sample, beside its source and its reference.
 
 /** Show the samples of `split` that were taken last at or before `step`. */
 function drawSamples(split, step) {
@@ -9,6 +9,8 @@ function drawSamples(split, step) {
   const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
   byId("samples-note").textContent =
     `${shown} samples, ${right} exactly as the reference; words that differ from it are underlined.`;
+  const picture = (src) => make("img", { src, alt: `pictures made at step ${readable(group.step)}` });
+  byId("sample-pictures").replaceChildren(...group.pictures.map(picture));
   const fields = ["source", "target", "output"];
   const others = (row) =>
     Object.keys(row)
