@@ -6,8 +6,8 @@
 
 Half of the strings stand along a straight line, the others along an arc or a wave on which glyphs stand above one
 another. The first takes a quarter of an hour on one core, the second six minutes. Expect 0.71 of the curved strings
-right against 0.46 with columns alone, and 0.84 against 0.68 of the straight ones: experiments/results/curved_text.md.
-`:plain`, without neighbours, is not yet measured.
+right against 0.46 with columns alone, and 0.84 against 0.68 of the straight ones; `:plain`, over rows and columns
+without neighbours, has 0.51 and 0.81 in eight minutes: experiments/results/curved_text.md.
 `python -m launch.generate --workdir=runs/curved_text --text='AK4'` writes that string along a curve, says what the
 model reads and maps where it looked; `--text='straight AK4'` along a straight line.
 """
