@@ -27,6 +27,12 @@ SMALL = {
 VIT = {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 8}
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task says in its directory, which is the working one of these tests, what its pictures are."""
+    monkeypatch.chdir(tmp_path)
+
+
 def task_of(**values: Any) -> PictureClassification:
     return build(task_config({**SMALL, **values}), Path())
 
