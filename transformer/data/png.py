@@ -6,6 +6,9 @@ import zlib
 import numpy as np
 from jaxtyping import UInt8
 
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+"""What every PNG file begins with."""
+
 
 def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
     """The PNG file (ISO/IEC 15948) of a grey picture: 8 bits, filter 0."""
@@ -17,4 +20,4 @@ def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
 
     rows = np.pad(picture, ((0, 0), (1, 0))).tobytes()  # each row starts with the number of its filter
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return SIGNATURE + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")

@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer.attention import pooling
 from transformer.config import UserError, flatten
+from transformer.data.png import SIGNATURE
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
 
@@ -101,7 +102,7 @@ def _picture(directory: RunDirectory, name: str) -> str | None:
     if not _PICTURE.fullmatch(name) or not path.is_file():
         return None
     content = path.read_bytes()
-    if len(content) > PICTURE_BYTES or not content.startswith(b"\x89PNG\r\n\x1a\n"):
+    if len(content) > PICTURE_BYTES or not content.startswith(SIGNATURE):
         return None
     return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
