@@ -7,11 +7,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from ml_collections import ConfigDict
 
-from transformer.config import UserError
+from transformer.config import UserError, nearest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -20,7 +20,8 @@ def load_config(name: str) -> ConfigDict:
     """The config of "FILE.py", or of "FILE.py:ARGUMENT", whose `get_config` is called with the argument.
 
     Errors: UserError for a file that is missing (with those that exist), that has no `get_config`, that
-    fails (with its exception and line), or that returns something other than a ConfigDict.
+    fails (with its exception and line), or that returns something other than a ConfigDict, and for an argument that is
+    none of those that the type of `get_config`'s parameter, a `Literal`, lists.
     """
     file_name, colon, argument = name.partition(":")
     path = Path(file_name)
@@ -28,14 +29,18 @@ def load_config(name: str) -> ConfigDict:
         raise UserError(f"no config file {file_name!r}: {_existing_files(file_name)}")
     get_config = _in_file(path, lambda: _get_config_of(path))
     arguments = (argument,) if colon else ()
+    signature = inspect.signature(get_config)
     try:
-        inspect.signature(get_config).bind(*arguments)
+        bound = signature.bind(*arguments).arguments
     except TypeError:
         advice = f"drop ':{argument}'" if colon else f"name one, as --config={file_name}:ARGUMENT"
         raise UserError(
-            f"config file {file_name!r}: get_config{inspect.signature(get_config)} "
-            f"takes {'no' if colon else 'an'} argument: {advice}"
+            f"config file {file_name!r}: get_config{signature} takes {'no' if colon else 'an'} argument: {advice}"
         ) from None
+    for parameter in bound:
+        kind = signature.parameters[parameter].annotation
+        if get_origin(kind) is Literal and argument not in get_args(kind):
+            raise UserError(f"config file {file_name!r} has no {f':{argument}'!r}: {nearest(argument, get_args(kind))}")
     config = _in_file(path, lambda: get_config(*arguments))
     if not isinstance(config, ConfigDict):
         raise UserError(

@@ -12,12 +12,14 @@ nothing: experiments/results/walk.md. One run alone:
     python -m launch.train --config=experiments/ablations/walk.py --workdir=runs/one
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 from experiments.instructions import walk
 
 
-def get_config(instructions: str = "short") -> ConfigDict:
+def get_config(instructions: Literal["short", "long"] = "short") -> ConfigDict:
     """The walk by short instructions of one to three clauses, or by long ones of one to six."""
     config = walk.get_config()
     config.name = "walk"
@@ -31,8 +33,6 @@ def get_config(instructions: str = "short") -> ConfigDict:
         config.task.clauses = 6
         config.task.longest = 24
         config.task.examples = 1000
-    elif instructions != "short":
-        raise ValueError(f"{instructions!r} is neither short nor long")
     return config
 
 

@@ -12,10 +12,12 @@ be put together.
     python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --temperature=0.7 --seed=1
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(family: str = "encoder_decoder") -> ConfigDict:
+def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decoder") -> ConfigDict:
     """A vocabulary in which every word is one token; answers are decoded greedily."""
     config = ConfigDict(
         {

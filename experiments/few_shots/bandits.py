@@ -10,6 +10,8 @@ table 3): experiments/results/bandits.md. `greedy` is what was won in 2,000 band
 Transformer decoder that is taught the same, and comes to the same.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 SNAIL = {
@@ -26,7 +28,7 @@ MODELS = {
 }
 
 
-def get_config(model: str = "snail") -> ConfigDict:
+def get_config(model: Literal["snail", "transformer"] = "snail") -> ConfigDict:
     """2,000 batches of 64 bandits."""
     return ConfigDict(
         {

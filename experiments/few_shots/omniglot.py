@@ -13,6 +13,8 @@ until step 8,000. Characters that are mirrored and turned train as new ones: the
 train on, an eighth of the paper's. The other settings are not yet measured.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 TURNED_TOO: dict[str, object] = {"dataset": "omniglot_characters", "held_out_turned": "rotations"}
@@ -31,7 +33,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 REDUCED = {"channels": (32,) * 4, "keys": (32, 64, 64), "values": (32, 32, 64), "filters": (64, 64)}
 
 
-def get_config(setting: str = "5x1") -> ConfigDict:
+def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "paper"] = "5x1") -> ConfigDict:
     """40,000 batches of 16 episodes of five ways and one shot, in pictures of 20 pixels a side."""
     config = ConfigDict(
         {

@@ -13,13 +13,15 @@ each head reads, and would name one that reads the translations of the letter th
     python -m launch.generate --workdir=runs/word_maps --text='abc => QXR ; cab => RQX ; bca =>'
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 # Layers, width, heads and learning rate.
 SIZES = {"small": (2, 64, 2, 3e-3), "large": (3, 96, 4, 2e-3)}
 
 
-def get_config(size: str = "large") -> ConfigDict:
+def get_config(size: Literal["small", "large"] = "large") -> ConfigDict:
     """3,000 batches of 32 episodes of nine pairs, by a decoder of 221,000 or 66,000 parameters in its blocks."""
     layers, width, heads, rate = SIZES[size]
     return ConfigDict(

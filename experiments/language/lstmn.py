@@ -8,6 +8,8 @@ take three minutes and one on one core. Expect 1.99 to 2.02 nats a character wit
 memory-network is the worse one, see experiments/results/lstmn.md.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 from experiments.language import shakespeare
@@ -16,7 +18,7 @@ from experiments.language import shakespeare
 WIDTHS = {"tape": 128, "state": 144}
 
 
-def get_config(memory: str = "tape") -> ConfigDict:
+def get_config(memory: Literal["tape", "state"] = "tape") -> ConfigDict:
     """One layer; `memory`: tape (Cheng et al. 2016) or state."""
     config = shakespeare.get_config()
     config.name = f"shakespeare_{memory}"

@@ -11,12 +11,14 @@ the same model within an hour on one core of an Intel Xeon: 4 million characters
 million. Expect 1.60: experiments/results/shakespeare.md.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 from experiments.language import shakespeare
 
 
-def get_config(budget: str = "accelerator") -> ConfigDict:
+def get_config(budget: Literal["accelerator", "cpu"] = "accelerator") -> ConfigDict:
     """5,000 steps of 64 windows of 256 characters; `budget` "cpu": 2,000 steps of 8, without dropout."""
     steps, eval_every, rows, dropout, unroll, pod = {
         "accelerator": (5000, 250, 64, 0.2, 1, "v5e:1x1"),

@@ -9,6 +9,8 @@ means of three seeds that differ by thirty points; 0.32 by mean and 0.17 by ques
 Of relational questions two hops have no more than one: experiments/results/questions.md says what was seen.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 # What answers, arm by arm.
@@ -21,7 +23,7 @@ ARMS = {
 }
 
 
-def get_config(arm: str = "two_hops") -> ConfigDict:
+def get_config(arm: Literal["two_hops", "one_hop", "glimpses", "mean", "question"] = "two_hops") -> ConfigDict:
     """Scenes of 3 to 5 items, 64 questions a batch; questions.py:one_hop and so on take another of `ARMS`."""
     config = ConfigDict(
         {

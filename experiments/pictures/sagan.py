@@ -12,6 +12,8 @@ and 0.75 without, the means of three seeds, and a generator that loses digits, w
 experiments/results/sagan.md.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 # The rows of the grids within which both players attend.
@@ -19,7 +21,7 @@ ARMS = {"attention": (4, 8), "convolutions": ()}
 JUDGE = (16, 32, 64)
 
 
-def get_config(arm: str = "attention") -> ConfigDict:
+def get_config(arm: Literal["attention", "convolutions", "judge"] = "attention") -> ConfigDict:
     """Canvases of 16 x 32 pixels; sagan.py:convolutions is without attention, sagan.py:judge trains the classifier."""
     if arm == "judge":
         return ConfigDict(

@@ -12,12 +12,14 @@ core. Expect 1.33 nats a byte of the test text by LoRA, which trains 36,864 of 2
 1.43 from nothing, the means of three seeds: experiments/results/fine_tuning.md.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 CONTEXT = 64
 
 
-def get_config(part: str = "documentation") -> ConfigDict:
+def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "documentation") -> ConfigDict:
     """4 layers of width 64 over bytes; `part`: documentation, lora, layers or scratch."""
     config = ConfigDict(
         {

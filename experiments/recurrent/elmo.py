@@ -11,6 +11,8 @@ DIR is that of sentiment.py. Takes six and ten minutes on one shared core. Expec
 where the same classifier without the features has 0.81: experiments/results/sentiment.md.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 from experiments.recurrent import sentiment
@@ -18,7 +20,7 @@ from experiments.recurrent import sentiment
 WIDTH, LAYERS = 128, 2
 
 
-def get_config(part: str = "language_model") -> ConfigDict:
+def get_config(part: Literal["language_model", "classifier"] = "language_model") -> ConfigDict:
     """The language model, or the classifier of sentiment.py that reads its features."""
     if part == "classifier":
         return classifier()

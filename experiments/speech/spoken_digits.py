@@ -18,10 +18,12 @@ synthetic speaker are not yet measured.
 model hears and maps where it listened, with the sound to be played; `--text=FILE.wav` reads a recording.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(case: str = "fsdd") -> ConfigDict:
+def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "single"] = "fsdd") -> ConfigDict:
     """Fresh strings of 2 to 4 digits at every step; a position of the listener's top is 80 ms long."""
     config = ConfigDict(
         {
@@ -75,6 +77,4 @@ def get_config(case: str = "fsdd") -> ConfigDict:
     elif case == "single":
         config.task.update({"fewest": 1, "most": 1, "seconds": 1.2, "spelling": "digits", "rows": 48})
         config.steps = 3000
-    elif case != "fsdd":
-        raise ValueError(f"{case!r} is none of fsdd, transformer, synthetic, held_out, single")
     return config

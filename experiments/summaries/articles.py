@@ -16,10 +16,12 @@ second, which has twice the steps: experiments/results/summaries.md.
         --text='Ann has bought the old mill in Oslo. nobody in Rome had seen Ben. Carl opened a school in Lima today.'
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(arm: str = "pointer") -> ConfigDict:
+def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> ConfigDict:
     """Fresh batches of 32 articles of one to five facts; tested with three and with five."""
     config = ConfigDict(
         {

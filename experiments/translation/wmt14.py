@@ -8,10 +8,12 @@ hours and big for 3.5 days on 8 P100: 25.8 and 26.4 BLEU on newstest2013, 27.3 a
 tokenised BLEU with German compounds split; this config reports sacreBLEU (13a), which reads lower. Not run here.
 """
 
+from typing import Literal
+
 from ml_collections import ConfigDict
 
 
-def get_config(size: str = "base") -> ConfigDict:
+def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
     """The paper's recipe for `size` "base" or "big"."""
     width, feed_forward, heads, dropout, steps, minute, averaged = {
         "base": (512, 2048, 8, 0.1, 100_000, 150, 5),

@@ -296,6 +296,22 @@ def test_a_config_file_may_take_an_argument(capsys, tmp_path, config_file):
     assert "takes no argument: drop ':big'" in refusal(capsys, f"--config={config_file}:big", "--workdir=runs/x")
 
 
+@pytest.mark.parametrize(
+    ("argument", "advice"), [("bgi", "did you mean 'big'?"), ("other", "known: base, big"), ("", "known: base, big")]
+)
+def test_a_config_file_names_the_arguments_that_it_takes(capsys, tmp_path, argument, advice):
+    path = tmp_path / "sizes.py"
+    path.write_text(
+        "from typing import Literal\n"
+        "from ml_collections import ConfigDict\n"
+        "def get_config(size: Literal['base', 'big'] = 'base'):\n"
+        "    return ConfigDict({'name': size})\n"
+    )
+    assert parsed(f"{path}:big").config == {"name": "big"}
+    line = refusal(capsys, f"--config={path}:{argument}", "--workdir=runs/x")
+    assert f"config file {str(path)!r} has no {':' + argument!r}: {advice}" in line
+
+
 def test_a_command_without_config_says_where_the_config_is(capsys):
     command = Command("inspect", "Inspect.", "python -m launch.inspect --workdir=runs/demo", COMMAND.flags[:1])
     for word in ("--config=experiments/demo.py", "--config.seed=1"):
