@@ -13,10 +13,12 @@ from typing import Literal
 
 from ml_collections import ConfigDict
 
+# Without words left out, which property of an item is never learned depends on the seed.
+HOPS = {"family": "spatial_memory", "word_dropout": 0.3}
 # What answers, arm by arm.
 ARMS = {
-    "two_hops": {"family": "spatial_memory"},
-    "one_hop": {"family": "spatial_memory", "hops": 1},
+    "two_hops": HOPS,
+    "one_hop": {**HOPS, "hops": 1},
     "glimpses": {"family": "stacked_glimpses"},
     "mean": {"family": "spatial_memory", "look": "mean", "hops": 1},
     "question": {"family": "spatial_memory", "look": "nothing"},
@@ -29,11 +31,11 @@ def get_config(arm: Literal["two_hops", "one_hop", "glimpses", "mean", "question
         {
             "name": f"questions_{arm}",
             "seed": 1,
-            "steps": 6000,
+            "steps": 8000,
             "log_every": 100,
             "eval_every": 1000,
             "task": {"name": "questions", "dataset": "scenes/pixels=8", "rows": 64},
-            "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}},
+            "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}, "positions": "learned_2d"},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 100, "clip_norm": 1.0},
             "pod": "cpu:1",
         }

@@ -1,5 +1,9 @@
 """The spatial memory against its equations in NumPy float64, on padding, and by its operations."""
 
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -25,7 +29,7 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.module import Precision
 from transformer.layers.places import Look
-from transformer.models.spatial_memory import FAMILY, SITE, SpatialMemoryConfig, operations
+from transformer.models.spatial_memory import FAMILY, SITE, SpatialMemoryConfig, guides, operations
 
 CONFIGS = {
     "one hop": SpatialMemoryConfig(width=4, hops=1, picture=SMALL),
@@ -34,6 +38,14 @@ CONFIGS = {
     "mean": SpatialMemoryConfig(width=4, hops=2, picture=SMALL, look=Look.MEAN),
     "nothing": SpatialMemoryConfig(width=4, picture=SMALL, look=Look.NOTHING),
 }
+
+
+def first_look(weights: Any, row: int, guides: Iterable[int]) -> np.ndarray:
+    """How the first hop weighs the places, guided by some words of a question."""
+    words = [weights["embedding"]["table"][TOKENS[row, place]].astype(np.float64) for place in guides]
+    seen = places(weights["places"], PICTURES[row], SMALL.strides)
+    embedded = [weights["correlated"]["kernel"].T @ s + weights["correlated"]["bias"] for s in seen]
+    return softmax(np.array([max(word @ place for word in words) for place in embedded]))
 
 
 def expected(config: SpatialMemoryConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -48,8 +60,7 @@ def expected(config: SpatialMemoryConfig, weights: Any, row: int) -> tuple[np.nd
             if config.look is Look.MEAN:
                 look = np.full(len(seen), 1 / len(seen))
             elif evidence is None:
-                embedded = [weights["correlated"]["kernel"].T @ s + weights["correlated"]["bias"] for s in seen]
-                look = softmax(np.array([max(word @ place for word in words) for place in embedded]))
+                look = first_look(weights, row, range(LENGTHS[row]))
             else:
                 look = softmax(np.array([known @ place for place in evidence]))
             matrix = weights[f"evidence_{hop}"]
@@ -77,6 +88,46 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         if attends:
             np.testing.assert_allclose(aux.maps[SITE].weights[:, row, 0, 0], looks, rtol=0, atol=1e-10)
     assert (SITE in aux.maps) == attends
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 0.75])
+def test_words_left_out_of_the_first_hop_are_as_many_as_the_rate_says_and_never_all(rate: float) -> None:
+    """Of T real words the set S is left with probability rate^(T-|S|) (1-rate)^|S|, one alone with rate^T / T more."""
+    lengths, draws = np.array([3, 2, 1, 0]), 4000
+    real = np.arange(4) < lengths[:, None]
+    kept = jax.vmap(lambda key: guides(jnp.asarray(real), rate, key))(jax.random.split(jax.random.key(3), draws))
+    for row, length in enumerate(lengths):
+        assert not np.any(kept[:, row, length:])
+        numbers = np.asarray(kept[:, row, :length]) @ (2 ** np.arange(length))
+        shares = np.bincount(numbers.astype(int), minlength=2**length) / draws
+        for number in range(1, 2**length):
+            words = number.bit_count()
+            expected = rate ** (length - words) * (1 - rate) ** words + (rate**length / length if words == 1 else 0)
+            assert abs(shares[number] - expected) < 4 * np.sqrt(0.25 / draws)
+        assert shares[0] == (length == 0)
+
+
+def test_the_first_hop_is_guided_by_the_words_that_are_left_in_training_and_by_all_beyond() -> None:
+    config = dataclasses.replace(CONFIGS["one hop"], word_dropout=0.6)
+    inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
+    with jax.enable_x64(True):
+        model = model_of(FAMILY, config)
+        variables = random_variables(model)
+
+        def looked(number: int, *, train: bool) -> Any:
+            key = jax.random.key(number)
+            _, aux = model.apply(variables, inputs, train=train, key=key, capture=Capture((SITE,)))
+            return aux.maps[SITE].weights[0, :, 0, 0]
+
+        trained = jax.vmap(functools.partial(looked, train=True))(np.arange(40))
+        evaluated = looked(0, train=False)
+    for row, length in enumerate(LENGTHS):
+        subsets = [left for count in range(length) for left in itertools.combinations(range(length), count + 1)]
+        possible = np.array([first_look(variables.params, row, left) for left in subsets])
+        distance = np.max(np.abs(np.asarray(trained)[:, row, None] - possible), axis=-1)
+        assert np.max(np.min(distance, axis=1)) < 1e-10
+        assert len(set(np.argmin(distance, axis=1))) > 1 or length == 1
+        np.testing.assert_allclose(evaluated[row], possible[-1], rtol=0, atol=1e-10)
 
 
 def test_padding_has_no_effect_on_logits_or_gradients() -> None:

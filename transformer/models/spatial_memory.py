@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention import Capture, Captured, capture_at
+from transformer.attention.draws import drawn
 from transformer.attention.drop import check_rate, dropout
 from transformer.config import Positive
 from transformer.layers.embedding import Embedding, rows_for
@@ -31,7 +32,8 @@ class SpatialMemoryConfig:
     """Words and places of `width` features, and so many `hops` to places of the grid that `picture` makes.
 
     `positions` tell the places apart. `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout`
-    acts on what the classes are scored from. `embedding_rows`: None for as many as the task has tokens.
+    acts on what the classes are scored from. `word_dropout`: the probability with which, in training, a word may not
+    guide the first hop. `embedding_rows`: None for as many as the task has tokens.
     """
 
     width: Positive = 128
@@ -40,10 +42,12 @@ class SpatialMemoryConfig:
     positions: GridPositions = GridPositions.LEARNED
     look: Look = Look.ATTENTION
     dropout: float = 0.0
+    word_dropout: float = 0.0
     embedding_rows: int | None = None
 
     def __post_init__(self) -> None:
         check_rate("config.model.dropout", self.dropout)
+        check_rate("config.model.word_dropout", self.word_dropout)
 
 
 class SpatialMemory(Stateless):
@@ -90,6 +94,7 @@ class SpatialMemory(Stateless):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
         """The logits of the classes; what stands at or beyond a question's length is never read."""
+        keys = jax.random.split(key) if train and key is not None else (None, None)
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         real_BxT = real_positions(lengths_B, tokens_BxT.shape[1])
         words_BxTxN = jnp.where(real_BxT[..., None], self.embedding(tokens_BxT, self.dtype), 0)
@@ -98,8 +103,9 @@ class SpatialMemory(Stateless):
         looks: list[Captured | None] = []
         if self.config.look is not Look.NOTHING:
             places_BxLxC = self.places(jnp.asarray(inputs["picture"], self.dtype))
-            known_BxN, looks = self.hop(known_BxN, words_BxTxN, lengths_B, places_BxLxC, capture_at(SITE, capture))
-        known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, key if train else None)
+            guides_BxT = guides(real_BxT, self.config.word_dropout, keys[1])
+            known_BxN, looks = self.hop(known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_at(SITE, capture))
+        known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
         logits_BxC = self.output(known_BxN)
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
         return logits_BxC, Aux(as_layers(SITE, looks), {}, state)
@@ -108,7 +114,7 @@ class SpatialMemory(Stateless):
         self,
         known_BxN: Float[Array, "B N"],
         words_BxTxN: Float[Array, "B T N"],
-        lengths_B: Int[Array, " B"],
+        guides_BxT: Bool[Array, "B T"],
         places_BxLxC: Float[Array, "B L C"],
         asked: Capture | None,
     ) -> tuple[Float[Array, "B N"], list[Captured | None]]:
@@ -120,7 +126,7 @@ class SpatialMemory(Stateless):
                 weights_BxL = jnp.full(places_BxLxC.shape[:2], 1 / places_BxLxC.shape[1], places_BxLxC.dtype)
             else:
                 if evidence_BxLxN is None:
-                    logits_BxL = best_word(words_BxTxN, self.correlated(places_BxLxC), lengths_B)
+                    logits_BxL = best_word(words_BxTxN, self.correlated(places_BxLxC), guides_BxT)
                 else:
                     logits_BxL = jnp.einsum("bln,bn->bl", evidence_BxLxN, known_BxN)
                 weights_BxL, captured = weigh(logits_BxL, asked)
@@ -130,14 +136,26 @@ class SpatialMemory(Stateless):
         return known_BxN, looks
 
 
+def guides(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array, ""] | None) -> Bool[Array, "B T"]:
+    """The words that may guide the first hop: of the real ones each is left out with probability `rate`, never all.
+
+    The paper leaves none out. At each place only the best word learns, and softmax ignores what all places have in
+    common, so that a word which fits everywhere ("shape" in "what shape is red ?") costs nothing and keeps those that
+    tell places apart from ever learning. Without a key, nothing is left out.
+    """
+    if key is None or rate == 0:
+        return real_BxT
+    draws_BxT = jnp.where(real_BxT, drawn(jax.random.uniform, key, real_BxT.shape), -1)
+    return real_BxT & ((draws_BxT >= rate) | (draws_BxT == jnp.max(draws_BxT, axis=1, keepdims=True)))
+
+
 def best_word(
-    words_BxTxN: Float[Array, "B T N"], places_BxLxN: Float[Array, "B L N"], lengths_B: Int[Array, " B"]
+    words_BxTxN: Float[Array, "B T N"], places_BxLxN: Float[Array, "B L N"], guides_BxT: Bool[Array, "B T"]
 ) -> Float[Array, "B L"]:
-    """How well each place fits the word that fits it best; 0 for a question of no words."""
+    """How well each place fits the word that fits it best among `guides`; 0 for a question that has none."""
     fits_BxTxL = jnp.einsum("btn,bln->btl", words_BxTxN, places_BxLxN)
-    real_BxTx1 = real_positions(lengths_B, words_BxTxN.shape[1])[..., None]
-    best_BxL = jnp.max(jnp.where(real_BxTx1, fits_BxTxL, -jnp.inf), axis=1)
-    return jnp.where(lengths_B[:, None] > 0, best_BxL, 0)
+    best_BxL = jnp.max(jnp.where(guides_BxT[..., None], fits_BxTxL, -jnp.inf), axis=1)
+    return jnp.where(jnp.any(guides_BxT, axis=1, keepdims=True), best_BxL, 0)
 
 
 def picture_of(interface: Interface) -> tuple[int, ...]:
