@@ -27,21 +27,25 @@ FILES = sorted(
     for path in (CHECKOUT / "experiments").rglob("*.py")
     if path.name != "__init__.py" and path.parent.name != "peers"
 )
+# Arguments of config files whose parameter is any text, of which these are some.
 ARGUMENTS = {
-    "articles.py": ("", ":coverage", ":plain"),
-    "bandits.py": ("", ":transformer"),
-    "elmo.py": ("", ":classifier"),
-    "fine_tuning.py": ("", ":lora", ":layers", ":scratch"),
     "gpt1.py": ("", ":lstm", ":SST-2", ":CoLA", ":acceptability", ":entailment", ":similarity", ":choice"),
-    "help_desk.py": ("", ":recurrent"),
-    "spoken_digits.py": ("", ":transformer", ":synthetic", ":held_out", ":single"),
-    "omniglot.py": ("", ":5x5", ":20x1", ":20x5", ":alphabets", ":paper"),
-    "sagan.py": ("", ":convolutions", ":judge"),
-    "wmt14.py": (":base", ":big"),
     "weak_scaling.py": ("", ":v5p:8x8x4"),
-    "word_maps.py": ("", ":small"),
 }
-NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in ARGUMENTS.get(file.name, ("",))]
+
+
+def arguments_of(file: Path) -> tuple[str, ...]:
+    """What a config file may be followed by: nothing, and each word that its parameter's `Literal` lists."""
+    module = ast.parse(file.read_text(encoding="utf-8"))
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "get_config" and node.args.args:
+            listed = re.fullmatch(r"Literal\[(.*)\]", ast.unparse(node.args.args[0].annotation or ast.Constant("")))
+            if listed:
+                return ("", *(f":{word}" for word in ast.literal_eval(f"({listed[1]},)")))
+    return ARGUMENTS.get(file.name, ("",))
+
+
+NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in arguments_of(file)]
 
 
 @functools.cache
@@ -96,7 +100,7 @@ def needless(file: Path, kept: Mapping[str, str]) -> list[str]:
     an experiment that it begins with says.
     """
     needed = {key for base in bases(file) for key, differs in differing(base).items() if differs} | set(kept)
-    found = [differing(f"{file}{argument}") for argument in ARGUMENTS.get(file.name, ("",))]
+    found = [differing(f"{file}{argument}") for argument in arguments_of(file)]
     return sorted(key for key in found[0] if key not in needed and not any(keys[key] for keys in found))
 
 
