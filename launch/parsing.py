@@ -3,7 +3,7 @@
 import argparse
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from launch.command import Arguments, Command, Flag, split_override
@@ -92,7 +92,7 @@ def _attribute(flag: Flag) -> str:
 def _parser(command: Command) -> _Parser:
     parser = _Parser(
         prog=f"python -m launch.{command.name}",
-        usage=f"python -m launch.{command.name} " + " ".join(_usage(flag) for flag in _all_flags(command)),
+        usage=f"python -m launch.{command.name} " + " ".join(_usage(command)),
         description=textwrap.fill(" ".join(command.description.split()), 100),
         epilog=f"example:\n  {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -122,9 +122,19 @@ def _metavar(flag: Flag) -> str:
     return {str: "VALUE", int: "INTEGER", float: "NUMBER"}[flag.kind]
 
 
-def _usage(flag: Flag) -> str:
-    word = f"--{flag.name}" if flag.kind is bool else f"--{flag.name}={_metavar(flag)}"
-    return word if flag.required else f"[{word}]"
+def _usage(command: Command) -> Iterator[str]:
+    """The flags as one types them: in brackets what may be left out, in parentheses those of which one is enough."""
+    flags = _all_flags(command)
+    for flag in flags:
+        instead = [other for other in flags if flag.name in other.waives]
+        if flag.required and instead:
+            yield f"({' | '.join(map(_typed, [flag, *instead]))})"
+        elif not flag.waives:
+            yield _typed(flag) if flag.required else f"[{_typed(flag)}]"
+
+
+def _typed(flag: Flag) -> str:
+    return f"--{flag.name}" if flag.kind is bool else f"--{flag.name}={_metavar(flag)}"
 
 
 def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -> str:

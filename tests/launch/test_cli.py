@@ -328,6 +328,13 @@ def test_help_prints_paragraph_flags_and_example(capsys):
         assert flag.help in page
 
 
+def test_the_usage_names_flags_of_which_one_is_enough_together(capsys):
+    other = Flag("runs", "other runs", waives=("workdir",))
+    command = Command("fit", "Fit.", "python -m launch.fit --workdir=runs/x", (COMMAND.flags[0], other))
+    assert cli.run(command, lambda arguments: None, ["--help"]) == 0
+    assert "launch.fit (--workdir=VALUE | --runs=VALUE)\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [

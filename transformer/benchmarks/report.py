@@ -56,7 +56,7 @@ def record(name: str, benchmark: Benchmark, result: Result, folder: Path) -> Pat
         "programs": {
             each: {
                 "command": program.command,
-                "settings": program.settings,
+                "settings": _without_folder(program.settings),
                 **result.facts[each],
             }
             for each, program in benchmark.programs.items()
@@ -65,6 +65,14 @@ def record(name: str, benchmark: Benchmark, result: Result, folder: Path) -> Pat
     }
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return file
+
+
+def _without_folder(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the folder of the data, which says something of one machine alone."""
+    config = settings.get("config", {})
+    if config.get("task", {}).get("data_dir") is None:
+        return dict(settings)
+    return {**settings, "config": {**config, "task": {**config["task"], "data_dir": "DIR"}}}
 
 
 def processor() -> str:

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
 from transformer.config import UserError
-from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.batches import Source
 from transformer.models.averaged import with_average
 from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables
@@ -161,6 +160,14 @@ class Reading(NamedTuple):
     labels: Labels
 
 
+def kept_tokenizer(directory: Path) -> Any:
+    """The tokenizer that a run directory holds."""
+    # A machine that measures a training step over numbers may have no library of tokenizers.
+    from transformer.data.any_tokenizer import load_tokenizer
+
+    return load_tokenizer(directory)
+
+
 @dataclasses.dataclass(frozen=True)
 class Reader:
     """How a task reads new texts by what its run directory keeps alone, a tokenizer: none of its data are opened.
@@ -172,7 +179,7 @@ class Reader:
 
     interface: Callable[[Any, Any], Interface]
     read: Callable[[Any, View, Any, Sentences], Reading]
-    kept: Callable[[Path], Any] = load_tokenizer
+    kept: Callable[[Path], Any] = kept_tokenizer
 
 
 class Task(Protocol):

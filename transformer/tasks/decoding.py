@@ -2,16 +2,18 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer.config import Amount, Count, Positive, Seed, UserError, from_config
-from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.decode.beam import Beam
 from transformer.decode.constraints import Constraints
 from transformer.decode.generate import Chooser
 from transformer.decode.greedy import Greedy
 from transformer.decode.sampling import Sampling
 from transformer.decode.stops import stop_table
+
+if TYPE_CHECKING:
+    from transformer.data.any_tokenizer import AnyTokenizer
 
 # The options that ask for sampling.
 _SAMPLING = ("temperature", "top_k", "top_p")
@@ -74,7 +76,7 @@ class Decoding:
             return Sampling(temperature, self.top_k or 0, top_p, beams=self.samples)
         return Greedy() if self.beams == 1 else Beam(self.beams, self.length_penalty)
 
-    def constraints(self, tokenizer: AnyTokenizer, vocabulary: int) -> Constraints:
+    def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int) -> Constraints:
         """The repetition penalty, and the stop strings as the tokenizer's tokens spell them.
 
         `vocabulary` is the model's: tokens that the tokenizer does not know are never generated.
