@@ -13,14 +13,13 @@ from typing import Literal
 
 from ml_collections import ConfigDict
 
-# Without words left out, which property of an item is never learned depends on the seed.
-HOPS = {"family": "spatial_memory", "word_dropout": 0.3}
-# What answers, arm by arm.
+MEMORY = {"family": "spatial_memory", "positions": "learned_2d"}
+# What answers, arm by arm. Without words left out, which property of an item is never learned depends on the seed.
 ARMS = {
-    "two_hops": HOPS,
-    "one_hop": {**HOPS, "hops": 1},
+    "two_hops": {**MEMORY, "word_dropout": 0.3},
+    "one_hop": {**MEMORY, "word_dropout": 0.3, "hops": 1},
     "glimpses": {"family": "stacked_glimpses"},
-    "mean": {"family": "spatial_memory", "look": "mean", "hops": 1},
+    "mean": {**MEMORY, "look": "mean", "hops": 1},
     "question": {"family": "spatial_memory", "look": "nothing"},
 }
 
@@ -35,7 +34,7 @@ def get_config(arm: Literal["two_hops", "one_hop", "glimpses", "mean", "question
             "log_every": 100,
             "eval_every": 1000,
             "task": {"name": "questions", "dataset": "scenes/pixels=8", "rows": 64},
-            "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}, "positions": "learned_2d"},
+            "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 100, "clip_norm": 1.0},
             "pod": "cpu:1",
         }
