@@ -13,6 +13,7 @@ import pytest
 from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.axes import Placement, SequenceParallel
+from transformer.config import UserError
 from transformer.models.paths import by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Task
@@ -126,10 +127,17 @@ def trained(alone: Callable[[str], Alone]) -> Callable[[Case], Trained]:
 
 @pytest.mark.parametrize(("case", "mesh"), PAIRS)
 def test_a_mesh_computes_what_one_device_does(
-    case: Case, mesh: str, trained: Callable[[Case], Trained], tmp_path: Path
+    case: Case, mesh: str, alone: Callable[[str], Alone], trained: Callable[[Case], Trained], tmp_path: Path
 ) -> None:
-    config, expected = MESHES[mesh], trained(case)
+    config = MESHES[mesh]
     count = int(np.prod([size for size in config.sizes().values()]))
+    inputs = alone(case.name).setting.task.interface.inputs.values()
+    if odd := [given.positions for given in inputs if (given.positions or 0) % config.sequence]:
+        # Words of a grammar are as many as they are.
+        with pytest.raises(UserError, match=f"sequence={config.sequence} does not divide the {odd[0]} positions"):
+            Run(case, make_placement(config, jax.devices()[:count]), tmp_path / "task")
+        return
+    expected = trained(case)
     # Of a case that takes one mesh, one program there: the others make their first state on each of theirs.
     first = expected.first if case.meshes == (mesh,) else None
     run = Run(case, make_placement(config, jax.devices()[:count]), tmp_path / "task", first)
