@@ -4,11 +4,11 @@
     python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions_further
         --config.initialise_from.run=runs/questions --config.model.word_dropout=0
 
-`:one_hop` in both commands takes one hop. In the first run some words may not guide the first hop; what it then knows
-of one cell the second run needs to learn about two. The other arms, one run each, are glimpses, mean and question, which
-does not look at the picture. A run takes five minutes on one core. Expect all test questions about one cell right but
-by the last two arms, and of relational ones 0.79 in two hops and 0.69 in one, the means of three seeds, 0.57 by
-glimpses, 0.40 by mean and 0.16 by question, where the words alone have 0.14: experiments/results/questions.md.
+`:one_hop` in both commands takes one hop. In the first run some words may not guide the first hop; the second, with all
+words, learns to go from one cell to the next. The other arms, one run each, are glimpses, mean and question, which does
+not look at the picture. A run takes five minutes on one core. Expect all test questions about one cell right but by the
+last two arms, and of relational ones 0.79 in two hops and 0.69 in one, the means of three seeds, 0.57 by glimpses, 0.40
+by mean and 0.16 by question, where the words alone have 0.14: experiments/results/questions.md.
 """
 
 from typing import Literal
