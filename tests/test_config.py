@@ -145,6 +145,30 @@ def test_what_does_not_fit_is_refused_in_one_line(changes: dict, says: str) -> N
     assert "\n" not in str(refused.value)
 
 
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    rate: float = 0.0
+    sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rate >= 1:
+            raise ValueError(f"rate={self.rate} must be below 1")
+        if len(self.sizes) > 1:
+            raise ValueError("two sizes do not fit each other")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"rate": 1.5}, "config.model.rate=1.5 must be below 1"),
+        ({"sizes": [1, 2]}, "two sizes do not fit each other"),
+    ],
+)
+def test_what_a_dataclass_itself_refuses_is_a_mistake_of_the_values(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(says)}$"):
+        from_config(Checked, values, "config.model")
+
+
 def test_a_missing_key_is_named() -> None:
     with pytest.raises(UserError, match=r"^config\.model\.count is missing"):
         from_config(Outer, {"inner": {"rate": 1.0}}, "config.model")

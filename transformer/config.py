@@ -99,7 +99,7 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     Lists become tuples, integers serve as floats, strings name enum members by value.
 
     Errors: UserError naming the dotted key for an unknown key (with the nearest known one), a
-    missing key without a default, or a value of the wrong type; whatever `__post_init__` raises.
+    missing key without a default, a value of the wrong type, or one that `__post_init__` refuses by a ValueError.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
@@ -112,7 +112,14 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
             arguments[name] = convert(hints[name], values[name], f"{path}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{path}.{name} is missing: it has no default, so the config must say it")
-    return cls(**arguments)
+    try:
+        return cls(**arguments)
+    except UserError:
+        raise
+    except ValueError as error:
+        # Attention and layers know nothing of configs: they name the field alone.
+        named = str(error).partition("=")[0] in fields
+        raise UserError(f"{path}.{error}" if named else str(error)) from error
 
 
 def convert(hint: Any, value: Any, path: str, ranges: tuple[Range, ...] = ()) -> Any:
