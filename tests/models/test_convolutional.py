@@ -254,7 +254,7 @@ def test_a_fresh_convs2s_begins_as_its_paper_says() -> None:
     ("config", "changes", "told"),
     [
         (CONVS2S, {"kernel": 0}, "config.model.kernel=0 must be at least 1"),
-        (CONVS2S, {"dropout": 1.0}, "config.model.dropout=1.0 must be at least 0 and below 1"),
+        (CONVS2S, {"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
         (BYTENET, {"decoder_sets": 0}, "config.model.decoder_sets=0 must be at least 1"),
         (BYTENET, {"largest_dilation": 12}, "config.model.largest_dilation=12 must be a power of two"),
         (BYTENET, {"length_factor": -1.0}, "config.model.length_factor=-1.0 must be at least 0"),

@@ -62,7 +62,7 @@ class ByteNetConfig:
         for name in ("length_factor", "length_offset"):
             if getattr(self, name) < 0:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 0")
-        check_rate("config.model.dropout", self.dropout)
+        check_rate("dropout", self.dropout)
 
     @property
     def dilations(self) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ class CaptionerConfig:
         for name in ("width", "embedding"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("config.model.soft_share", self.soft_share)
+        check_rate("soft_share", self.soft_share)
         if not self.doubly_stochastic >= 0:
             raise UserError(f"config.model.doubly_stochastic={self.doubly_stochastic} must be at least 0")
         if self.soft_share and self.looking is not Looking.HARD:

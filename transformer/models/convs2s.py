@@ -57,7 +57,7 @@ class ConvS2SConfig:
         for name in ("embedding", "width", "encoder_layers", "decoder_layers", "kernel", "max_length"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("config.model.dropout", self.dropout)
+        check_rate("dropout", self.dropout)
 
 
 class Source(NamedTuple):

@@ -77,7 +77,7 @@ class ListenAttendSpellConfig:
             raise UserError(
                 f"config.model.pyramid={self.pyramid} must be numbers of frames that become one, at least 1"
             )
-        check_rate("config.model.sampled", self.sampled)
+        check_rate("sampled", self.sampled)
 
     @property
     def reduction(self) -> int:

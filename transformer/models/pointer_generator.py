@@ -62,7 +62,7 @@ class PointerGeneratorConfig:
         for name in ("width", "embedding"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("config.model.dropout", self.dropout)
+        check_rate("dropout", self.dropout)
         if self.coverage is not None and not self.coverage >= 0:
             raise UserError(f"config.model.coverage={self.coverage} must be at least 0, or None")
 

@@ -85,7 +85,7 @@ class RecurrentClassifierConfig:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
         if self.hidden < 0:
             raise UserError(f"config.model.hidden={self.hidden} must be at least 0 (0: as many as an output has)")
-        check_rate("config.model.dropout", self.dropout)
+        check_rate("dropout", self.dropout)
 
     @property
     def read_width(self) -> int:

@@ -118,9 +118,9 @@ class RecurrentEncoderDecoderConfig:
         for name in ("width", "embedding", "encoder_layers", "decoder_layers", "scheduled_sampling_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("config.model.dropout", self.dropout)
-        check_rate("config.model.scheduled_sampling", self.scheduled_sampling)
-        check_rate("config.model.soft_share", self.soft_share)
+        check_rate("dropout", self.dropout)
+        check_rate("scheduled_sampling", self.scheduled_sampling)
+        check_rate("soft_share", self.soft_share)
         if self.soft_share and not (self.normaliser in SAMPLERS and self.context.attends):
             raise UserError(
                 f"config.model.soft_share={self.soft_share} is for an attention that draws: say normaliser=hard or "

@@ -73,7 +73,7 @@ class RecurrentDecoderConfig:
                 raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
         if self.hidden < 0:
             raise UserError(f"config.model.hidden={self.hidden} must be at least 0 (0: as many as config.model.width)")
-        check_rate("config.model.dropout", self.dropout)
+        check_rate("dropout", self.dropout)
         if self.memory is Memory.TAPE and self.cell is not Cell.LSTM:
             raise UserError(
                 f"config.model.memory=tape keeps the memory cells of an LSTM: config.model.cell={self.cell.value} has "

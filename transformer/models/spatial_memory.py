@@ -46,8 +46,8 @@ class SpatialMemoryConfig:
     embedding_rows: int | None = None
 
     def __post_init__(self) -> None:
-        check_rate("config.model.dropout", self.dropout)
-        check_rate("config.model.word_dropout", self.word_dropout)
+        check_rate("dropout", self.dropout)
+        check_rate("word_dropout", self.word_dropout)
 
 
 class SpatialMemory(Stateless):

@@ -49,7 +49,7 @@ class StackedGlimpsesConfig:
     embedding_rows: int | None = None
 
     def __post_init__(self) -> None:
-        check_rate("config.model.dropout", self.dropout)
+        check_rate("dropout", self.dropout)
 
     @property
     def seen_width(self) -> int:
