@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.interop.huggingface import read_folder, write_folder
+from transformer.interop.huggingface import FAMILIES, read_folder, write_folder
 from transformer.layers.module import Precision
 from transformer.models.interface import Interface
 from transformer.models.paths import by_path
 from transformer.models.registry import build, model_config
+from transformer.models.registry import FAMILIES as OURS
 from transformer.training.conversion import without_lora
 
 MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}
@@ -41,3 +42,17 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
             expected = expected + 2.5 * np.einsum(f"l{inputs}r,lr{outputs}->l{inputs}{outputs}", *low)
         np.testing.assert_allclose(leaf, expected, atol=1e-5, err_msg=path)
     assert without_lora(model, plain) == (model, plain)
+
+
+def test_a_family_that_hugging_face_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    theirs = sorted({family.model for family in FAMILIES.values()})
+    lacking = set(OURS.names()) - set(theirs)
+    assert {"recurrent", "recurrent_classifier", "convolutional_classifier"} <= lacking
+    for name in lacking:
+        with pytest.raises(UserError) as told:
+            write_folder(tmp_path / "out", model_config({"family": name}), {})
+        known = ", ".join(theirs)
+        assert (
+            str(told.value) == f"Hugging Face has no model of config.model.family={name!r}: --to writes {known} alone"
+        )
+    assert not (tmp_path / "out").exists()

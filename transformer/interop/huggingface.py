@@ -118,17 +118,20 @@ def write_folder(
 def express(model: Any, params: PyTree) -> tuple[Family, Config, list[Slot]]:
     """The arrangement of Hugging Face's that a model of ours is, its config.json, and its tensors.
 
-    Errors: UserError naming what the nearest arrangement cannot express.
+    Errors: UserError naming what the nearest arrangement cannot express, or the families of which there is none.
     """
-    shapes = shapes_of(params)
+    shapes, name = shapes_of(params), registry.name_of(model)
     refusals: list[Inexpressible] = []
     for family in FAMILIES.values():
-        if family.model != registry.name_of(model):
+        if family.model != name:
             continue
         try:
             return family, family.write_config(model, shapes), plan(family, shapes)
         except Inexpressible as error:
             refusals.append(error)
+    if not refusals:
+        known = ", ".join(sorted({family.model for family in FAMILIES.values()}))
+        raise UserError(f"Hugging Face has no model of config.model.family={name!r}: --to writes {known} alone")
     nearest = min(refusals, key=lambda error: len(error.faults))
     raise UserError(f"Hugging Face has no such model; the nearest is {nearest}") from nearest
 
