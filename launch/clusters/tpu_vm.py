@@ -25,6 +25,7 @@ from launch.clusters.training import (
 )
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
+from transformer.runs.endings import AGAIN
 
 COMMAND = Command(
     name="clusters.tpu_vm",
@@ -60,6 +61,12 @@ GONE = ("FAILED", "SUSPENDED")
 CONNECTION_LOST = 255
 # The train command's exit code for user errors: the slice is kept, since waiting for another may take hours.
 MISTAKE = 2
+# Why a slice that was not lost is kept, by the exit code.
+KEPT = {
+    CONNECTION_LOST: "the connection was lost",
+    MISTAKE: "the run was refused on its hosts",
+    AGAIN: "the run was told to stop and has saved",
+}
 LOOKS = 4
 
 
@@ -145,16 +152,15 @@ def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> 
     except KeyboardInterrupt:
         print(f"\n{booked}", file=sys.stderr)
         raise
-    if code in (CONNECTION_LOST, MISTAKE) and not lost:
-        why = "the connection was lost" if code == CONNECTION_LOST else "the run was refused on its hosts"
-        print(f"{why}, and {booked}", file=sys.stderr)
+    if code in KEPT and not lost:
+        print(f"{KEPT[code]}, and {booked}", file=sys.stderr)
     elif arguments.keep:
         print(booked)
     elif call(calls.delete, training.environment):
         print(booked, file=sys.stderr)
         code = code or 1
     if code:
-        raise SystemExit(MISTAKE if code == MISTAKE else 1)
+        raise SystemExit(code if code == MISTAKE or (code == AGAIN and not lost) else 1)
 
 
 def _obtain(calls: Calls, training: Training, tpu: Slice) -> None:
@@ -177,8 +183,11 @@ def _obtain(calls: Calls, training: Training, tpu: Slice) -> None:
 
 
 def _lost(calls: Calls, training: Training, tpu: Slice, code: int) -> bool:
-    """Whether the slice was lost, not the program or the connection; its state may lag behind ssh."""
-    for look in range(LOOKS if code == CONNECTION_LOST else 1):
+    """Whether the slice was lost, not the program or the connection; its state may lag behind both.
+
+    A preemption tells the processes to stop before it takes the slice: they may have saved and left in between.
+    """
+    for look in range(LOOKS if code in (CONNECTION_LOST, AGAIN) else 1):
         if look:
             time.sleep(PAUSE)
         if _state(calls, training, tpu) != "ACTIVE":

@@ -134,6 +134,25 @@ def test_a_slice_that_was_preempted_is_asked_for_again_and_the_run_goes_on(engin
     assert verbs(engines).count("train") == 2
 
 
+def test_a_run_that_is_told_to_stop_goes_on_when_its_slice_is_lost_and_else_keeps_it(engines, capsys):
+    # A preemption first tells the processes: they have saved and left while the slice is still there.
+    answer(engines, ["ACTIVE", "ACTIVE", "ACTIVE", "SUSPENDING", "SUSPENDED", "ACTIVE"], ssh=[75, 0])
+    assert launch("--spot", *TRAIN) == 0
+    again = ["describe", "describe", "describe", "describe", "delete", "create", "describe"]
+    assert verbs(engines) == ["describe", "train", *again, "train", "delete"]
+    assert "demo was lost" in capsys.readouterr().out
+    # Somebody else told them to: the slice stays, and the code says to start again.
+    engines.forget()
+    answer(engines, ["ACTIVE"], ssh=[75])
+    assert launch(*TRAIN) == 75
+    assert verbs(engines) == ["describe", "train", *["describe"] * 4]
+    assert "the run was told to stop and has saved, and demo is still booked" in capsys.readouterr().err
+    engines.forget()
+    answer(engines, ["ACTIVE", "SUSPENDED"], ssh=[75])
+    assert launch("--restarts=0", *TRAIN) == 1
+    assert verbs(engines) == ["describe", "train", "describe", "delete"]
+
+
 def test_a_slice_that_is_lost_too_often_ends_the_run(engines, capsys):
     answer(engines, ["ACTIVE", "SUSPENDED", "SUSPENDED", "ACTIVE", "SUSPENDED"], ssh=[255])
     assert launch("--restarts=1", *TRAIN) == 1
