@@ -1,6 +1,7 @@
 """Generate text with a trained run."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from launch.cli import run
@@ -90,19 +91,30 @@ def main(arguments: Arguments) -> None:
 def texts_of(arguments: Arguments) -> list[str]:
     """The text, that of a file less the line end behind it, or the lines of standard input.
 
-    Errors: UserError for a text and a file, and for a file that cannot be read or is empty.
+    Errors: UserError for a text and a file, for a file that is empty, and for what cannot be read as UTF-8.
     """
     if arguments.prompt_file is None:
-        return [arguments.text] if arguments.text is not None else sys.stdin.read().splitlines()
+        if arguments.text is not None:
+            return [arguments.text]
+        # Not as text: what a C locale cannot decode it passes on as surrogates, which no tokenizer takes.
+        return _read("standard input", sys.stdin.buffer.read).splitlines()
     if arguments.text is not None:
         raise UserError("--text and --prompt_file both give the text: say one of them")
-    try:
-        text = Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--prompt_file={arguments.prompt_file} cannot be read as a UTF-8 text: {error}") from error
+    name = f"--prompt_file={arguments.prompt_file}"
+    text = _read(name, Path(arguments.prompt_file).expanduser().read_bytes).replace("\r\n", "\n").removesuffix("\n")
     if not text.strip():
-        raise UserError(f"--prompt_file={arguments.prompt_file} is empty: write a text into it, or say --text=''")
+        raise UserError(f"{name} is empty: write a text into it, or say --text=''")
     return [text]
+
+
+def _read(name: str, read: Callable[[], bytes]) -> str:
+    """Errors: UserError, which calls it by `name`."""
+    try:
+        return read().decode("utf-8")
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror or error}; name a file that can") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} cannot be read as a UTF-8 text: {error}; convert it, as by iconv -t UTF-8") from error
 
 
 def _new_folder(parent: Path) -> Path:

@@ -14,16 +14,22 @@ def given(*words: str) -> list[str]:
     return texts_of(parse(COMMAND, ["--workdir=run", *words]))
 
 
+def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Standard input as in a C locale, where what is no UTF-8 passes as surrogates."""
+    stream = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", stream)
+
+
 def test_a_file_is_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("sea => mer\nnight => nuit\ncheese =>\n", encoding="utf-8")
     assert given(f"--prompt_file={file}") == ["sea => mer\nnight => nuit\ncheese =>"]
     assert given("--text=one") == ["one"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
-    assert given() == ["one", "two"]
+    typed(monkeypatch, "one\nzwölf\r\n".encode())
+    assert given() == ["one", "zwölf"]
 
 
-def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path) -> None:
+def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "prompt.txt"
     with pytest.raises(UserError, match=r"--prompt_file=.*prompt\.txt cannot be read"):
         given(f"--prompt_file={file}")
@@ -35,3 +41,6 @@ def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path) -> No
         given(f"--prompt_file={file}")
     with pytest.raises(UserError, match="--text and --prompt_file"):
         given(f"--prompt_file={file}", "--text=one")
+    typed(monkeypatch, b"caf\xe9\n")
+    with pytest.raises(UserError, match=r"^standard input cannot be read as a UTF-8 text: .*; convert it, as by iconv"):
+        given()
