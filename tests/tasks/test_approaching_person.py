@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from transformer.attention.capture import Capture
-from transformer.attention.sites import AxisKind
+from transformer.attention.sites import Axis, AxisKind
 from transformer.config import UserError
 from transformer.data.approaching import observe
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
 from transformer.models.paths import by_path
 from transformer.models.recurrent_q_network import FAMILY, SITE, RecurrentQNetworkConfig
-from transformer.tasks.approaching_person import TASK, ApproachingPersonConfig, Episodes
+from transformer.tasks.approaching_person import TASK, ApproachingPersonConfig, Episodes, regions_of_cells
 from transformer.tasks.contract import View
 
 KEY = jax.random.key(1)
@@ -119,6 +119,23 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
     np.testing.assert_allclose(told["reward"], lived.rewards.sum(1).mean(), atol=1e-6)
     np.testing.assert_allclose(told["success"], (lived.rewards > 0).any(1).mean(), atol=1e-6)
     np.testing.assert_allclose(told["length"], lived.lengths.mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize(("stride", "regions"), [(3, {0: {0}, 13: {13}}), (6, {0: {0}, 9: {0}, 63: {15}})])
+def test_a_cell_lies_in_the_regions_of_any_grid(stride: int, regions: dict[int, set[int]]) -> None:
+    side = 24 // stride
+    cells = regions_of_cells(Axis("region", AxisKind.GRID, (side, side), float(stride)))
+    assert cells.shape == (64, side**2)
+    for cell, expected in regions.items():
+        assert set(np.flatnonzero(cells[cell])) == expected
+
+
+def test_the_regions_of_a_finer_grid_are_each_of_one_cell() -> None:
+    cells = regions_of_cells(Axis("region", AxisKind.GRID, (12, 12), 2.0))
+    # Middles of regions at 1, 3, 5, 7, ... pixels: of the first cell one, of the second (3 to 6 pixels) two.
+    assert set(np.flatnonzero(cells[0])) == {0}
+    assert set(np.flatnonzero(cells[1])) == {1, 2}
+    np.testing.assert_array_equal(cells.sum(axis=0), 1)
 
 
 def test_labels_say_what_was_done_and_where_the_person_was() -> None:

@@ -9,22 +9,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.capture import Capture
-from transformer.attention.sites import Site, between
+from transformer.attention.sites import Axis, Site, between
 from transformer.axes import place
 from transformer.config import Looked, Positive, UserError
-from transformer.data.approaching import PIXELS, SIDE, Action, World, act, begin, knowing, observe
+from transformer.data.approaching import CELL, PIXELS, SIDE, Action, World, act, begin, knowing, observe
 from transformer.data.batches import Source
 from transformer.data.drawn import Drawn
 from transformer.data.pictures import unscaled
 from transformer.models.interface import ACTING, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.labels import Labels
+from transformer.tasks.looking import cells_of, middles_of
 from transformer.tasks.plain import PlainTask, check_rows
 from transformer.tasks.q_learning import TemporalLoss, errors, explore, targets
 from transformer.tasks.replay import Replay, empty, put, sample
+from transformer.tasks.symbol_sequences import links_to
 
 # Seeds of worlds are below 2^31 in training, at and above it in evaluations: no run trains on those.
 HELD_OUT = {"validation": 2**31, "test": 3 * 2**30, "probe": 2**32 - 2**16}
@@ -87,6 +89,11 @@ class Episodes(NamedTuple):
         pictures = {name: each.reshape(rows, steps, *each.shape[1:]) for name, each in pictures_of(flat).items()}
         before_RxT = jnp.pad(self.actions[:, :-1] + 1, ((0, 0), (1, 0)))
         return {**pictures, "actions": before_RxT, "lengths": self.lengths}
+
+    def of_person(self, regions: Axis) -> Bool[Array, "R T K"]:
+        """Which regions hold the person at each step; none while it is not in the picture, or behind the end."""
+        here_RxT = self.worlds.here & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
+        return jnp.asarray(regions_of_cells(regions))[self.worlds.place] & here_RxT[..., None]
 
 
 # Chooses (worlds, what it carries, the actions before plus 1, key) -> (actions, what it carries).
@@ -209,11 +216,10 @@ class ApproachingPerson(PlainTask):
             _, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=capture)
             maps = [jnp.asarray(aux.maps[site.name].weights) for site in sites]
             weights_BxTxK = jnp.mean(jnp.stack(maps), axis=(0, 1, 3))
-            here_BxT = lived.worlds.here & (jnp.arange(self.config.steps) < lived.lengths[:, None])
-            place_BxT = jnp.where(here_BxT, lived.worlds.place, 0)
-            mass_BxT = jnp.take_along_axis(weights_BxTxK, place_BxT[..., None], axis=-1)[..., 0]
-            sums["seen"] = jnp.sum(here_BxT).astype(jnp.float32)
-            sums["mass"] = jnp.sum(jnp.where(here_BxT, mass_BxT, 0))
+            person_BxTxK = lived.of_person(sites[0].key)
+            sums["seen"] = jnp.sum(jnp.any(person_BxTxK, axis=-1)).astype(jnp.float32)
+            sums["mass"] = jnp.sum(jnp.where(person_BxTxK, weights_BxTxK, 0))
+            sums["uniform"] = jnp.sum(jnp.mean(person_BxTxK, axis=-1))
         return sums, None
 
     @cached_property
@@ -233,28 +239,45 @@ class ApproachingPerson(PlainTask):
         A picture is grey where both streams agree: red and green are the grey stream, blue the depth.
         """
         shown = self._shown
-        here_RxT, place_RxT = shown.worlds.here, shown.worlds.place
-        names, links, titles = [], [], []
+        names, titles = [], []
         for row, length in enumerate(shown.lengths.tolist()):
             done = [Action(int(action)).name.lower() for action in shown.actions[row, :length]]
             names.append(tuple(f"{step} {action}" for step, action in enumerate(done, 1)))
-            links.append(tuple(Link(t, int(place_RxT[row, t]), True) for t in range(length) if here_RxT[row, t]))
             accepted = (shown.rewards[row] > 0).any()
             titles.append(f"{'a handshake' if accepted else 'no handshake'} after {length} steps")
         grey, depth = (unscaled(self.probed[name][..., 0]) for name in ("grey", "depth"))
-        gold = {site.name: tuple(links) for site in between(sites, QUERY, KEY)}
+        gold = {}
+        for site in between(sites, QUERY, KEY):
+            # Where a cell is divided into several regions each is possible, and none must be looked at.
+            gold[site.name] = links_to(shown.of_person(site.key), sure=site.key.stride >= CELL)
         pictures = {KEY: np.stack([grey, grey, depth], axis=-1)}
         return Labels({QUERY: tuple(names)}, tuple(titles), gold or None, pictures=pictures)
 
 
 def report(sums: Mapping[str, Any], rows: object = None) -> Report:
-    """Success and mean reward of the worlds; `attention` is the mean weight of the person's region while it is seen."""
+    """Success and mean reward of the worlds; `attention` is the mean weight of the person's regions while it is seen.
+
+    `attention_times_uniform` is that weight over what even attention gives these regions.
+    """
     count = sums["worlds"]
     scalars = {name: float(sums[name]) / count for name in ("success", "reward", "length")}
     if "mass" in sums:
-        mass = float(sums["mass"]) / max(float(sums["seen"]), 1)
-        scalars |= {"attention": mass, "attention_times_uniform": mass * SIDE**2}
+        scalars["attention"] = float(sums["mass"]) / max(float(sums["seen"]), 1)
+        scalars["attention_times_uniform"] = float(sums["mass"]) / max(float(sums["uniform"]), 1e-9)
     return Report(scalars, note=f"{int(count)} worlds, greedy")
+
+
+def regions_of_cells(axis: Axis) -> Bool[np.ndarray, "cells K"]:
+    """Which regions of a grid are those of each cell: a region's middle lies in the cell, or the cell's in the region.
+
+    Errors: ValueError for an axis that is no grid.
+    """
+    regions_K = cells_of(axis, side=SIDE, size=PIXELS)
+    middles = (np.arange(SIDE) + 0.5) * CELL
+    row, column = (np.abs(each - middles[:, None]).argmin(axis=1) for each in middles_of(axis))
+    region = axis.leading + axis.shape[1] * row[:, None] + column
+    cells = np.arange(SIDE**2)[:, None]
+    return (regions_K == cells) | (np.arange(len(regions_K)) == region.reshape(-1, 1))
 
 
 def _knows(world: World, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
