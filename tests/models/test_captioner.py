@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.layers.test_grid_encoder import convolved, normed
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
+from tests.oracles.places import places, softmax
 from transformer.attention import STATISTICS, Capture, normalisers
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
 from transformer.layers.module import Precision
-from transformer.models.captioner import FAMILY, SITE, CaptionerConfig, Looking, Places
+from transformer.models.captioner import FAMILY, SITE, CaptionerConfig, Looking
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface, Modality
 from transformer.tasks.reinforce import reinforce, token_log_likelihood
@@ -38,7 +39,7 @@ INTERFACE = Interface(
 SOFT = CaptionerConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, embedding=3, doubly_stochastic=0.3)
 CASES = {
     "soft": SOFT,
-    "plain": dataclasses.replace(SOFT, places=Places.NONE, gated=False, doubly_stochastic=0.0),
+    "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic=0.0),
     "hard": dataclasses.replace(SOFT, looking=Looking.HARD, doubly_stochastic=0.0, soft_share=0.5),
     "none": dataclasses.replace(SOFT, looking=Looking.NONE, doubly_stochastic=0.0),
 }
@@ -48,22 +49,8 @@ def model_of(config: CaptionerConfig, precision: str = "float64") -> Model:
     return FAMILY.build(config, INTERFACE, Precision(precision, precision))
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
-    return np.exp(x - x.max()) / np.exp(x - x.max()).sum()
-
-
 def linear(weights: Any, x: np.ndarray) -> np.ndarray:
     return x @ weights["kernel"] + weights.get("bias", 0)
-
-
-def annotations(config: CaptionerConfig, weights: Any, picture: np.ndarray) -> np.ndarray:
-    """The vectors a_i of one picture."""
-    x = picture.astype(np.float64)
-    for number, stride in enumerate(config.encoder.strides):
-        stage = weights["encoder"][f"stage_{number}"]
-        x = np.maximum(normed(convolved(x, stage["convolution"]["kernel"], stride), stage["norm"]), 0)
-    a = x.reshape(-1, x.shape[-1])
-    return a + weights["places"]["table"] if config.places is Places.LEARNED else a
 
 
 def told(
@@ -111,7 +98,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         logits, aux = jax.device_get(found)
     penalty = 0.0
     for row, steps in enumerate(STEPS):
-        a, words = annotations(config, variables.params, PICTURE[row]), TARGET[row, :steps]
+        a, words = places(variables.params["places"], PICTURE[row], config.encoder.strides), TARGET[row, :steps]
         draws = likeliest(config, variables.params, a, words) if name == "hard" else ()
         expected, seen = told(config, variables.params, a, words, draws)
         np.testing.assert_allclose(logits[row, :steps], expected, rtol=0, atol=1e-11)
@@ -160,7 +147,7 @@ SAID, LABELS, WAYS = np.int32([1, 4]), np.int32([4, 2]), tuple(itertools.product
 
 def expected_loss(weights: Any, picture: np.ndarray) -> tuple[float, np.ndarray]:
     """-E[sum_t log p(y_t)] over all draws, and how probable each of `WAYS` is."""
-    a = annotations(TINY, weights, picture)
+    a = places(weights["places"], picture, TINY.encoder.strides)
     worth, shares = np.zeros((2, len(WAYS)))
     for way, draws in enumerate(WAYS):
         logits, seen = told(TINY, weights, a, SAID, draws)
@@ -237,10 +224,10 @@ def test_an_example_that_is_read_softly_is_read_as_by_soft_attention() -> None:
 def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> None:
     """Counted from the parameters: every matrix is applied once at each place or word that it reads."""
     config = CASES[name]
-    rows, steps, places = len(PICTURE), TARGET.shape[1], 6
-    uses = {"encoder": places, "first_hidden": 1, "first_memory": 1, "keys": places, "vector": steps * places}
+    rows, steps, grid = len(PICTURE), TARGET.shape[1], 6
+    uses = {"encoder": grid, "first_hidden": 1, "first_memory": 1, "keys": grid, "vector": steps * grid}
     # The sum over places has no parameters.
-    total = 0 if config.looking is Looking.NONE else 2 * steps * places * config.encoder.width
+    total = 0 if config.looking is Looking.NONE else 2 * steps * grid * config.encoder.width
     for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
         names = [entry.key for entry in path]
         if names[-1] in ("bias", "scale", "table"):

@@ -24,12 +24,12 @@ def places(weights: dict[str, Any], picture: np.ndarray, strides: Sequence[int])
                 normed = (sums - sums.mean()) / np.sqrt(sums.var() + 1e-6)
                 made[row, column] = np.maximum(normed * stage["norm"]["scale"] + stage["norm"]["bias"], 0)
         x = made
+    told = weights.get("positions", {})
     for row, column in np.ndindex(*x.shape[:2]):
-        if "table" in weights["positions"]:
-            x[row, column] += weights["positions"]["table"][row * x.shape[1] + column]
-        else:
-            of_row, of_column = weights["positions"]["rows"][row], weights["positions"]["columns"][column]
-            x[row, column] += np.concatenate([of_row, of_column])
+        if "table" in told:
+            x[row, column] += told["table"][row * x.shape[1] + column]
+        elif "rows" in told:
+            x[row, column] += np.concatenate([told["rows"][row], told["columns"][column]])
     return x.reshape(-1, x.shape[-1])
 
 

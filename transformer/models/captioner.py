@@ -32,11 +32,13 @@ from transformer.layers.attention_cell import (
     scan_steps,
 )
 from transformer.layers.beams import repeat_rows
-from transformer.layers.embedding import Embedding, LearnedPositions
-from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
+from transformer.layers.embedding import Embedding
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
 from transformer.layers.lengths import target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.places import Places
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 from transformer.layers.recurrent_cells import CellState
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
@@ -59,18 +61,12 @@ class Looking(enum.Enum):
     NONE = "none"
 
 
-class Places(enum.Enum):
-    """How an annotation knows where it lies: none: by the edges that convolutions see. learned: a vector of its own."""
-
-    NONE = "none"
-    LEARNED = "learned"
-
-
 @dataclasses.dataclass(frozen=True)
 class CaptionerConfig:
     """A grid of annotations, and an LSTM over words that looks at it.
 
-    `embedding`: of words, and of what the next one is scored from. `gated` multiplies z_t with beta_t (section 4.2.1).
+    `positions` tell the annotations apart; none, as in the paper: by the edges that convolutions see. `embedding`: of
+    words, and of what the next one is scored from. `gated` multiplies z_t with beta_t (section 4.2.1).
     `doubly_stochastic` is the weight of equation 14's penalty on places that soft attention leaves out or dwells on.
     Of hard attention `soft_share` is the probability that a training example is read softly (section 4.1).
 
@@ -78,7 +74,7 @@ class CaptionerConfig:
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    places: Places = Places.LEARNED
+    positions: GridPositions = GridPositions.LEARNED
     width: int = 256
     embedding: int = 128
     looking: Looking = Looking.SOFT
@@ -156,13 +152,9 @@ class Captioner(Stateless):
         if interface.pad is None or interface.begin is None:
             raise ValueError("a captioner needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
-        height, across, channels = interface.inputs["picture"].shape[1:]
         seen, width, embedding = config.encoder.width, config.width, config.embedding
         vocabulary = interface.vocabularies["target"]
-        self.encoder = GridEncoder(config.encoder, channels, builder=builder)
-        rows, columns = config.encoder.stages(height, across)[-1]
-        learned = config.places is Places.LEARNED
-        self.places = LearnedPositions(rows * columns, seen, builder=builder) if learned else None
+        self.places = Places(config.encoder, config.positions, interface.inputs["picture"].shape[1:], builder=builder)
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
 
         def linear(inputs: int, name: str, outputs: int, *, bias: bool) -> Linear:
@@ -180,11 +172,7 @@ class Captioner(Stateless):
 
     def encode(self, inputs: Inputs) -> tuple[Scene, CellState]:
         """The annotations as the words read them, and h_0 and c_0."""
-        grid_BxVxWxA = self.encoder(jnp.asarray(inputs["picture"], self.dtype))
-        annotations_BxLxA = grid_BxVxWxA.reshape(len(grid_BxVxWxA), -1, grid_BxVxWxA.shape[-1])
-        if self.places is not None:
-            annotations_BxLxA += self.places(jnp.arange(annotations_BxLxA.shape[1])).astype(self.dtype)
-        annotations_BxLxA = place(annotations_BxLxA, "batch", None, None)
+        annotations_BxLxA = place(self.places(jnp.asarray(inputs["picture"], self.dtype)), "batch", None, None)
         mean_BxA = jnp.mean(annotations_BxLxA, axis=1)
         memory = None if self.attention is None else self.attention.prepare(annotations_BxLxA)
         first = CellState(jnp.tanh(self.first_hidden(mean_BxA)), jnp.tanh(self.first_memory(mean_BxA)))
