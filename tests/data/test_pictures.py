@@ -79,17 +79,18 @@ def test_flips_mirror_left_and_right_in_their_share() -> None:
     assert 60 < counts < 120
 
 
-def test_cutout_greys_a_square_that_may_reach_over_the_edge() -> None:
+@pytest.mark.parametrize("side", [1, 3, 4])
+def test_cutout_empties_a_square_that_may_reach_over_the_edge(side: int) -> None:
     sizes = []
     for seed in range(20):
-        for before, after in zip(scaled(PIXELS), changed(seed, cutout=4), strict=True):
+        for before, after in zip(scaled(PIXELS), changed(seed, cutout=side), strict=True):
             grey = np.all(after == 0, axis=-1)
             np.testing.assert_array_equal(after[~grey], before[~grey])
             rows, columns = np.flatnonzero(grey.any(1)), np.flatnonzero(grey.any(0))
             assert grey.sum() == len(rows) * len(columns)
             sizes.append((len(rows), len(columns)))
-    assert max(sizes) == (4, 4)
-    assert min(sizes)[0] == 2
+    assert max(sizes) == (side, side)
+    assert min(sizes)[0] == -(-side // 2)
 
 
 def test_mixup_mixes_pictures_with_their_partners_by_shares_of_beta() -> None:

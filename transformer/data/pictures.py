@@ -28,10 +28,11 @@ class Pictures(NamedTuple):
 class Augmentation:
     """What is done to training pictures, each a value of its own; the defaults do nothing.
 
-    `crop`: zeros of so many pixels around a picture, of which a part of the old size is cut at random. `flip`: the
-    share of pictures that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that is
-    made grey (DeVries and Taylor 2017); where it reaches beyond the edge less is. `mixup`: alpha of the shares
-    Beta(alpha, alpha) in which a picture and its classes are mixed with another of the batch (Zhang et al. 2018).
+    `crop`: so many pixels of middle grey around a picture, of which a part of the old size is cut at random. `flip`:
+    the share of pictures that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that
+    becomes zero in normalised pixels (DeVries and Taylor 2017); where it reaches beyond the edge less does. `mixup`:
+    alpha of the shares Beta(alpha, alpha) in which a picture and its classes are mixed with another of the batch (Zhang
+    et al. 2018).
 
     Errors: UserError for values out of range.
     """
@@ -155,9 +156,9 @@ def augment(
         pixels_BxYxXxC = np.where(flipped_B[:, None, None, None], mirrored, pixels_BxYxXxC)
     pictures = normalise(pixels_BxYxXxC)
     if how.cutout:
-        middle_Bx2 = random.integers(0, (height, width), (count, 2))
-        inside_y = np.abs(2 * (np.arange(height) - middle_Bx2[:, :1]) + 1) <= how.cutout
-        inside_x = np.abs(2 * (np.arange(width) - middle_Bx2[:, 1:]) + 1) <= how.cutout
+        first_Bx2 = random.integers(0, (height, width), (count, 2)) - how.cutout // 2
+        behind_y, behind_x = np.arange(height) - first_Bx2[:, :1], np.arange(width) - first_Bx2[:, 1:]
+        inside_y, inside_x = ((0 <= behind) & (behind < how.cutout) for behind in (behind_y, behind_x))
         pictures[inside_y[:, :, None] & inside_x[:, None, :]] = 0
     partners_B, shares_B = np.arange(count), np.ones(count, np.float32)
     if how.mixup:

@@ -227,11 +227,8 @@ def read_files(
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG picture, which this model reads")
-        pixels.append(decode(path.read_bytes(), str(path), height))
+        pixels.append(decode(path.read_bytes(), str(path), height, grey=channels == 1))
     read = np.stack(pixels)
-    if channels == 1:
-        # The weights of ITU-R BT.601, by which Pillow makes grey pictures.
-        read = np.round(read @ np.array([0.299, 0.587, 0.114]))[..., None].astype(np.uint8)
     return shuffled(read, config.shuffled) if config.shuffled else read
 
 

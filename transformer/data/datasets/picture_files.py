@@ -100,9 +100,7 @@ def decode(
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise UserError(
-            "pictures in files are read by Pillow, which is not installed: pip install 'headwise[pictures]'"
-        ) from None
+        raise UserError("pictures in files are read by Pillow, which is not installed: pip install pillow") from None
     if len(content) > MOST_BYTES:
         raise UserError(f"{name} has {len(content):,} bytes, more than {MOST_BYTES:,}: make it smaller")
     try:
