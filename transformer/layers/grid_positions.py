@@ -36,7 +36,8 @@ class GridPositions(enum.Enum):
         parts = {GridPositions.LEARNED_2D: 2, GridPositions.SINUSOIDAL_2D: 4}.get(self, 1)
         if width % parts:
             raise UserError(
-                f"config.model.width={width} is no multiple of {parts}, which config.model.positions={self.value} needs"
+                f"vectors of width={width} are added to the features of a place, no multiple of {parts}, which "
+                f"config.model.positions={self.value} needs"
             )
 
 

@@ -46,8 +46,9 @@ STACK, POOLED = "encoder", "classifier/pooling"
 class Pooling(enum.Enum):
     """What becomes one vector of all points.
 
-    attention: what a learned query reads of them (Lee et al. 2019, section 3.2, PMA with one seed). mean and max: of
-    each feature over the points (Zaheer et al. 2017, Deep Sets; Qi et al. 2017, PointNet).
+    attention: what a learned query reads of them, which is the attention of PMA with one seed (Lee et al. 2019, section
+    3.2) without its residual connections, norms and feed-forward networks. mean and max: of each feature over the
+    points (Zaheer et al. 2017, Deep Sets; Qi et al. 2017, PointNet).
     """
 
     ATTENTION = "attention"
@@ -103,7 +104,7 @@ class SetTransformer(BlockStacks):
         self.embed = Linear(coordinates, model, bias=True, builder=builder)
         stacked = functools.partial(self.make_blocks, cross=False, deep=deep, builder=builder)
         self.layers = stacked(config.layers) if config.layers else None
-        self.norm = self.make_final_norm(builder)
+        self.norm = self.make_final_norm(builder) if config.layers else None
         if config.pooling is Pooling.ATTENTION:
             self.seed = builder.parameter(jax.nn.initializers.normal(1.0), (1, config.width), ("positions", "embed"))
             self.attention = MultiHeadAttention(blocks, cross=False, builder=builder)

@@ -1,7 +1,7 @@
 """Glimpses at a picture by two convolutions over it and the question (Kazemi and Elqursh 2017)."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -100,7 +100,7 @@ class StackedGlimpses(Stateless):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
         """The logits of the classes; what stands at or beyond a question's length is never read."""
-        keys = jax.random.split(key, 6) if train and key is not None else (None,) * 6
+        keys = jax.random.split(key, 7) if train and key is not None else (None,) * 7
         rate = self.config.dropout
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         words_BxTxE = dropout(self.embedding(tokens_BxT, self.dtype), rate, keys[0])
@@ -110,10 +110,10 @@ class StackedGlimpses(Stateless):
         looks: list[Captured | None] = []
         if self.config.look is not Look.NOTHING:
             places_BxLxC = unit(self.places(jnp.asarray(inputs["picture"], self.dtype)))
-            glimpsed_BxF, looks = self.look(places_BxLxC, question_BxS, (keys[2], keys[3]), capture_at(SITE, capture))
+            glimpsed_BxF, looks = self.look(places_BxLxC, question_BxS, tuple(keys[4:]), capture_at(SITE, capture))
             seen = [glimpsed_BxF, question_BxS]
-        read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[4])
-        logits_BxC = self.output(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[5]))
+        read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
+        logits_BxC = self.output(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
         return logits_BxC, Aux(as_layers(SITE, looks), {}, state)
 
@@ -121,7 +121,7 @@ class StackedGlimpses(Stateless):
         self,
         places_BxLxC: Float[Array, "B L C"],
         question_BxS: Float[Array, "B S"],
-        keys: tuple[Key[Array, ""] | None, Key[Array, ""] | None],
+        keys: Sequence[Key[Array, ""] | None],
         asked: Capture | None,
     ) -> tuple[Float[Array, "B F"], list[Captured | None]]:
         """All glimpses side by side, and how each of them weighed the places."""
@@ -130,7 +130,7 @@ class StackedGlimpses(Stateless):
         rate = self.config.dropout
         read_BxLxC, state_BxS = dropout(places_BxLxC, rate, keys[0]), dropout(question_BxS, rate, keys[1])
         joined_BxLxH = jax.nn.relu(self.of_place(read_BxLxC) + self.of_question(state_BxS)[:, None])
-        logits_BxLxG = self.glimpse(joined_BxLxH)
+        logits_BxLxG = self.glimpse(dropout(joined_BxLxH, rate, keys[2]))
         glimpses, looks = [], []
         for number in range(self.config.glimpses):
             weights_BxL, captured = weigh(logits_BxLxG[..., number], asked)

@@ -38,8 +38,9 @@ class Readout(enum.Enum):
 
     class_token: the state of a learned token in front of the patches (Dosovitskiy et al. 2021, equation 4).
     mean: the mean of the states of the patches (appendix D.3); there is no token in front.
-    distilled: a class token and a distillation token, each scored by itself; their mean (Touvron et al. 2021, section
-      4, joint classifiers).
+    distilled: a class token and a distillation token, each scored by itself; the mean of both scores (DeiT, Touvron et
+      al. 2021, section 4, who add the classes' probabilities; their code has this mean). It reads such models and
+      trains them on labels: no teacher is distilled.
     """
 
     CLASS_TOKEN = "class_token"
