@@ -1,1 +1,1 @@
-"""Pictures: classes, captions, questions, and what attention looks at."""
+"""Instructions that are followed in mazes."""
