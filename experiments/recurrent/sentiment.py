@@ -26,5 +26,6 @@ def get_config() -> ConfigDict:
                 "warmup": 100,
                 "clip_norm": 1.0,
             },
+            "pod": "cpu:1",
         }
     )

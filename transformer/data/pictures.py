@@ -158,7 +158,7 @@ def augment(
     if how.cutout:
         first_Bx2 = random.integers(0, (height, width), (count, 2)) - how.cutout // 2
         behind_y, behind_x = np.arange(height) - first_Bx2[:, :1], np.arange(width) - first_Bx2[:, 1:]
-        inside_y, inside_x = ((0 <= behind) & (behind < how.cutout) for behind in (behind_y, behind_x))
+        inside_y, inside_x = ((behind >= 0) & (behind < how.cutout) for behind in (behind_y, behind_x))
         pictures[inside_y[:, :, None] & inside_x[:, None, :]] = 0
     partners_B, shares_B = np.arange(count), np.ones(count, np.float32)
     if how.mixup:

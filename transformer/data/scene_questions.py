@@ -105,7 +105,7 @@ class SceneQuestions:
         return [self.numbered(split, number)[1] for number in range(_COUNTED if split == "train" else self.size(split))]
 
     def picture(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
-        """The picture of a question of the test split.
+        """The scene of a question of the test split, its items drawn anew.
 
         Errors: UserError for a number that none has.
         """

@@ -25,7 +25,7 @@ CLASSES = tuple(DIGITS)
 
 @dataclasses.dataclass(frozen=True)
 class PointCloudsConfig:
-    """Batches of `rows` clouds of `fewest` to `most` points; `examples` of them are evaluated.
+    """Batches of `rows` clouds of `fewest` to `most` points; at least `examples` are evaluated, in whole batches.
 
     Errors: UserError for values out of range.
     """
