@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformer.config import UserError
 from transformer.maps.report import write_page
+from transformer.storage import locate
 
 _HEIGHT = 820  # pixels of the frame in a notebook
 
@@ -25,7 +26,7 @@ class Looked:
 
         Errors: UserError for a file that cannot be written.
         """
-        file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else Path(path)
+        file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else locate(path)
         try:
             write_page(file.absolute(), self.page)
         except OSError as error:
