@@ -33,7 +33,7 @@ FITTING = ("dataset", "data_dir", "test", "context", "rows", "steps", "learning_
 
 def main(arguments: Arguments) -> None:
     """Convert in either direction, and print the result."""
-    source, target, workdir = getattr(arguments, "from"), arguments.to, Path(arguments.workdir)
+    source, target = getattr(arguments, "from"), arguments.to
     if (source is None) == (target is None):
         raise UserError("convert needs exactly one of --from=DIR, to make a run of it, and --to=DIR, to write a run")
     given = {name: getattr(arguments, name) for name in FITTING if getattr(arguments, name) is not None}
@@ -41,8 +41,10 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"--{next(iter(given))} goes with --from alone")
     if source is not None and arguments.step is not None:
         raise UserError("--step goes with --to alone")
+    from transformer.storage import locate
     from transformer.training.conversion import Fitting, export_run, import_run
 
+    workdir = locate(arguments.workdir)
     if source is not None:
         made = import_run(Path(source), workdir, Fitting(**given))
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")

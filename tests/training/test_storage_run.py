@@ -10,8 +10,9 @@ import jax
 import numpy as np
 import pytest
 
+from launch import cli, convert, generate, maps
 from launch.config_files import recorded_config
-from tests.training import small_run
+from tests.training import small_run, written_run
 from tests.training.bucket_server import BucketServer, running
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
@@ -140,6 +141,22 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     metrics = server.objects["bucket", "runs/one/metrics.jsonl"].content
     server.put("bucket", "runs/one/metrics.jsonl", metrics + json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
     assert serve.signature([run]) != seen
+
+
+def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
+    server: BucketServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "gs://bucket/runs/written"
+    written_run.write_run(locate(name), written_run.CONFIG, written_run.with_params(5))
+    assert cli.run(maps.COMMAND, maps.main, [f"--workdir={name}", "--text=Permission"]) == 0
+    assert f"Open this page in a browser: {name}/looks/written-0001.html\n" in capsys.readouterr().out
+    assert b"Permission" in server.objects["bucket", "runs/written/looks/written-0001.html"].content
+    assert cli.run(generate.COMMAND, generate.main, [f"--workdir={name}", "--text=Permission", "--length=2"]) == 0
+    assert f"Open this page in a browser: {name}/generated/0001/report.html\n" in capsys.readouterr().err
+    assert cli.run(convert.COMMAND, convert.main, [f"--workdir={name}", f"--to={tmp_path / 'out'}"]) == 0
+    assert f"parameters of {name} as a gpt2 model" in capsys.readouterr().out
+    tokenizer = (tmp_path / "out" / "tokenizer.json").read_bytes()
+    assert tokenizer == server.objects["bucket", "runs/written/tokenizer.json"].content
 
 
 @pytest.mark.slow

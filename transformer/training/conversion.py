@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -263,7 +262,7 @@ def _token_keys(experiment: Experiment, tokenizer: AnyTokenizer) -> dict[str, in
 def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int) -> None:
     for name in _TOKENIZER_FILES:
         if (run / name).is_file():
-            shutil.copyfile(run / name, target / name)
+            (target / name).write_bytes((run / name).read_bytes())  # the run may lie in a bucket
     if isinstance(tokenizer, Tokenizer):
         write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length))
 

@@ -1,0 +1,81 @@
+"""A run that was never trained: its directory with one checkpoint, of parameters and averages that a test gives."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.interop.huggingface import FAMILIES
+from transformer.models import averaged
+from transformer.models.paths import by_path
+from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
+from transformer.training.assembly import assemble
+from transformer.training.experiment import changeable, resolve
+from transformer.training.mesh import one_device
+from transformer.training.provenance import provenance
+from transformer.training.state import TrainState
+
+MODEL, _ = FAMILIES["gpt2"].read_config(
+    {"model_type": "gpt2", "vocab_size": 128, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 36}, frozenset()
+)
+CONFIG: dict[str, Any] = {
+    "name": "written",
+    "steps": 1,
+    "task": {
+        "name": "language_modelling",
+        "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
+        "tokenizer": "characters",
+        "context": 32,
+        "rows": 8,
+        "probed": 3,
+        "probed_length": 12,
+    },
+    "model": MODEL,
+    "optimizer": {},
+}
+"""Of a model that GPT-2's arrangement can express."""
+
+
+def write_run(path: Path, config: dict[str, Any], changed: Callable[[TrainState], TrainState]) -> Path:
+    """Save what `changed` makes of the first state as the checkpoint of step 0."""
+    experiment = resolve(config)
+    with RunDirectory.claim(path, experiment.to_config(), may_change=changeable(experiment)) as directory:
+        setting = assemble(experiment, directory.path, one_device())
+        state = changed(setting.initialise(jax.random.key(0)))
+        with contextlib.closing(Checkpoints(directory.checkpoints, 1)) as checkpoints:
+            checkpoints.save(0, state, provenance(experiment, setting, directory))
+    return path
+
+
+def drawn(params: Any, seed: int) -> Any:
+    """Parameters of these shapes, large enough that no head is uniform."""
+    random = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: jax.device_put(random.normal(0, 0.5, leaf.shape).astype(leaf.dtype), leaf.sharding), params
+    )
+
+
+def with_params(seed: int) -> Callable[[TrainState], TrainState]:
+    """A state of drawn parameters."""
+
+    def changed(state: TrainState) -> TrainState:
+        params = drawn(state.variables.params, seed)
+        return state._replace(variables=state.variables._replace(params=params))
+
+    return changed
+
+
+def with_average(name: str, seed: int) -> Callable[[TrainState], TrainState]:
+    """A state whose parameters, with the average's in their place, are those of `with_params(seed)`."""
+
+    def changed(state: TrainState) -> TrainState:
+        wanted, others = (drawn(state.variables.params, number) for number in (seed, seed + 1))
+        average = {path: leaf for path, leaf in by_path(wanted).items() if path in state.averages[name]}
+        params = averaged.with_average(wanted, {path: by_path(others)[path] for path in average})
+        return state._replace(variables=state.variables._replace(params=params), averages={name: average})
+
+    return changed
