@@ -3,9 +3,9 @@
     python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/vit
     python -m launch.train --config=experiments/pictures/cifar10.py:convolution --data_dir=DIR --workdir=runs/convolved
     python -m launch.train --config=experiments/pictures/cifar10.py:attention --data_dir=DIR --workdir=runs/attention
-    python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/no_positions
+    python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/no_positions \
         --config.model.positions=none
-    python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/shuffled
+    python -m launch.train --config=experiments/pictures/cifar10.py --data_dir=DIR --workdir=runs/shuffled \
         --config.task.shuffled=4
 
 DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with pictures by class. `:attention` is the residual

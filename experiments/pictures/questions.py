@@ -1,7 +1,7 @@
 """Questions about drawn scenes, answered in hops: "what colour is the thing right of the star ?".
 
     python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions
-    python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions_further
+    python -m launch.train --config=experiments/pictures/questions.py --workdir=runs/questions_further \
         --config.initialise_from.run=runs/questions --config.model.word_dropout=0
 
 `:one_hop` in both commands takes one hop. In the first run some words may not guide the first hop; the second, with all
