@@ -4,10 +4,10 @@
     python -m launch.ablate --config=experiments/ablations/walk.py:long --workdir=runs/walks_long --workers=2
 
 15 runs of about three minutes of a core each, for short instructions of one to three clauses as for long ones of one to
-six: 40 minutes on one core, and 75 on one that others use. Mei, Bansal and Walter (2016) take away the same parts, of a model that succeeds in 69.98 %
-of the single sentences of SAIL. Expect a success of 0.91 by short instructions, where one point tells the arms
-apart, and by long ones 0.86 with an aligner, 0.77 to 0.79 without one and 0.84 in one direction; the word level changes
-nothing: experiments/results/walk.md. One run alone:
+six: 40 minutes on one core, and 75 on one that others use. Mei, Bansal and Walter (2016) take away the same parts, of a
+model that succeeds in 69.98 % of the single sentences of SAIL. Expect a success of 0.91 by short instructions, where
+one point tells the arms apart, and by long ones 0.86 with an aligner, 0.77 to 0.79 without one and 0.84 in one
+direction; the word level changes nothing: experiments/results/walk.md. One run alone:
 
     python -m launch.train --config=experiments/ablations/walk.py --workdir=runs/one
 """
