@@ -70,7 +70,7 @@ def main(arguments: Arguments) -> None:
     runs: list[str | Path] = [workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
     experiment, assembly, state = weighed_by(loaded, *arguments.language_model_and_weight, arguments.trusted)
-    view = view_of(assembly.model, state)
+    view = view_of(assembly.model, state, experiment.evaluated_parameters)
     request = Request(
         [text for text in texts if text.strip()] or [""],
         arguments.language,

@@ -84,7 +84,13 @@ class Trial:
         maps = None
         if watched:
             plan, self.probe = compile_probe(
-                self.setting.model, self.setting.task, self.first, self.setting.placement, config=MapsConfig(), times=3
+                self.setting.model,
+                self.setting.task,
+                self.first,
+                self.setting.placement,
+                config=MapsConfig(),
+                times=3,
+                parameters="raw",
             )
             maps = Maps(MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes))
         self.final, self.records = self.train(

@@ -136,7 +136,7 @@ def test_the_distance_of_known_normal_distributions() -> None:
 def test_losses_are_the_hinges_of_the_scores(assembly: Assembly, first: TrainState) -> None:
     task, model, variables = assembly.task, assembly.model, first.variables
     batch = task.source(1)[0]
-    view = view_of(model, first)
+    view = view_of(model, first, "raw")
     params = jax.tree.map(jnp.array, variables.params)
     params["discriminator"]["last"]["bias"] += 0.5
 
@@ -219,7 +219,7 @@ def test_a_wall_has_each_picture_at_its_place() -> None:
 
 
 def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(assembly: Assembly, first: TrainState) -> None:
-    view = view_of(assembly.model, first)
+    view = view_of(assembly.model, first, "smooth")
     answers = assembly.task.answer(view, Request(["7", "8"]))
     assert [len(line.split()) for line in answers.lines] == [2, 2]
     assert set(answers.labels.pictures) == {"sample_4", "canvas_4"}

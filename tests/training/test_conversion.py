@@ -11,8 +11,8 @@ from transformer.interop.huggingface import FAMILIES, read_folder, write_folder
 from transformer.layers.module import Precision
 from transformer.models.interface import Interface
 from transformer.models.paths import by_path
-from transformer.models.registry import build, model_config
 from transformer.models.registry import FAMILIES as OURS
+from transformer.models.registry import build, model_config
 from transformer.training.conversion import without_lora
 
 MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}

@@ -59,7 +59,8 @@ def look_on(
     folder.mkdir()
     placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
     setting = assembly.assemble(resolved, folder, placement)
-    plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, config=resolved.maps, times=1)
+    asked = {"config": resolved.maps, "times": 1, "parameters": "raw"}
+    plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, **asked)
     state = drawn(setting.abstract) if state is None else state
     state = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, setting.abstract))
     compiled = jax.jit(probe).lower(state).compile()

@@ -108,6 +108,7 @@ def of_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int
         assembly.placement,
         config=experiment.maps,
         times=config.probe_count,
+        parameters=experiment.evaluated_parameters,
     )
     jax.block_until_ready(probe.run(assembly.initialise(jax.random.key(config.seed))))
 

@@ -26,8 +26,9 @@ from transformer.training.reading import open_run
 def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> Loaded:
     """The model of a run directory, or of a folder with config.json, model.safetensors and, of texts, a tokenizer.
 
-    `step` is a run's checkpoint, by default the newest sound one. `trust` are the dotted paths of your own modules
-    that a run's config may name as code. Nothing is downloaded, and nothing of the folder is run.
+    `step` is a run's checkpoint, by default the newest sound one; its parameters are those that the run is judged by
+    (`Experiment.evaluated_parameters`). `trust` are the dotted paths of your own modules that a run's config may name
+    as code. Nothing is downloaded, and nothing of the folder is run.
 
     Errors: UserError for what is neither, a model that cannot be read, and a run whose task reads no sentences.
     """
@@ -60,7 +61,8 @@ def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def read(checkpoints: Checkpoints, at: int) -> Variables:
-        return checkpoints.restore_part(at, shapes, ("variables",))
+        state = checkpoints.restore_part(at, shapes.state, ("variables", "state"))
+        return Variables(run.evaluated(checkpoints, at, shapes.params), state)
 
     with _quiet():
         step, variables = run.restored(step, read)

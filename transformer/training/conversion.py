@@ -200,6 +200,8 @@ def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> d
 def export_run(workdir: Path, target: Path, step: int | None = None) -> Converted:
     """Write a run's parameters, config.json and tokenizer as Hugging Face publishes them; LoRA is merged.
 
+    The parameters are those that the run is judged by, raw or those of an average.
+
     Errors: UserError for a folder that is no run, a step without a checkpoint, and a model that Hugging Face has no
     class for, naming what it cannot express.
     """
@@ -211,10 +213,10 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     kept = reader.kept(directory.path)
     interface = dataclasses.replace(reader.interface(experiment.task, kept), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
-    step, params = run.restored(
-        step, lambda checkpoints, at: checkpoints.restore_part(at, shapes, ("variables", "params"))
-    )
+    step, params = run.restored(step, lambda checkpoints, at: run.evaluated(checkpoints, at, shapes))
     notes = [f"step {step}"]
+    if experiment.evaluated_parameters != "raw":
+        notes.append(f"the parameters are the average {experiment.evaluated_parameters!r}, by which the run is judged")
     model, params = without_lora(experiment.model, params)
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")

@@ -72,8 +72,10 @@ def compile_evaluations(
     return [CompiledEvaluation(each, compiled[each.step, each.parameters], placement) for each in evaluations]
 
 
-def view_of(model: Model, state: TrainState, parameters: str = "raw") -> View:
-    """The view of a state outside of training, with its raw parameters or those of an average.
+def view_of(model: Model, state: TrainState, parameters: str) -> View:
+    """The view of a state outside of training, with its "raw" parameters or those of the average of this name.
+
+    What a run shows of itself has those that it is judged by (`Experiment.evaluated_parameters`).
 
     Errors: ValueError for an average that the run does not keep.
     """
@@ -81,7 +83,7 @@ def view_of(model: Model, state: TrainState, parameters: str = "raw") -> View:
     if parameters != "raw":
         if parameters not in state.averages:
             raise ValueError(
-                f"an evaluation wants the average {parameters!r}; the run keeps {sorted(state.averages) or 'none'}"
+                f"the average {parameters!r} is asked for; the run keeps {sorted(state.averages) or 'none'}"
             )
         variables = variables._replace(params=with_average(variables.params, state.averages[parameters]))
     return View(model, variables, state.averages, state.extra, state.step, train=False)

@@ -32,6 +32,11 @@ class Experiment:
     initialise_from: InitialiseFrom = dataclasses.field(default_factory=InitialiseFrom)
     faults: Faults = dataclasses.field(default_factory=Faults)
 
+    @property
+    def evaluated_parameters(self) -> str:
+        """The parameters that a run is judged by, and so shown and published: "raw", or the name of an average."""
+        return getattr(self.task, "evaluated_parameters", "raw")
+
     def to_config(self) -> dict[str, Any]:
         """The resolved config as plain values: what `config.json` holds."""
         return {
@@ -82,7 +87,7 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         initialise_from=from_config(InitialiseFrom, run.initialise_from, "config.initialise_from"),
         faults=from_config(Faults, run.faults, "config.faults"),
     )
-    wanted = getattr(experiment.task, "evaluated_parameters", "raw")
+    wanted = experiment.evaluated_parameters
     if wanted != "raw" and wanted not in averages:
         raise UserError(
             f"config.task.evaluated_parameters={wanted!r} is no average of this run; say raw"

@@ -80,7 +80,7 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels)
     watched = _watch(model)
 
     def look(state: TrainState) -> Mapping[str, Captured]:
-        return task.probe(view_of(watched, state), everything, key_for(state.key, state.step, "probe")).maps
+        return task.probe(view_of(watched, state, "raw"), everything, key_for(state.key, state.step, "probe")).maps
 
     with _told("Task.probe"):
         maps = jax.eval_shape(look, abstract.for_looking())
@@ -171,7 +171,7 @@ def _traced(
     """The shapes of the prepared batch, of the loss and of its aux."""
 
     def run(state: TrainState, batch: Batch) -> tuple[Any, Any, Any]:
-        view = view_of(model, state)._replace(train=True, capture=capture)
+        view = view_of(model, state, "raw")._replace(train=True, capture=capture)
         prepared, extra = task.prepare(view, batch, key_for(state.key, state.step, "prepare"))
         view = view._replace(extra=extra)
         key = key_for(state.key, state.step, objective.name)

@@ -33,16 +33,18 @@ def compile_probe(
     *,
     config: MapsConfig,
     times: int,
+    parameters: str,
     tiers: Tiers | None = None,
 ) -> Probe:
     """The maps and statistics of every head on the probe batch, at the tiers that `config` affords for `times` steps.
 
-    A resumed run passes the `tiers` of its store. Examples and heads are sharded over the devices where they divide
-    evenly; each device keeps the maps of its own.
+    They are those of the `parameters` that the run is judged by, "raw" or those of an average. A resumed run passes the
+    `tiers` of its store. Examples and heads are sharded over the devices where they divide evenly; each device keeps
+    the maps of its own.
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
-        return task.probe(view_of(model, state), capture, key_for(state.key, state.step, "probe")).maps
+        return task.probe(view_of(model, state, parameters), capture, key_for(state.key, state.step, "probe")).maps
 
     abstract = abstract.for_looking()
     labels = task.labels(model.sites).completed(model.sites)

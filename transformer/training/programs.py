@@ -60,6 +60,7 @@ def probe_of(assembly: Assembly, opened_run: OpenRun) -> Probe:
         assembly.placement,
         config=opened_run.experiment.maps,
         times=opened_run.experiment.run.probe_count,
+        parameters=opened_run.experiment.evaluated_parameters,
         tiers=MapStore.tiers_at(opened_run.directory.maps),
     )
 

@@ -1,15 +1,20 @@
 """Reading a trained run: its experiment, its checkpoints, and its state at one of them."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from transformer.config import UserError
 from transformer.data.datasets.preparation import downloads
 from transformer.decode.ensemble import Ensemble, joined
 from transformer.decode.fusion import Fused
+from transformer.models.averaged import with_average
+from transformer.models.contract import PyTree
 from transformer.models.interface import CONTINUATION
 from transformer.named import check_trusted
 from transformer.runs.checkpoint import Checkpoints
@@ -17,6 +22,7 @@ from transformer.runs.directory import RunDirectory
 from transformer.tasks.symbol_sequences import SymbolSequences
 from transformer.tasks.text_task import TextTask
 from transformer.training.assembly import Assembly, assemble
+from transformer.training.averages import init_average
 from transformer.training.evaluate import view_of
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.mesh import one_device
@@ -54,6 +60,18 @@ class RecordedRun(NamedTuple):
                 raise UserError(f"{path} has no checkpoint yet; train it with python -m launch.train --workdir={path}")
             checkpoints.tell(sound, set_aside=False)
             return sound.step, sound.value
+
+    def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
+        """The parameters of these shapes that the run is judged by, at the step `at`: raw, or those of an average.
+
+        Errors: as `Checkpoints.restore_part`.
+        """
+        params = checkpoints.restore_part(at, shapes, ("variables", "params"))
+        name = self.experiment.evaluated_parameters
+        if name == "raw":
+            return params
+        average = jax.eval_shape(functools.partial(init_average, self.experiment.averages[name]), shapes)
+        return with_average(params, checkpoints.restore_part(at, average, ("averages", name)))
 
 
 def open_run(
@@ -127,9 +145,11 @@ def load_ensemble(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
                 "by config.initialise_from or a copy of tokenizer.json"
             )
-    chosen = [view_of(one.model, of_run, _evaluated(of_experiment)).variables for of_experiment, one, of_run in runs]
+    chosen = [
+        view_of(one.model, of_run, of_experiment.evaluated_parameters).variables for of_experiment, one, of_run in runs
+    ]
     # The average that the first evaluates puts no parameter in the place of those that were chosen.
-    state = state._replace(variables=joined(chosen), averages={_evaluated(experiment): {}})
+    state = state._replace(variables=joined(chosen), averages={experiment.evaluated_parameters: {}})
     return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
@@ -178,10 +198,10 @@ def weighed_by(loaded: Loaded, workdir: str | Path | None, weight: float, truste
     special = dict.fromkeys(_special(assembly), "\n")
     numbers = tuple(number(special.get(place, symbol)) for place, symbol in enumerate(task.symbols))
     chosen = [
-        view_of(one.model, of_run, _evaluated(of_experiment)).variables
+        view_of(one.model, of_run, of_experiment.evaluated_parameters).variables
         for of_experiment, one, of_run in (loaded, (language_experiment, language, language_state))
     ]
-    state = state._replace(variables=joined(chosen), averages={_evaluated(experiment): {}})
+    state = state._replace(variables=joined(chosen), averages={experiment.evaluated_parameters: {}})
     return experiment, assembly._replace(model=Fused.of(model, language.model, numbers, weight)), state
 
 
@@ -200,7 +220,3 @@ def _read_by(assembly: Assembly) -> tuple[Any, ...]:
 def _tokenizer(workdir: str | Path) -> bytes | None:
     path = RunDirectory.open(workdir).path / "tokenizer.json"
     return path.read_bytes() if path.is_file() else None
-
-
-def _evaluated(experiment: Experiment) -> str:
-    return getattr(experiment.task, "evaluated_parameters", "raw")
