@@ -1,5 +1,6 @@
 """An ensemble's probabilities are the mean of its members', at once and step by step, whatever their families."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from transformer.training import reading
 from transformer.training import train as training
 from transformer.training.evaluate import compile_evaluations, view_of
 from transformer.training.experiment import resolve
+from transformer.training.probe import Probe
 from transformer.training.programs import probe_of
 from transformer.training.reading import load, load_ensemble
 
@@ -62,33 +64,37 @@ def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
         ensemble.apply(variables, inputs, train=True)
 
 
+def nothing_seen(*given: Any) -> Probe:
+    """The probe of a model without sites."""
+    return Probe(dataclasses.replace(probe_of(*given).plan, sites=()), lambda state: {})
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Trained runs, of which nothing was measured and no map kept: that would compile more than training does."""
     folder = tmp_path_factory.mktemp("runs")
     found = []
-    patch = pytest.MonkeyPatch()
-    patch.setattr(training, "measured", lambda assembly, pulse: [])
-    patch.setattr(training, "probe_of", lambda *given: (probe_of(*given)[0], lambda state: {}))
-    for name, symbols, model in (
-        ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
-        ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
-        ("others", 7, {"family": "recurrent", "width": 8, "embedding": 8}),
-    ):
-        task = {
-            "name": "translation",
-            "dataset": f"copy/length=3,symbols={symbols},train=40,validation=8,test=8",
-            "vocabulary": 2 * symbols + 5,
-            "lengths": (4,),
-            "tokens_per_batch": 32,
-            "beams": 2,
-        }
-        optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0}
-        config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
-        config |= {"task": task, "model": model, "optimizer": optimizer}
-        training.train(resolve(config), folder / name)
-        found.append(folder / name)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "measured", lambda assembly, pulse: [])
+        patch.setattr(training, "probe_of", nothing_seen)
+        for name, symbols, model in (
+            ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
+            ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
+            ("others", 7, {"family": "recurrent", "width": 8, "embedding": 8}),
+        ):
+            task = {
+                "name": "translation",
+                "dataset": f"copy/length=3,symbols={symbols},train=40,validation=8,test=8",
+                "vocabulary": 2 * symbols + 5,
+                "lengths": (4,),
+                "tokens_per_batch": 32,
+                "beams": 2,
+            }
+            optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0}
+            config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
+            config |= {"task": task, "model": model, "optimizer": optimizer}
+            training.train(resolve(config), folder / name)
+            found.append(folder / name)
     return found
 
 
