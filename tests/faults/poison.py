@@ -3,6 +3,7 @@
 import contextlib
 import io
 import random
+import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def attacks(folder: Path, seed: int) -> Iterator[tuple[str, list[str]]]:
             at = drawn.randrange(6, 9)
             yield f"{name} once", once(folder / f"{name}-once", config(**changes), at, spoil)
             yield f"{name} ten times", ten_times(folder / f"{name}-ten", config(**changes), at, spoil)
+            yield f"{name} twice ten times", twice_ten_times(folder / f"{name}-twice", config(**changes), spoil)
             yield f"{name} at the last step", once(folder / f"{name}-last", config(**changes), 19, spoil)
         for token in (-7, 10**6):
             yield f"token {token}", bad_token(folder / f"token{token}", config(), drawn.randrange(6, 15), token)
@@ -183,31 +185,45 @@ def ten_times(run: Path, values: dict[str, Any], at: int, spoil: Callable[[Batch
             for step in range(at + 1, at + 11)
             if not (run / f"batch-of-step-{step}.npz").is_file()
         ]
-        latest, skip = _way_past(said)
-        if not latest or latest + skip != at + 10:
+        way = _way_past(said)
+        if way is None or not way.step or way.step + way.skip != at + 10:
             return [*faults, f"it names no way past: {said}"]
-        train(resolved, run, rewind=Rewind(latest, skip))
-        train(resolved, run, rewind=Rewind(latest, skip))  # the same command again has nothing to do
+        train(resolved, run, rewind=way)
+        train(resolved, run, rewind=way)  # the same command again has nothing to do
         # Another run that never met them.
         other = run.with_name(f"{run.name}-other")
-        train(experiment.resolve({**values, "steps": latest}), other)
-        train(resolved, other, rewind=Rewind(latest, skip))
+        train(experiment.resolve({**values, "steps": way.step}), other)
+        train(resolved, other, rewind=way)
     one, two = state_of(run, values), state_of(other, values)
     return faults + not_finite(one) + [f"{path} differs" for path in one if one[path].tobytes() != two[path].tobytes()]
 
 
-def _way_past(said: str) -> tuple[int, int]:
-    """The step and the number of batches of the command that the run's last words name."""
-    import re
+def twice_ten_times(run: Path, values: dict[str, Any], spoil: Callable[[Batch], Batch]) -> list[str]:
+    """Ten in a row, and behind them ten at the same steps: what it says leads past both."""
+    resolved, followed = experiment.resolve({**values, "checkpoint_every": 0}), []
+    with spoilt(range(20), spoil):
+        said = stopped(resolved, run)
+        while said is not None and len(followed) < 3:
+            way = _way_past(said)
+            if way is None:
+                return [f"it names no way past: {said}"]
+            followed.append(way)
+            said = stopped(resolved, run, way)
+    if said is not None or len(followed) != 2:
+        return [f"behind {', '.join(map(str, followed))} it says: {said}"]
+    return not_finite(state_of(run, values))
 
+
+def _way_past(said: str) -> Rewind | None:
+    """What the command that the run's last words name asks for."""
     found = re.search(r"--rewind=(\d+) --skip=(\d+)", said)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    return Rewind(int(found[1]), int(found[2])) if found else None
 
 
-def stopped(resolved: experiment.Experiment, run: Path) -> str | None:
+def stopped(resolved: experiment.Experiment, run: Path, way: Rewind | None = None) -> str | None:
     """Why a run stopped; None where it did not."""
     try:
-        train(resolved, run)
+        train(resolved, run, rewind=way)
     except Diverged as diverged:
         return str(diverged)
     return None
@@ -220,10 +236,11 @@ def bad_token(run: Path, values: dict[str, Any], at: int, token: int) -> list[st
         try:
             train(resolved, run)
         except UserError as error:
-            if f"batch {at} (counted from 0) has tokens[0, 0] = {token}" not in str(error):
-                return [f"it says: {error}"]
+            said = str(error)
         else:
             return ["it is not refused"]
-        latest = at // 5 * 5
-        train(resolved, run, rewind=Rewind(None, at - latest + 1))
+        way = _way_past(said)
+        if f"batch {at} (counted from 0) has tokens[0, 0] = {token}" not in said or way is None:
+            return [f"it says: {said}"]
+        train(resolved, run, rewind=way)
     return not_finite(state_of(run, values))

@@ -23,6 +23,12 @@ def test_ten_batches_of_padding_stop_a_run_that_can_go_past_them(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_ten_more_of_them_at_the_same_steps_are_gone_past_as_the_run_says(tmp_path: Path) -> None:
+    with poison.one_device():
+        assert poison.twice_ten_times(tmp_path / "run", poison.config(), poison.padded) == []
+
+
+@pytest.mark.slow
 def test_a_token_of_no_vocabulary_stops_a_run_that_can_go_past_it(tmp_path: Path) -> None:
     with poison.one_device():
         assert poison.bad_token(tmp_path / "run", poison.config(), 8, -7) == []

@@ -108,6 +108,36 @@ TRAINING = (
         ("tests/training/test_loop.py",),
     ),
     Fault(
+        "reported-later-and-cut",
+        "transformer/training/resuming.py",
+        'extents = metadata.get("records", {}) if looked or later is None else later',
+        'extents = metadata.get("records", {})',
+        "What a run reported of the step that it was stopped at is gone once it is killed behind it.",
+        (
+            "tests/training/test_resume.py::"
+            "test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_reports_it",
+        ),
+    ),
+    Fault(
+        "killed-while-it-reports",
+        "transformer/training/sinks/files.py",
+        "after_step=start if start and looked else start - 1",
+        "after_step=start or -1",
+        "A run that is killed between its maps and the note of them can never be started again.",
+        (
+            "tests/training/test_resume.py::"
+            "test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_reports_it",
+        ),
+    ),
+    Fault(
+        "advice-that-counts-as-done",
+        "transformer/training/rewinding.py",
+        "return way._replace(skip=way.skip + 1) if list(way) == asked else way",
+        "return way",
+        "A run that diverges again at the same steps names the request that it has already followed.",
+        ("tests/training/test_rewinding.py",),
+    ),
+    Fault(
         "maps-of-the-step-before",
         "transformer/training/loop.py",
         "self.sink.maps(number, maps)",

@@ -15,15 +15,20 @@ import pytest
 
 from tests.training import small_run
 from tests.training.small_run import Killed, console_killed_at, without_clock
+from tests.training.test_loop import Until
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.endings import Stopped
 from transformer.runs.records import read_records
 from transformer.storage.sealed import sealed
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment, mesh, programs, provenance, reading
 from transformer.training import train as training
+from transformer.training.rewinding import Rewind
+from transformer.training.sinks import files
+from transformer.training.sinks.maps import Maps
 from transformer.training.state import TrainState
 
 STEPS, SAVED, STOPPED = 8, 4, 7
@@ -118,25 +123,101 @@ def contents(folder: Path, *names: str) -> dict[str, bytes]:
 
 
 def test_stopped_and_resumed_equals_uninterrupted(alone: tuple[Path, str], stopped: Path) -> None:
-    one, other = leaf_bytes(final_state(alone[0])), leaf_bytes(final_state(stopped))
-    assert one.keys() == other.keys()
+    assert_one_state(alone[0], stopped)
+
+
+def assert_one_state(alone: Path, other: Path) -> None:
+    one, two = leaf_bytes(final_state(alone)), leaf_bytes(final_state(other))
+    assert one.keys() == two.keys()
     assert {"variables", "optimisers", "averages"} <= {path.split("/")[0] for path in one}
-    assert [path for path in one if one[path] != other[path]] == []
+    assert [path for path in one if one[path] != two[path]] == []
 
 
 def test_the_records_are_those_of_one_run(alone: tuple[Path, str], stopped: Path) -> None:
-    records = without_clock(alone[0])
+    assert_one_record(alone[0], stopped)
+
+
+def assert_one_record(alone: Path, other: Path) -> None:
+    records = without_clock(alone)
     assert [r["step"] for r in records if r["split"] == "train"] == [2, 4, 6, 8]
-    assert records == without_clock(stopped)
-    assert (alone[0] / "samples.jsonl").read_bytes() == (stopped / "samples.jsonl").read_bytes()
+    assert [r["step"] for r in records if r["split"] == "validation"] == [4, 8]
+    assert records == without_clock(other)
+    for name in ("samples.jsonl", "heads.jsonl"):
+        assert (alone / name).read_bytes() == (other / name).read_bytes()
 
 
 def test_the_maps_are_those_of_one_run(alone: tuple[Path, str], stopped: Path) -> None:
-    one, other = (MapStore.existing(folder / "maps") for folder in (alone[0], stopped))
-    assert one.steps == other.steps == (0, 2, 4, 6, 8)
+    assert_one_store(alone[0], stopped)
+
+
+def assert_one_store(alone: Path, other: Path) -> None:
+    one, two = (MapStore.existing(folder / "maps") for folder in (alone, other))
+    assert one.steps == two.steps == (0, 2, 4, 6, 8)
     for site in one.sites:
         for step in one.steps:
-            np.testing.assert_array_equal(one.read(site.name, step), other.read(site.name, step))
+            np.testing.assert_array_equal(one.read(site.name, step), two.read(site.name, step))
+
+
+def stop_before(unit: str, folder: Path, **asked: Any) -> None:
+    with pytest.raises(Stopped):
+        training.train(experiment.resolve(CONFIG), folder, pulse=Until(unit), **asked)
+
+
+@pytest.fixture(scope="module")
+def unlooked(workdirs: Path) -> Path:
+    """A run that was told to stop behind a step, and before the evaluation and the maps of it."""
+    stop_before(f"the maps of step {SAVED}", workdirs / "unlooked")
+    assert [r["split"] for r in read_records(workdirs / "unlooked" / "metrics.jsonl")] == ["train"] * 2
+    return workdirs / "unlooked"
+
+
+class KilledMaps(Maps):
+    """The maps of a process that dies as soon as one step of them is on disk."""
+
+    def maps(self, step: int, maps: Any) -> None:
+        super().maps(step, maps)
+        raise Killed
+
+
+@pytest.mark.parametrize(
+    ("name", "killed"),
+    [
+        ("Console", (training, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
+        ("Maps", (files, KilledMaps)),  # in the midst of reporting
+    ],
+)
+def test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_reports_it(
+    alone: tuple[Path, str], unlooked: Path, tmp_path: Path, name: str, killed: tuple[Any, type]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unlooked, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(killed[0], name, killed[1])
+        with pytest.raises(Killed):
+            training.train(experiment.resolve(CONFIG), folder)
+    assert SAVED in MapStore.existing(folder / "maps").steps
+    training.train(experiment.resolve(CONFIG), folder)
+    assert_one_state(alone[0], folder)
+    assert_one_record(alone[0], folder)
+    assert_one_store(alone[0], folder)
+
+
+@pytest.mark.slow
+def test_a_step_that_a_run_comes_back_to_is_reported_again(alone: tuple[Path, str], half: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+    stop_before(f"the maps of step {STEPS}", folder)
+    training.train(experiment.resolve(CONFIG), folder)
+    assert_one_record(alone[0], folder)
+    shutil.copytree(folder, tmp_path / "longer")
+    stop_before(f"the maps of step {STEPS}", folder, rewind=Rewind(SAVED, 0))
+    training.train(experiment.resolve(CONFIG), folder)
+    assert_one_state(alone[0], folder)
+    assert_one_record(alone[0], folder)
+    assert_one_store(alone[0], folder)
+    # What the end of a shorter run has measured stays where the run is made longer.
+    training.train(experiment.resolve(config(steps=STEPS + 2)), tmp_path / "longer")
+    assert without_clock(tmp_path / "longer")[: len(without_clock(alone[0]))] == without_clock(alone[0])
 
 
 def test_neither_tensorflow_nor_torch_is_imported_by_a_run(alone: tuple[Path, str]) -> None:

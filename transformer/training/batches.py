@@ -30,6 +30,14 @@ def merged(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     return ranges
 
 
+class BadBatch(UserError):
+    """The batch of a step holds a token that is in no vocabulary."""
+
+    def __init__(self, step: int, reason: str):
+        super().__init__(reason)
+        self.step = step
+
+
 class Vetted:
     """The batches of a source, in its order without those `passed`; tokens that are in no vocabulary are refused."""
 
@@ -40,13 +48,15 @@ class Vetted:
     def __getitem__(self, step: int) -> Batch:
         """The batch of the step behind `step`.
 
-        Errors: UserError naming the first token that is in no vocabulary.
+        Errors: BadBatch naming the first token that is in no vocabulary.
         """
         number = number_of(step, self._passed)
         batch = self._source[number]
         for name, size in self._sizes.items():
             if name in batch:
-                _check(name, np.asarray(batch[name]), size, number)
+                wrong = _no_token(name, np.asarray(batch[name]), size)
+                if wrong is not None:
+                    raise BadBatch(step + 1, f"batch {number} (counted from 0) has {wrong}")
         return batch
 
 
@@ -64,11 +74,12 @@ def _sizes(interface: Interface) -> dict[str, int]:
     return sizes if labels is None else {**sizes, "labels": labels}
 
 
-def _check(name: str, tokens: np.ndarray, size: int, number: int) -> None:
+def _no_token(name: str, tokens: np.ndarray, size: int) -> str | None:
+    """The first token of an array that is in no vocabulary, in words; None where there is none."""
     if not np.issubdtype(tokens.dtype, np.integer) or not tokens.size or (tokens.min() >= 0 and tokens.max() < size):
-        return
+        return None
     where: tuple[Any, ...] = tuple(map(int, np.argwhere((tokens < 0) | (tokens >= size))[0]))
-    raise UserError(
-        f"batch {number} (counted from 0) has {name}{list(where)} = {tokens[where]}, no token of a vocabulary of "
-        f"{size}, 0 to {size - 1}: look at the data and its tokenizer; --skip=1 passes the next batch by"
+    return (
+        f"{name}{list(where)} = {tokens[where]}, no token of a vocabulary of {size}, 0 to {size - 1}: look at the data "
+        "and its tokenizer"
     )

@@ -24,14 +24,22 @@ from transformer.training.provenance import (
 )
 from transformer.training.state import TrainState
 
+# A fact in environment.json: the step of a checkpoint that a run which was told to stop saved before it reported that
+# step, and how long the records were once a later process had done so. Going on from elsewhere forgets it.
+_REPORTED = "reported"
+
 
 class Resumed(NamedTuple):
-    """The state that a run goes on from, how long its records were when it was saved, and what was under way then."""
+    """The state that a run goes on from, how long its records were at that step, and what was under way then.
+
+    `looked`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
+    """
 
     step: int
     state: TrainState
     records: Mapping[str, Extent]
     progress: Mapping[str, Any]
+    looked: bool = True
 
 
 def resume(opened_run: OpenRun, assembly: Assembly) -> Resumed | None:
@@ -45,6 +53,7 @@ def resume(opened_run: OpenRun, assembly: Assembly) -> Resumed | None:
     checkpoints = opened_run.checkpoints
     sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, assembly.abstract))
     if sound is None:
+        decided(lambda: _reported_later(opened_run.directory, 0))
         return None
     state, metadata = sound.value
     _compare(opened_run, metadata, sound.step)
@@ -144,11 +153,32 @@ def _names_aside() -> Iterator[str]:
 
 
 def _resumed(opened_run: OpenRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> Resumed:
-    directory = opened_run.directory
-    records = {name: Extent(*extent) for name, extent in metadata.get("records", {}).items()}
+    directory, progress = opened_run.directory, metadata.get("progress", {})
+    later, looked = decided(lambda: _reported_later(directory, step)), progress.get("looked", True)
+    extents = metadata.get("records", {}) if looked or later is None else later
+    records = {name: Extent(*extent) for name, extent in extents.items()}
     if primary() and step == opened_run.experiment.run.steps:  # else told where they are cut
         for name, extent in records.items():
             what = departs(directory.path / name, extent)
             if what is not None:
                 told(f"{directory.path / name} is not as step {step} left it: {what}")
-    return Resumed(step, state, records, metadata.get("progress", {}))
+    return Resumed(step, state, records, progress, looked or later is not None)
+
+
+def note_reported(directory: RunDirectory, step: int, records: Mapping[str, Extent]) -> None:
+    """Note that what was due at the checkpoint of `step` is in the records, which are so long by now.
+
+    All processes call it together, each once its own part is on the disk.
+    """
+    anywhere(None)  # waits until all have come here
+    if primary():
+        directory.record(**{_REPORTED: {"step": step, "records": records}})
+
+
+def _reported_later(directory: RunDirectory, step: int) -> Mapping[str, Sequence[Any]] | None:
+    """The extents noted of the checkpoint of `step`, or None; what is noted of another one is forgotten."""
+    noted = directory.facts().get(_REPORTED)
+    if noted is not None and noted["step"] != step:
+        directory.record(**{_REPORTED: None})
+        noted = None
+    return None if noted is None else noted["records"]

@@ -15,7 +15,7 @@ from transformer.runs.endings import Failed
 from transformer.runs.processes import decided, primary
 from transformer.storage import storage_of
 from transformer.training.assembly import Assembly
-from transformer.training.batches import Vetted, merged, number_of
+from transformer.training.batches import BadBatch, Vetted, merged, number_of
 from transformer.training.faults import Diverged
 from transformer.training.opened import OpenRun
 from transformer.training.state import TrainState
@@ -30,6 +30,10 @@ class Rewind(NamedTuple):
 
     step: int | None
     skip: int
+
+    def __str__(self) -> str:
+        """The flags that ask for it."""
+        return f"--skip={self.skip}" if self.step is None else f"--rewind={self.step} --skip={self.skip}"
 
 
 def rewound(run: OpenRun, wanted: Rewind | None) -> None:
@@ -49,8 +53,11 @@ def rewound(run: OpenRun, wanted: Rewind | None) -> None:
 
 def _target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None:
     facts = run.directory.facts()
+    under_way = facts.get(_GOING_BACK)
     if wanted is None or list(wanted) == facts.get(_ASKED):
-        return facts.get(_GOING_BACK)
+        if wanted is not None and under_way is None:
+            print(f"{wanted} was done before and changes nothing: to go past more, say another --skip", flush=True)
+        return under_way
     step = max(steps, default=0) if wanted.step is None else wanted.step
     if step not in (0, *steps):
         there = f"of steps {', '.join(map(str, steps))}" if steps else "none"
@@ -60,7 +67,8 @@ def _target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None
     passed = [list(each) for each in merged(facts.get(_PASSED) or [])]
     first = number_of(step, passed)
     if wanted.skip:
-        passed = [list(each) for each in merged([*passed, [first, wanted.skip]])]
+        last = number_of(step + wanted.skip - 1, passed)
+        passed = [list(each) for each in merged([*passed, [first, last - first + 1]])]
     run.directory.record(**{_ASKED: list(wanted), _PASSED: passed, _GOING_BACK: step})
     print(f"going back to step {step}, past {wanted.skip} batches from number {first} on", flush=True)
     return step
@@ -76,15 +84,33 @@ def explained(diverged: Diverged, run: OpenRun, batches: Source) -> Diverged:
     """What stopped a run, with the way past it; its batches are kept in the run directory, to be looked at."""
     steps = range(diverged.first, diverged.step + 1)
     names = [_keep(run, step, batches[step - 1]) for step in steps if primary()]
-    latest = max((step for step in run.checkpoints.steps() if step <= diverged.step), default=0)
-    command = f"python -m launch.train --workdir={shlex.quote(str(run.directory.path))}"
+    way = _way_past(run, diverged.step)
     return Diverged(
         diverged.first,
         diverged.step,
         f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
-        f"{run.experiment.run.seed}, goes on from step {latest} and meets them again: to go past them, {command} "
-        f"--rewind={latest} --skip={diverged.step - latest}; a higher config.faults.stop_after bears more of them",
+        f"{run.experiment.run.seed}, goes on from step {way.step} and meets them again: to go past them, "
+        f"{_command(run, way)}; a higher config.faults.stop_after bears more of them",
     )
+
+
+def passable(bad: BadBatch, run: OpenRun) -> BadBatch:
+    """The batch that stopped a run, with the way past it."""
+    way = _way_past(run, bad.step)
+    return BadBatch(bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_command(run, way)}")
+
+
+def _way_past(run: OpenRun, step: int) -> Rewind:
+    """What to ask for to go past the batches from the latest checkpoint up to that of `step`."""
+    latest = max((saved for saved in run.checkpoints.steps() if saved <= step), default=0)
+    way = Rewind(latest, step - latest)
+    asked = decided(lambda: run.directory.facts().get(_ASKED))
+    # The same request once more would count as done: one batch more makes it another.
+    return way._replace(skip=way.skip + 1) if list(way) == asked else way
+
+
+def _command(run: OpenRun, way: Rewind) -> str:
+    return f"python -m launch.train --workdir={shlex.quote(str(run.directory.path))} {way}"
 
 
 def _keep(run: OpenRun, step: int, batch: Any) -> str:

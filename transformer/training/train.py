@@ -7,11 +7,12 @@ from pathlib import Path
 import jax
 
 from transformer.runs.directory import RunDirectory
-from transformer.runs.processes import decided, primary
+from transformer.runs.processes import primary
 from transformer.runs.pulse import Pulse
 from transformer.storage import storage_of
 from transformer.training.ahead import compiled_ahead
 from transformer.training.assembly import Assembly, compile_step, count_flops
+from transformer.training.batches import BadBatch
 from transformer.training.experiment import Experiment, config_hash
 from transformer.training.faults import Diverged, Patience
 from transformer.training.greeting import greet
@@ -22,14 +23,12 @@ from transformer.training.opened import OpenRun, opened
 from transformer.training.placing import on_host_batches
 from transformer.training.profile import Profiled
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of, programs_to_compile
-from transformer.training.resuming import Resumed, resume
-from transformer.training.rewinding import Rewind, batches_of, check_finite, explained, rewound
+from transformer.training.resuming import Resumed, note_reported, resume
+from transformer.training.rewinding import Rewind, batches_of, check_finite, explained, passable, rewound
 from transformer.training.saving import SavedInTime, Saver
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
 from transformer.training.sinks.files import closed_with_the_run, open_sinks
-
-_LOOKED_AT = "looked_at"  # the step that was reported by a later process than the one that saved it
 
 
 def train(
@@ -55,14 +54,13 @@ def train(
         if resumed is None:
             state = begin(experiment.initialise_from, assembly, jax.random.key(experiment.run.seed), directory)
             resumed = Resumed(0, state, {}, {})
-        latest, progress = opened_run.latest, resumed.progress
+        latest = opened_run.latest
         check_finite(resumed.state, opened_run, latest)
-        looked = progress.get("looked", True) or decided(lambda: directory.facts().get(_LOOKED_AT)) == latest
-        complete = latest == experiment.run.steps and looked
+        complete = latest == experiment.run.steps and resumed.looked
         if primary():
             greet(assembly, opened_run, latest, complete)
         if not complete:
-            _train(assembly, opened_run, resumed, looked, profile, sink, pulse or Pulse())
+            _train(assembly, opened_run, resumed, profile, sink, pulse or Pulse())
     return directory
 
 
@@ -70,7 +68,6 @@ def _train(
     assembly: Assembly,
     opened_run: OpenRun,
     resumed: Resumed,
-    looked: bool,
     profile: bool,
     also: Sink | None,
     pulse: Pulse,
@@ -79,7 +76,13 @@ def _train(
     config, start = experiment.run, resumed.step
     plan, probe = probe_of(assembly, opened_run)
     records = open_sinks(
-        directory, plan, config_hash(experiment), steps=config.steps, start=start, extents=resumed.records
+        directory,
+        plan,
+        config_hash(experiment),
+        steps=config.steps,
+        start=start,
+        extents=resumed.records,
+        looked=resumed.looked,
     )
     sink: Sink = records
     save = Saver(opened_run, assembly.placement, records)
@@ -102,12 +105,13 @@ def _train(
     ahead = programs_to_compile(experiment, assembly, compiled, evaluations, start, batches_of(opened_run, assembly))
     look = Look(cadence_of(config), evaluations, probe, Sinks(sink, SavedInTime(save, config.checkpoint_every)), pulse)
     with closed_with_the_run(traces), closed_with_the_run(sink), compiled_ahead(ahead):
-        if not looked:
+        if not resumed.looked:
             look(start, resumed.state, last=start == config.steps)
             sink.flush()
-            if primary():
-                directory.record(**{_LOOKED_AT: start})
+            note_reported(directory, start, records.extents())
         try:
             run(resumed.state, step, batches, steps=config.steps, look=look, save=save, meter=meter)
         except Diverged as diverged:
             raise explained(diverged, opened_run, batches) from diverged
+        except BadBatch as bad:
+            raise passable(bad, opened_run) from bad

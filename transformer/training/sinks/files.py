@@ -49,11 +49,12 @@ def open_sinks(
     steps: int,
     start: int,
     extents: Mapping[str, Extent] = MappingProxyType({}),
+    looked: bool = True,
 ) -> RunSinks:
     """The sinks of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
 
-    `extents` are those of the files when the checkpoint of that step was saved. Every process writes its own part of
-    the maps; the first writes all other files.
+    `extents` are those of the files at that step. Where it was not `looked` at, its maps are dropped as well. Every
+    process writes its own part of the maps; the first writes all other files.
     """
     maps = in_turn(
         lambda: MapStore.open(
@@ -66,7 +67,8 @@ def open_sinks(
             writers=(jax.process_index(), jax.process_count()),
         )
     )
-    maps.truncate(after_step=start or -1)
+    # Whoever was killed while it looked has left the maps of the step, or not: they are written again.
+    maps.truncate(after_step=start if start and looked else start - 1)
     if not primary():
         return RunSinks((), BackgroundMaps(Maps(maps)))
     files: tuple[RecordFile, ...] = (

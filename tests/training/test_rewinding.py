@@ -1,0 +1,118 @@
+"""The advice of a run that bad batches stop: whoever follows it as printed gets past them."""
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer.models.interface import Input, Interface
+from transformer.runs.directory import RunDirectory
+from transformer.training.batches import BadBatch
+from transformer.training.faults import Diverged
+from transformer.training.rewinding import Rewind, batches_of, explained, passable, rewound
+
+WORD = 10  # no token of a vocabulary of so many
+
+
+class Saved:
+    """The checkpoints of these steps."""
+
+    def __init__(self, *steps: int):
+        self._steps = list(steps)
+
+    def steps(self) -> list[int]:
+        return self._steps
+
+    def drop_after(self, step: int) -> None:
+        self._steps = [each for each in self._steps if each <= step]
+
+
+class Tokens:
+    """Batch n holds its number, and a token of no vocabulary where it is one of the bad ones."""
+
+    def __init__(self, bad: Collection[int]):
+        self._bad = bad
+
+    def __getitem__(self, number: int) -> Mapping[str, np.ndarray]:
+        return {"number": np.array(number), "tokens": np.array([[WORD if number in self._bad else 0]])}
+
+
+class Trial:
+    """A run with checkpoints of these steps, in which some batches, by number, are bad."""
+
+    def __init__(self, folder: Path, *saved: int, bad: Collection[int] = ()):
+        (folder / "environment.json").write_text("[{}]")
+        experiment = SimpleNamespace(run=SimpleNamespace(seed=3))
+        self.run: Any = SimpleNamespace(
+            directory=RunDirectory(folder), checkpoints=Saved(*saved), experiment=experiment
+        )
+        interface = Interface({"tokens": Input((1, 1))}, {"tokens": WORD})
+        self._assembly: Any = SimpleNamespace(
+            task=SimpleNamespace(source=lambda seed: Tokens(bad), interface=interface)
+        )
+
+    @property
+    def batches(self) -> Any:
+        return batches_of(self.run, self._assembly)
+
+    def numbers(self, first: int, last: int) -> list[int]:
+        """The numbers of the batches of some steps."""
+        return [int(self.batches[step - 1]["number"]) for step in range(first, last + 1)]
+
+    def diverge(self, first: int, last: int) -> str:
+        """What a run says that makes no update at these steps."""
+        return str(explained(Diverged(first, last, "loss is nan"), self.run, self.batches))
+
+    def follow(self, said: str) -> Rewind:
+        """Do what it says, as printed."""
+        found = re.search(r"--rewind=(\d+) --skip=(\d+)", said)
+        assert found is not None, said
+        advice = Rewind(int(found[1]), int(found[2]))
+        rewound(self.run, advice)
+        return advice
+
+
+def test_the_advice_goes_past_bad_batches_also_where_others_come_at_the_same_steps(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 400, 500)
+    assert trial.follow(trial.diverge(501, 510)) == Rewind(500, 10)
+    assert trial.numbers(501, 502) == [510, 511]
+    for bad in (510, 521, 531):
+        assert trial.numbers(501, 501) == [bad]
+        trial.follow(trial.diverge(501, 510))
+        assert trial.numbers(501, 501)[0] > bad + 9
+
+
+def test_a_request_that_repeats_the_last_says_that_it_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Trial(tmp_path, 500)
+    rewound(trial.run, Rewind(500, 10))
+    assert capsys.readouterr().out == "going back to step 500, past 10 batches from number 500 on\n"
+    rewound(trial.run, Rewind(500, 10))
+    assert capsys.readouterr().out == (
+        "--rewind=500 --skip=10 was done before and changes nothing: to go past more, say another --skip\n"
+    )
+    assert trial.numbers(501, 501) == [510]
+
+
+def test_the_batches_of_a_skip_are_those_that_would_have_come_next(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 500, 1000)
+    rewound(trial.run, Rewind(1000, 10))
+    rewound(trial.run, Rewind(500, 3))
+    # Of steps 501 to 1000 the batches of the first request are left out already.
+    assert trial.numbers(997, 999) == [999, 1010, 1011]
+    trial.follow(trial.diverge(989, 998))
+    assert trial.numbers(501, 501) == [1011]
+
+
+def test_the_advice_for_a_token_of_no_vocabulary_goes_past_its_batch(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 500, bad={729, 735})
+    for step, advice, following in ((730, Rewind(500, 230), 730), (506, Rewind(500, 6), 736)):
+        with pytest.raises(BadBatch, match=r"has tokens\[0, 0\] = 10, no token of a vocabulary of 10") as bad:
+            trial.batches[step - 1]
+        assert trial.follow(str(passable(bad.value, trial.run))) == advice
+        assert trial.numbers(501, 501) == [following]
