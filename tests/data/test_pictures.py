@@ -114,8 +114,19 @@ def test_shuffling_exchanges_squares_in_all_pictures_alike() -> None:
     assert np.all(squares == squares[:, :1])
     assert sorted(squares[:, 0]) == list(range(20))
     assert not np.array_equal(squares[:, 0], np.arange(20))
+    np.testing.assert_array_equal(shuffled(numbered, 0), numbered)
     with pytest.raises(UserError, match=r"config\.task\.shuffled=3 does not divide"):
         shuffled(numbered, 3)
+
+
+def test_squares_are_exchanged_behind_augmentation() -> None:
+    """Cropped and mirrored pictures are those of a run without the exchange, square by square."""
+    pictures, how = Pictures(PIXELS, np.arange(len(PIXELS), dtype=np.int32)), Augmentation(crop=2, flip=0.5, cutout=3)
+    plain, exchanged = (
+        PictureBatches(pictures, rows=2, seed=3, augmentation=how, exchanged=patch)[1]["picture"] for patch in (0, 2)
+    )
+    assert not np.array_equal(exchanged, plain)
+    np.testing.assert_array_equal(exchanged, shuffled(plain, 2))
 
 
 @pytest.mark.parametrize("wrong", [{"crop": -1}, {"cutout": -1}, {"mixup": -0.1}, {"flip": 1.5}])

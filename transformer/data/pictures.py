@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
@@ -173,7 +173,8 @@ class PictureBatches:
     """Endless batches of `rows` pictures, epoch after epoch; what is done to them is a function of (seed, step).
 
     An epoch holds every picture once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
-    they are. A last batch that pictures do not fill has rows whose `index` is -1.
+    they are. Behind all that squares of `exchanged` pixels change places (`shuffled`). A last batch that pictures do
+    not fill has rows whose `index` is -1.
 
     Each batch has `picture` [B, height, width, channels], normalised, `labels` [B], `index` [B], the number of the
     picture, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
@@ -187,8 +188,10 @@ class PictureBatches:
         seed: int | None,
         augmentation: Augmentation = NO_AUGMENTATION,
         normalise: Normalisation = NORMALISATION,
+        exchanged: int = 0,
     ):
         self._pictures, self._seed, self._augmentation, self._normalise = pictures, seed, augmentation, normalise
+        self._exchanged = exchanged
         bucket = Bucket(1, rows, np.arange(len(pictures.labels)))
         self._plan = BucketPlan([bucket], seed)
         self.batches_per_epoch = self._plan.batches_per_epoch
@@ -206,7 +209,7 @@ class PictureBatches:
         random = np.random.default_rng((self._seed or 0, step, 1))
         mixed = augment(self._pictures.pixels[shown], how, random, self._normalise)
         return {
-            "picture": mixed.pictures,
+            "picture": shuffled(mixed.pictures, self._exchanged),
             "labels": labels,
             "others": labels[mixed.partners],
             "share": mixed.shares,
@@ -214,11 +217,13 @@ class PictureBatches:
         }
 
 
-def shuffled(pixels: UInt8[np.ndarray, "N Y X C"], patch: int) -> UInt8[np.ndarray, "N Y X C"]:
-    """Pictures whose squares of `patch` pixels are exchanged, in all pictures alike.
+def shuffled(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped[np.ndarray, "N Y X C"]:
+    """Pictures whose squares of `patch` pixels are exchanged, in all pictures alike; 0: as they are.
 
     Errors: UserError for squares that do not divide the pictures.
     """
+    if not patch:
+        return pixels
     count, height, width, channels = pixels.shape
     if height % patch or width % patch:
         raise UserError(

@@ -62,8 +62,8 @@ class PictureClassificationConfig:
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
     `data_dir`, "folder/NAME", files, "omniglot", or "tfds/NAME", a set that TFDS has prepared; these are resized to
     `side` pixels where that is given (transformer.data.datasets.pictures). `shuffled`:
-    squares of so many pixels are exchanged, in all pictures alike, so that what was near is far (0: none). `test` may
-    be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
+    squares of so many pixels are exchanged, in all pictures alike and behind their augmentation, so that what was near
+    is far (0: none). `test` may be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
 
     Errors: UserError for values out of range.
     """
@@ -106,19 +106,15 @@ class PictureClassification(PlainTask):
     def __init__(self, config: PictureClassificationConfig, opened: PictureSet, rows_multiple: int = 1):
         check_rows(config.rows, rows_multiple)
         self.config, self.classes, self.cut = config, opened.classes, opened.cut
-        self.splits = {name: self._arranged(opened.split(name)) for name in ("train", *config.evaluated)}
+        self.splits = {name: opened.split(name) for name in ("train", *config.evaluated)}
         self.interface = interface_of(config, opened.facts)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = tuple(self._evaluation(split) for split in config.evaluated)
         held_out = self.splits[config.validation]
         count = min(config.probed, len(held_out.labels))
         shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
-        self._shown = Pictures(held_out.pixels[shown], held_out.labels[shown])
+        self._shown = Pictures(shuffled(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
         self.probed = {"picture": config.normalisation(self._shown.pixels)}
-
-    def _arranged(self, pictures: Pictures) -> Pictures:
-        patch = self.config.shuffled
-        return pictures._replace(pixels=shuffled(pictures.pixels, patch)) if patch else pictures
 
     def fingerprint(self) -> dict[str, str]:
         """That of every split's pixels and classes."""
@@ -133,7 +129,9 @@ class PictureClassification(PlainTask):
     def _batches(self, split: str, seed: int | None) -> PictureBatches:
         config, pictures = self.config, self.splits[split]
         how, normalise = config.augmentation, config.normalisation
-        return PictureBatches(pictures, rows=config.rows, seed=seed, augmentation=how, normalise=normalise)
+        return PictureBatches(
+            pictures, rows=config.rows, seed=seed, augmentation=how, normalise=normalise, exchanged=config.shuffled
+        )
 
     def source(self, seed: int) -> Source:
         """The training pictures, epoch after epoch, each time changed a little."""
@@ -229,7 +227,7 @@ def read_files(
             raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG picture, which this model reads")
         pixels.append(decode(path.read_bytes(), str(path), height, grey=channels == 1))
     read = np.stack(pixels)
-    return shuffled(read, config.shuffled) if config.shuffled else read
+    return shuffled(read, config.shuffled)
 
 
 def read(config: PictureClassificationConfig, view: View, facts: PictureFacts, sentences: Sentences) -> Reading:
