@@ -1,4 +1,4 @@
-"""Every family that reads texts is looked at, by the reader that its task exports, with none of the task's data."""
+"""Every family that reads texts by a tokenizer is looked at, by its task's reader, with none of the task's data."""
 
 import dataclasses
 from pathlib import Path
@@ -12,13 +12,19 @@ from transformer.attention.sites import Values
 from transformer.looking.load import _model
 from transformer.looking.loaded import Loaded
 from transformer.tasks import registry as tasks
+from transformer.tasks.contract import kept_tokenizer
+from transformer.tasks.fine_tuning import PART, FineTuningConfig
 from transformer.training.assembly import assemble
 from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm
 
 QUICK = ("language_modelling x recurrent_decoder", "classification x recurrent_classifier")
-KINDS = {name: tasks.TASKS[name] for name in tasks.TASKS.names()}
-READ = [case for case in CASES if (kind := KINDS.get(case.config["task"]["name"])) and kind.reader]
+READERS = {name: tasks.TASKS[name].reader for name in tasks.TASKS.names()}
+READ = [
+    case
+    for case in CASES
+    if (reader := READERS.get(case.config["task"]["name"])) is not None and reader.kept is kept_tokenizer
+]
 
 
 @pytest.mark.parametrize(
@@ -31,11 +37,15 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     assert reader is not None
     task = assemble(experiment, tmp_path, one_device()).task
     tokenizer = task.tokenizer  # type: ignore[attr-defined]  # of every task over texts
-    assert reader.interface(experiment.task, tokenizer) == dataclasses.replace(task.interface, decoded=0)
+    interfaces = (reader.interface(experiment.task, tokenizer), task.interface)
+    # How long a run's own prompts are only their data say.
+    read, own = (dataclasses.replace(interface, decoded=0) for interface in interfaces)
+    assert read == own
     model = _model(experiment, tokenizer)
     loaded = Loaded(experiment, model, programs.initial(model.init), tokenizer, {})
     probed = next(iter(task.probed.values()))  # type: ignore[attr-defined]
-    text = tokenizer.decode(probed[0][:6])
+    texts = experiment.task.shape.texts if isinstance(experiment.task, FineTuningConfig) else 1
+    text = PART.join([tokenizer.decode(probed[0][:6])] * texts)
     sides = (text, text) if "target" in task.interface.inputs else (text,)
     language = tokenizer.languages[0] if len(sides) == 2 and tokenizer.languages else None
     if not model.sites:
@@ -43,7 +53,8 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     maps = loaded.run_with_maps(*sides, language=language)
     for site in model.sites:
         layer = maps[site.name][-1]
-        assert layer.shape[:2] == (1, len(site.heads))
+        # A context is read with each of its answers.
+        assert layer.shape[:2] == (max(texts - 1, 1), len(site.heads))
         assert layer.shape[2:] == (len(layer.queries[0]), len(layer.keys[0]))
         if site.values is Values.PROBABILITY:
             rows = layer.weights.sum(-1)
