@@ -9,6 +9,9 @@ from transformer.data.batches import Batch
 
 # Seeds of what is held out, beyond the seeds of runs: none trains on what they draw.
 VALIDATION, TEST = 2**40, 2**41
+# What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds zeros:
+# (0, 256) would be the generator of (2**40, 0), and step 256 the first batch of validation.
+_ZERO = 2**32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,4 +23,4 @@ class Drawn:
 
     def __getitem__(self, step: int) -> Batch:
         """The batch of one step, from 0."""
-        return self.draw(np.random.default_rng((self.seed, step)))
+        return self.draw(np.random.default_rng((self.seed or _ZERO, step)))
