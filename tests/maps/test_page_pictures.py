@@ -328,3 +328,21 @@ def test_the_picture_of_the_samples_follows_the_step(run, visit, tmp_path):  # n
     wait_for(page, "step", "200")
     assert [shown.count(), shown.evaluate(width)] == [1, 3]
     assert "samples/" not in page.locator("#samples").inner_text()
+
+
+def test_samples_without_a_reference_are_neither_right_nor_wrong(run, visit, tmp_path):  # noqa: F811
+    directory = tmp_path / "copy"
+    shutil.copytree(run.directory, directory)
+    lines = [{"prompt": "The ", "output": "value of the"}, {"source": "a b", "target": "b a", "output": "b c"}]
+    path = directory / "samples.jsonl"
+    path.write_text("".join(json.dumps({"step": 200, "split": "test", **line}) + "\n" for line in lines))
+    page = visit(write_report(directory))
+    rows = page.locator("#samples tbody tr")
+    assert [row.locator(".mark").get_attribute("aria-label") for row in rows.all()] == ["no reference", "different"]
+    assert rows.nth(0).locator("mark").count() == 0
+    assert rows.nth(1).locator("mark").all_inner_texts() == ["c"]
+    assert page.locator("#samples-note").inner_text().startswith("2 samples, 0 exactly as the reference;")
+    path.write_text(json.dumps({"step": 200, "split": "test", **lines[0]}) + "\n")
+    page = visit(write_report(directory))
+    assert page.locator("#samples-note").inner_text() == "1 samples."
+    assert page.locator("#samples thead").inner_text().split() == ["prompt", "output"]

@@ -1,32 +1,39 @@
 // What the model said: its pictures, and one row a sample, beside its source and its reference.
 
-/** Show the samples of `split` that were taken last at or before `step`. */
+// The fields of a sample that have a column, and what it is called; others stand together as its kind.
+const SAMPLE_COLUMNS = { source: "source", prompt: "prompt", target: "reference", output: "output" };
+
+/** Show the samples of `split` that were taken last at or before `step`; only what has a reference is right or wrong. */
 function drawSamples(split, step) {
   const taken = data.samples.filter((group) => group.split === split).sort((a, b) => a.step - b.step);
   const group = taken.findLast((each) => each.step <= step) ?? taken[0];
   byId("samples-title").textContent = `Samples at step ${readable(group.step)}`;
-  const right = group.rows.filter((row) => row.output === row.target).length;
+  const compared = group.rows.filter((row) => "target" in row);
+  const right = compared.filter((row) => row.output === row.target).length;
   const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
-  byId("samples-note").textContent =
-    `${shown} samples, ${right} exactly as the reference; words that differ from it are underlined.`;
+  const judged = `, ${right} exactly as the reference; words that differ from it are underlined`;
+  byId("samples-note").textContent = `${shown} samples${compared.length ? judged : ""}.`;
   const picture = (src) => make("img", { src, alt: `pictures made at step ${readable(group.step)}` });
   byId("sample-pictures").replaceChildren(...group.pictures.map(picture));
-  const fields = ["source", "target", "output"];
-  const others = (row) =>
+  const fields = Object.keys(SAMPLE_COLUMNS).filter((field) => group.rows.some((row) => field in row));
+  const kindOf = (row) =>
     Object.keys(row)
-      .filter((field) => !fields.includes(field))
-      .map((field) => row[field]);
-  const names = ["source", "reference", "output"];
+      .filter((field) => !(field in SAMPLE_COLUMNS))
+      .map((field) => row[field])
+      .join(" ");
   const head = make("tr", {}, make("th", { "aria-label": "exact" }), make("th", { "aria-label": "kind" }));
-  head.append(...names.map((name) => make("th", {}, name)));
+  head.append(...fields.map((field) => make("th", {}, SAMPLE_COLUMNS[field])));
   const rows = group.rows.map((row) => {
-    const same = row.output === row.target;
-    const [sign, words] = same ? ["✓", "exact"] : ["≠", "different"];
-    const texts = fields.map((field, at) => make("td", { dir: "auto", "data-label": names[at] }, row[field] ?? ""));
-    if (!same) texts[2].replaceChildren(...marked(row.output ?? "", row.target ?? ""));
+    const same = "target" in row && row.output === row.target;
+    const [sign, words] = same ? ["✓", "exact"] : "target" in row ? ["≠", "different"] : ["", "no reference"];
+    const cells = fields.map((field) => {
+      const cell = make("td", { dir: "auto", "data-label": SAMPLE_COLUMNS[field] }, row[field] ?? "");
+      if (field === "output" && "target" in row && !same) cell.replaceChildren(...marked(row.output ?? "", row.target));
+      return cell;
+    });
     const mark = make("td", { class: "mark", "aria-label": words, "data-label": words }, sign);
-    const kind = make("td", { class: "kind", "data-label": "kind" }, others(row).join(" "));
-    return make("tr", { class: same ? "same" : null }, mark, kind, ...texts);
+    const kind = make("td", { class: "kind", "data-label": "kind" }, kindOf(row));
+    return make("tr", { class: same ? "same" : null }, mark, kind, ...cells);
   });
   byId("samples").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
 }
