@@ -104,11 +104,22 @@ def test_a_head_is_called_by_what_it_does(site, habit, role, distance):
     rows = planted(habit, site, 0.85)
     reading = only(read_heads(rows, site, LABELS))
     assert (reading.nearest, reading.plays, reading.distance) == (role, True, distance)
-    if role is not Role.ONE_PLACE:
-        share, even = by_hand(habit, site, rows)
-        assert reading.share == pytest.approx(share, abs=1e-9)
-        assert reading.even == pytest.approx(even, abs=1e-9)
-        assert reading.score == pytest.approx((share - even) / (1 - even), abs=1e-9)
+    share, even = by_hand(habit, site, rows)
+    assert reading.share == pytest.approx(share, abs=1e-9)
+    assert reading.even == pytest.approx(even, abs=1e-9)
+    assert reading.score == pytest.approx((share - even) / (1 - even), abs=1e-9)
+
+
+@pytest.mark.parametrize("key", [0, 1])
+def test_any_slot_can_be_the_one_place_of_a_head(key):
+    axes = Axis("step", AxisKind.SLOTS, size=6), Axis("slot", AxisKind.SLOTS, size=10)
+    weights = np.full((1, 1, 1, 6, 10), 0.02)
+    weights[..., key] = 0.82
+    labels = Labels({}, ("an example",))
+    site = Site("memory/read", *axes, layers=("0",), heads=("0",))
+    reading = only(read_heads(Rows(tuple(range(6)), weights), site, labels.completed((site,))))
+    assert (reading.nearest, reading.plays) == (Role.ONE_PLACE, True)
+    assert (reading.share, reading.even) == (pytest.approx(0.82), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize(("strength", "plays"), [(PLAYED - 0.02, False), (PLAYED + 0.02, True)])

@@ -80,11 +80,13 @@ class _Measured(NamedTuple):
     role: Role
     distance: int
     share_LxH: np.ndarray
-    even: float
+    even_LxH: np.ndarray
 
     def score_LxH(self) -> np.ndarray:
         """(share - even) / (1 - even), Cohen's kappa (1960); of a broad head the share itself."""
-        return self.share_LxH if self.role is Role.BROAD else (self.share_LxH - self.even) / (1 - self.even)
+        if self.role is Role.BROAD:
+            return self.share_LxH
+        return (self.share_LxH - self.even_LxH) / (1 - self.even_LxH)
 
     def least(self) -> float:
         return BROAD if self.role is Role.BROAD else PLAYED
@@ -125,8 +127,8 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
     - keys at another place whose token occurs once in all examples, where such are at most `RARE` of an example; keys
       whose token is a special one, punctuation or a space;
     - of alignment it is the links, and the share is 1 - alignment error (`transformer.maps.plan.alignment_error`);
-    - of a head without any of these, the one key of each example with the most weight; and a head is broad whose
-      rows' exp(entropy) is at least `BROAD` of their visible keys, on average.
+    - of a head without any of these, the one key of each example with the most weight, of those that at least half of
+      its rows see; and a head is broad whose rows' exp(entropy) is at least `BROAD` of their visible keys, on average.
 
     A role that fewer rows show than `LEAST_ROWS`, or than the share `LEAST_SHARE` of all (of a fixed distance: than
     half of all), is not judged.
@@ -143,18 +145,17 @@ def _reading(measured: Sequence[_Measured], layer: int, head: int) -> Reading:
     """The role that is played and says most; a last resort only without another. Where none is played, the nearest."""
 
     def order(each: _Measured) -> tuple[bool, bool, bool, float]:
-        share, score = float(each.share_LxH[layer, head]), float(each.score_LxH()[layer, head])
+        share, even, score = (float(table[layer, head]) for table in (each.share_LxH, each.even_LxH, each.score_LxH()))
         if score < each.least():
             return False, False, False, score / each.least()
         # The links are the task's own. Else of a set of keys and a smaller one in it the smaller says more.
-        return True, each.role not in LAST_RESORTS, each.role is Role.ALIGNMENT, share * np.log(share / each.even)
+        return True, each.role not in LAST_RESORTS, each.role is Role.ALIGNMENT, share * np.log(share / even)
 
     if not measured:
         return Reading(layer, head, None, False)
     best = max(measured, key=order)
-    score = float(best.score_LxH()[layer, head])
-    share = float(best.share_LxH[layer, head])
-    return Reading(layer, head, best.role, score >= best.least(), best.distance, share, best.even, score)
+    share, even, score = (float(table[layer, head]) for table in (best.share_LxH, best.even_LxH, best.score_LxH()))
+    return Reading(layer, head, best.role, score >= best.least(), best.distance, share, even, score)
 
 
 def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
@@ -178,11 +179,14 @@ def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
 
 def _measured(examples: Sequence[_Example], site: Site, labels: Labels) -> Iterator[_Measured]:
     """Every role that the examples can show."""
-    for role, distance, keys_of in _targets(site, labels):
+    targets = list(_targets(site, labels))
+    for role, distance, keys_of in targets:
         repeating = [example for example in examples if example.period and role is Role.INDUCTION]
         chosen = repeating or examples
         yield from _of_keys(role, distance, chosen, keys_of)
-    yield from _of_keys(Role.ONE_PLACE, 0, examples, None)
+    # Where the first key makes a role of its own, it is no other place.
+    behind = any(role is Role.FIRST_TOKEN for role, *_ in targets)
+    yield from _judged(Role.ONE_PLACE, 0, examples, [_one_place(example, int(behind)) for example in examples])
     yield from _broad(examples)
 
 
@@ -226,42 +230,51 @@ def _touching(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
     return near & (query >= 0) & (key >= 0)
 
 
+class _Shown(NamedTuple):
+    """What an example shows of a role: the share, that of even weights, and how many rows see a key of it."""
+
+    share_LxH: np.ndarray
+    even_LxH: np.ndarray
+    rows: int
+
+
 def _of_keys(
-    role: Role, distance: int, examples: Sequence[_Example], keys_of: Callable[[_Example], np.ndarray] | None
+    role: Role, distance: int, examples: Sequence[_Example], keys_of: Callable[[_Example], np.ndarray]
 ) -> Iterator[_Measured]:
     """The share of weight on the keys of a role; nothing where too few rows see one."""
-    shares, evens, total, possible = [], [], 0, 0
+    shown = []
     for example in examples:
-        if keys_of is None:
-            share, even, count = _one_place(example)
-        else:
-            target = keys_of(example) & example.seen_RxK
-            rows = target.any(axis=-1)
-            mass = np.einsum("lhrk,rk->lhr", example.weights_LxHxRxK[:, :, rows], target[rows])
-            count = int(rows.sum())
-            share = mass.mean(axis=-1) if count else mass.sum(axis=-1)
-            even = (target[rows].sum(axis=-1) / example.seen_RxK[rows].sum(axis=-1)).mean() if count else 0.0
-        possible += int(example.seen_RxK.any(axis=-1).sum())
-        if count:
-            total += count
-            shares.append(share)
-            evens.append(even)
+        target = keys_of(example) & example.seen_RxK
+        rows = target.any(axis=-1)
+        share_LxH = np.einsum("lhrk,rk->lh", example.weights_LxHxRxK[:, :, rows], target[rows]) / max(rows.sum(), 1)
+        even_R = target[rows].sum(axis=-1) / example.seen_RxK[rows].sum(axis=-1)
+        shown.append(_Shown(share_LxH, np.full(share_LxH.shape, even_R.sum() / max(rows.sum(), 1)), int(rows.sum())))
+    yield from _judged(role, distance, examples, shown)
+
+
+def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequence[_Shown]) -> Iterator[_Measured]:
+    """The means over the examples that show a role, where enough of all rows do."""
+    possible = sum(int(example.seen_RxK.any(axis=-1).sum()) for example in examples)
     # A distance that few rows have room for would be met by whatever these rows look at.
     least = max(LEAST_ROWS, possible * (0.5 if role is Role.DISTANCE else LEAST_SHARE))
-    if total >= least and np.mean(evens) < 1:
-        yield _Measured(role, distance, np.mean(shares, axis=0), float(np.mean(evens)))
+    if sum(each.rows for each in shown) >= least:
+        shares, evens = zip(*((each.share_LxH, each.even_LxH) for each in shown if each.rows), strict=True)
+        even_LxH = np.mean(evens, axis=0)
+        if even_LxH.max() < 1:
+            yield _Measured(role, distance, np.mean(shares, axis=0), even_LxH)
 
 
-def _one_place(example: _Example) -> tuple[np.ndarray, float, int]:
-    """The largest mean weight of a key behind the first, over the rows that see it: at least half of all rows."""
-    sees_K = example.seen_RxK.sum(axis=0)
-    wide = (sees_K >= max(LEAST_ROWS, example.seen_RxK.any(axis=-1).sum() / 2)) & (np.arange(len(sees_K)) > 0)
+def _one_place(example: _Example, behind: int) -> _Shown:
+    """The most mean weight of a key, from the number `behind` on, over the rows that see it: at least half of all."""
+    sees_K, rows = example.seen_RxK.sum(axis=0), example.seen_RxK.any(axis=-1)
+    wide = (sees_K >= max(LEAST_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= behind)
     if not wide.any():
-        return np.zeros(example.weights_LxHxRxK.shape[:2]), 0.0, 0
-    mean_LxHxK = (example.weights_LxHxRxK * example.seen_RxK).sum(axis=2) / np.maximum(sees_K, 1)
-    rows = example.seen_RxK.any(axis=-1)
-    even = float((1 / example.seen_RxK[rows].sum(axis=-1)).mean())
-    return mean_LxHxK[..., wide].max(axis=-1), even, int(rows.sum())
+        none = np.zeros(example.weights_LxHxRxK.shape[:2])
+        return _Shown(none, none, 0)
+    seen_WxR = example.seen_RxK[:, wide].T
+    mean_LxHxW = (example.weights_LxHxRxK[..., wide] * seen_WxR.T).sum(axis=2) / sees_K[wide]
+    even_W = (seen_WxR / np.maximum(example.seen_RxK.sum(axis=-1), 1)).sum(axis=-1) / sees_K[wide]
+    return _Shown(mean_LxHxW.max(axis=-1), even_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[wide].min()))
 
 
 def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
@@ -277,7 +290,8 @@ def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
         shares.append((np.exp(entropy) / count_R[rows]).mean(axis=-1))
         total += int(rows.sum())
     if total >= LEAST_ROWS:
-        yield _Measured(Role.BROAD, 0, np.mean(shares, axis=0), 1.0)
+        share_LxH = np.mean(shares, axis=0)
+        yield _Measured(Role.BROAD, 0, share_LxH, np.ones_like(share_LxH))
 
 
 def _same(example: _Example, one_sequence: bool) -> np.ndarray:
@@ -316,7 +330,7 @@ def _alignment(rows: Rows, site: Site, labels: Labels) -> list[_Measured]:
         return []
     share = np.mean([share for share, _ in found], axis=0)
     even = float(np.mean([chance for _, chance in found]))
-    return [_Measured(Role.ALIGNMENT, 0, share, even)] if even < 1 else []
+    return [_Measured(Role.ALIGNMENT, 0, share, np.full_like(share, even))] if even < 1 else []
 
 
 def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[Link]) -> np.ndarray:
