@@ -33,8 +33,8 @@ class Power(NamedTuple):
 class Learning(NamedTuple):
     """How many of the runs at the chosen values learned, of those that ended by themselves.
 
-    `p_holm` is Fisher's of the two counts, corrected over the same family as the differences; None where a count is of
-    no run, and where all of both learned.
+    `p_holm` is Fisher's of the two counts, corrected over all pairs of the family whose counts can differ; None where a
+    count is of no run, and where all of both learned.
     """
 
     arm: tuple[int, int]

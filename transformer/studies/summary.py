@@ -58,16 +58,18 @@ def _learning(study: Study, overall: Sequence[Comparison], arms: Sequence[Mappin
         key=lambda each: -each[1] / each[2],
     )
     told = listed(f"{name} {count} of {of}" for name, count, of in counts)
-    tests = [_count_test(pair) for pair in overall if pair.learning.p_holm is not None]
+    counted = [pair for pair in overall if pair.learning.p_holm is not None]
+    tests = [_count_test(pair, len(counted)) for pair in counted]
     several = f", Holm's correction over {len(tests)}" if len(tests) > 1 else ""
     tested = f"; Fisher's exact test against {study.spec.reference}{several}: {'; '.join(tests)}" if tests else ""
     yield f"Runs that learned: {told}{tested}."
 
 
-def _count_test(pair: Comparison) -> str:
+def _count_test(pair: Comparison, of: int) -> str:
+    """One of so many tests."""
     (_, n), (_, of_reference) = pair.learning.arm, pair.learning.reference
     assert pair.learning.p_holm is not None
-    least = fisher(n, n, 0, of_reference)
+    least = min(of * fisher(n, n, 0, of_reference), 1.0)
     few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
     return f"{pair.arm} {probability(pair.learning.p_holm)}{few}"
 
