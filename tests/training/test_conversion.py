@@ -6,6 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.data.test_picture_sets import png
+from tests.training.written_run import write_run
 from transformer.config import UserError
 from transformer.interop.huggingface import FAMILIES, read_folder, write_folder
 from transformer.layers.module import Precision
@@ -13,7 +15,7 @@ from transformer.models.interface import Interface
 from transformer.models.paths import by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config
-from transformer.training.conversion import without_lora
+from transformer.training.conversion import export_run, without_lora
 
 MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}
 
@@ -55,4 +57,30 @@ def test_a_family_that_hugging_face_lacks_is_refused_by_name(tmp_path: Path) -> 
         assert (
             str(told.value) == f"Hugging Face has no model of config.model.family={name!r}: --to writes {known} alone"
         )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_over_pictures_that_are_not_square_is_refused(tmp_path: Path) -> None:
+    for number, split in enumerate(("train", "test")):
+        for name in ("flat", "steep"):
+            for count in range(20):
+                folder = tmp_path / "data" / "bars" / split / name
+                folder.mkdir(parents=True, exist_ok=True)
+                pixels = np.random.default_rng((number, count)).integers(0, 256, (8, 16, 3)).astype(np.uint8)
+                (folder / f"{count}.png").write_bytes(png(pixels))
+    config = {
+        "name": "bars",
+        "steps": 1,
+        "task": {
+            "name": "picture_classification",
+            "dataset": "folder/bars",
+            "data_dir": str(tmp_path / "data"),
+            "rows": 4,
+        },
+        "model": {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16},
+        "optimizer": {},
+    }
+    run = write_run(tmp_path / "run", config, lambda state: state)
+    with pytest.raises(UserError, match="has pictures of 16 x 8 pixels: Hugging Face's are square"):
+        export_run(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -9,8 +9,8 @@ from transformer.data.batches import Batch
 
 # Seeds of what is held out, beyond the seeds of runs: none trains on what they draw.
 VALIDATION, TEST = 2**40, 2**41
-# What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds zeros:
-# (0, 256) would be the generator of (2**40, 0), and step 256 the first batch of validation.
+# What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds
+# zeros, so that (0, 256) is the generator of (2**40, 0): step 256 would train on the first batch of validation.
 _ZERO = 2**32
 
 

@@ -80,7 +80,7 @@ class MarianTokenizer:
 
     @property
     def end(self) -> int:
-        """TokenEnds a sentence."""
+        """Ends a sentence."""
         return self.numbers[_END]
 
     @property

@@ -27,7 +27,7 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
     """Joint byte-pair encoding of at most `size` tokens (Sennrich et al. 2016), with a tag a language.
 
     Words are split at spaces and around punctuation; no merge crosses either. Spaces are part of the pieces,
-    so that decoding gives the text back.
+    so that decoding gives the text back, but for white space at its ends.
     """
     special = [token_of(role) for role in _JOINT_ROLES]
     backend = tokenizers.Tokenizer(models.BPE(unk_token=token_of("unknown")))

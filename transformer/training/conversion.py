@@ -221,6 +221,9 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
     if isinstance(kept, PictureFacts):
+        height, width, _ = kept.shape
+        if height != width:
+            raise UserError(f"{workdir} has pictures of {width} x {height} pixels: Hugging Face's are square")
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
         family = write_folder(target, model, params, keys=labels)
