@@ -142,6 +142,22 @@ def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
     }  # fmt: skip
 
 
+def test_the_norms_behind_the_spike_guard_are_those_of_the_last_good_updates() -> None:
+    window, norms = 4, []
+    trial = Trial(faults=Faults(spike=5.0, spike_window=window))
+    for seed in (1, 2, 0, 3, 4, 0, 0, 5, 6):  # 0 is a batch that is skipped
+        values = trial(batch_of(seed) if seed else poisoned(np.nan))
+        assert values["skipped"] == (not seed)
+        norms += [values["gradient_norm"]] if seed else []
+        seen = np.asarray(trial.state.norms["fit"])
+        np.testing.assert_array_equal(np.sort(seen[seen > 0]), np.sort(np.float32(norms[-window:])))
+        if len(norms) == window:  # enough are known, though a step was skipped among them
+            before, huge = trial.state, batch_of(9)
+            huge["y"] = huge["y"] + np.float32(1000)
+            assert trial(huge)["skipped"] == 1
+            trial.state = before
+
+
 def test_patience_ends_with_steps_in_a_row_alone() -> None:
     patience, totals = Patience(3), {"tokens": np.float32(5)}
 

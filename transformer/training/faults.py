@@ -41,7 +41,10 @@ class Faults:
 
 
 def first_norms(faults: Faults, objectives: Iterable[str]) -> dict[str, Array]:
-    """The part of the first state that `guarded` keeps: of each objective the last norms, 0 for none yet."""
+    """The part of the first state that `guarded` keeps: of each objective the last norms, 0 for none yet.
+
+    The newest stands first; a step that is skipped has no place among them.
+    """
     return {name: jnp.zeros(faults.spike_window, jnp.float32) for name in objectives} if faults.spike else {}
 
 
@@ -62,7 +65,7 @@ def guarded(
     for name, seen in before.norms.items():
         norm = norms[_GRADIENT if len(before.norms) == 1 else f"{name}/{_GRADIENT}"]
         good &= (norm <= faults.spike * jnp.median(seen)) | jnp.any(seen == 0)
-        recent[name] = seen.at[before.step % len(seen)].set(norm)
+        recent[name] = jnp.roll(seen, 1).at[0].set(norm)
 
     def kept(new: Any, old: Any) -> Any:
         return jax.tree.map(lambda made, had: jnp.where(good, made, had), new, old)
