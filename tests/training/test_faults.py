@@ -126,6 +126,18 @@ def test_an_update_that_is_not_finite_is_not_made_though_the_gradient_is() -> No
     assert leaves(trial.state, "step") == before
 
 
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_the_rate_of_an_update_is_the_one_that_is_told_whatever_was_skipped(algorithm: Algorithm) -> None:
+    rate, steps = 0.1, 10  # as many as `optimisers` is told
+    alone = Trial(OptimizerConfig(algorithm, 1.0, Schedule.CONSTANT, warmup=0))(batch_of(1))
+    trial = Trial(OptimizerConfig(algorithm, rate, Schedule.LINEAR, warmup=0, final=0.25))
+    for _ in range(steps - 1):
+        assert trial(poisoned(np.nan))["skipped"] == 1
+    values = trial(batch_of(1))
+    assert values["learning_rate"] == pytest.approx(0.25 * rate)
+    assert values["update_norm"] == pytest.approx(values["learning_rate"] * alone["update_norm"], rel=1e-5)
+
+
 def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
     trial = Trial(faults=Faults(spike=5.0, spike_window=3))
     huge = batch_of(9)

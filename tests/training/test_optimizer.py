@@ -75,7 +75,7 @@ def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
     """The first update, at a learning rate of 0.1."""
     config = OptimizerConfig(learning_rate=0.1, schedule=Schedule.CONSTANT, warmup=0, **fields)
     rule = make_optimizer(config, STEPS)
-    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, hyper_of(config))
+    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, 0, hyper_of(config))
     return {path: np.asarray(leaf) for path, leaf in updates.items()}
 
 
@@ -103,8 +103,8 @@ def test_momentum_adds_up() -> None:
     rule = make_optimizer(config, STEPS)
     ones, state = {"x": jnp.ones(1)}, rule.init({"x": jnp.zeros(1)})
     moved = []
-    for _ in range(3):
-        updates, state = rule.update(ones, state, {"x": jnp.zeros(1)}, hyper_of(config))
+    for step in range(3):
+        updates, state = rule.update(ones, state, {"x": jnp.zeros(1)}, step, hyper_of(config))
         moved.append(float(updates["x"][0]))
     assert moved == pytest.approx([-0.1, -0.15, -0.175])
 
@@ -129,14 +129,14 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
     fixed, given = make_optimizer(config, STEPS), make_optimizer(others, STEPS)
     gradients = jax.tree.map(lambda leaf: leaf / 3, PARAMETERS)
     states = [rule.init(PARAMETERS) for rule in (fixed, given)]
-    for _ in range(3):
-        updates, states[0] = fixed.update(gradients, states[0], PARAMETERS, hyper)
-        moved, states[1] = given.update(gradients, states[1], PARAMETERS, hyper)
+    for step in range(3):
+        updates, states[0] = fixed.update(gradients, states[0], PARAMETERS, step, hyper)
+        moved, states[1] = given.update(gradients, states[1], PARAMETERS, step, hyper)
         jax.tree.map(np.testing.assert_array_equal, updates, moved)
         jax.tree.map(np.testing.assert_array_equal, *states)
     for key, value in hyper.items():
-        changed, _ = fixed.update(gradients, states[0], PARAMETERS, {**hyper, key: value * np.float32(0.8)})
-        same, _ = fixed.update(gradients, states[0], PARAMETERS, hyper)
+        changed, _ = fixed.update(gradients, states[0], PARAMETERS, 3, {**hyper, key: value * np.float32(0.8)})
+        same, _ = fixed.update(gradients, states[0], PARAMETERS, 3, hyper)
         moves = any(np.any(changed[path] != same[path]) for path in PARAMETERS)
         assert moves == (key not in ("final",)), key  # no schedule is at its end here
 
@@ -159,7 +159,7 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
         state, m, v = rule.init(params), np.zeros(4), np.zeros(4)
         for t in range(1, 4):
             gradient = np.array([0.5, -1.0, 2.0, 0.25]) * t
-            updates, after = rule.update({"x": jnp.asarray(gradient, kind)}, state, params, hyper)
+            updates, after = rule.update({"x": jnp.asarray(gradient, kind)}, state, params, t - 1, hyper)
             m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
             expected = -0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-9)
             np.testing.assert_allclose(np.asarray(updates["x"], np.float64), expected, rtol=digits)

@@ -95,8 +95,8 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
     plain = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup=0, **decayed)
     slower = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup=0, layer_decay=0.5, **decayed)
     whole, layered = make_optimizer(plain, 9), make_optimizer(slower, 9, HEIGHTS | {"head/kernel": 0})
-    one = whole.update(gradients, whole.init(params), params, hyper_of(plain))[0]
-    other = layered.update(gradients, layered.init(params), params, hyper_of(slower))[0]
+    one = whole.update(gradients, whole.init(params), params, 0, hyper_of(plain))[0]
+    other = layered.update(gradients, layered.init(params), params, 0, hyper_of(slower))[0]
     # By hand: embeddings below two layers, the layers themselves, the head.
     shares = {"embedding/table": 0.25, "head/kernel": 1.0}
     for path in PARAMETERS:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -88,14 +87,14 @@ Hyper = Mapping[str, Number]
 class Optimizer(NamedTuple):
     """An update rule over a dict of parameters by path, as functions of its numbers.
 
-    `init(params)` is its state, `update(gradients, state, params, hyper)` the updates and the next state,
-    `learning_rate(step, hyper)` the factor of update `step` + 1, and `trains(path)` whether it is for a parameter. The
-    numbers `hyper` are arguments, so that one compiled program serves all their values; `hyper_of` gives those of a
-    config.
+    `init(params)` is its state, `update(gradients, state, params, step, hyper)` the updates and the next state,
+    `learning_rate(step, hyper)` the factor that update has, and `trains(path)` whether it is for a parameter. `step`
+    counts the steps before this one, those too that were skipped and left the state as it was. The numbers `hyper` are
+    arguments, so that one compiled program serves all their values; `hyper_of` gives those of a config.
     """
 
     init: Callable[[PyTree], PyTree]
-    update: Callable[[PyTree, PyTree, PyTree, Hyper], tuple[PyTree, PyTree]]
+    update: Callable[[PyTree, PyTree, PyTree, int | Int[Array, ""], Hyper], tuple[PyTree, PyTree]]
     learning_rate: Callable[[int | Int[Array, ""], Hyper], Float[Array, ""]]
     trains: Callable[[str], bool] = lambda path: True
 
@@ -155,8 +154,11 @@ def make_optimizer(
     def rate(step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
 
-    def rule(hyper: Hyper) -> optax.GradientTransformation:
-        scale = functools.partial(rate, hyper=hyper)
+    def rule(step: int | Int[Array, ""], hyper: Hyper) -> optax.GradientTransformation:
+        def scale(_: Any) -> Float[Array, ""]:
+            # Not by the rule's own count, which stands still where a step is skipped.
+            return rate(step, hyper)
+
         adam = hyper.get("beta1"), hyper.get("beta2"), hyper.get("epsilon")
         match config.algorithm:
             case Algorithm.ADAM:
@@ -167,16 +169,18 @@ def make_optimizer(
                 descent = optax.sgd(scale, momentum=hyper.get("beta1"))
         return optax.chain(*([optax.clip_by_global_norm(hyper["clip_norm"])] if "clip_norm" in hyper else []), descent)
 
-    def update(gradients: PyTree, state: PyTree, params: PyTree, hyper: Hyper) -> tuple[PyTree, PyTree]:
+    def update(
+        gradients: PyTree, state: PyTree, params: PyTree, step: int | Int[Array, ""], hyper: Hyper
+    ) -> tuple[PyTree, PyTree]:
         # The numbers stay float32 beside narrower parameters: 0.999 in bfloat16 would be 1.
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradients)
-        updates, after = rule(hyper).update(wide, state, params)
+        updates, after = rule(step, hyper).update(wide, state, params)
         if heights is not None and "layer_decay" in hyper:
             # Behind the rule: what follows the learning rate is proportional to it, the decay of weights too.
             updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
         return _as_types_of(gradients, updates), _as_types_of(state, after)
 
-    return Optimizer(rule(hyper_of(config)).init, update, rate, config.chooses)
+    return Optimizer(rule(0, hyper_of(config)).init, update, rate, config.chooses)
 
 
 def _as_types_of(before: PyTree, after: PyTree) -> PyTree:

@@ -74,15 +74,16 @@ def make_step(
             optimizer = optimisers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)
             gradients, aux = _accumulated(view, objective, trained, batch, totals, key(objective.name), accumulate)
+            hyper = state.hyper[objective.name]
             updates, new_optimisers[objective.name] = optimizer.update(
-                gradients, state.optimisers[objective.name], trained, state.hyper[objective.name]
+                gradients, state.optimisers[objective.name], trained, state.step, hyper
             )
             params = with_average(view.variables.params, optax.apply_updates(trained, updates))
             view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
             prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
             metrics = {
                 **aux.metrics,
-                "learning_rate": optimizer.learning_rate(state.step, state.hyper[objective.name]),
+                "learning_rate": optimizer.learning_rate(state.step, hyper),
                 "gradient_norm": optax.tree.norm(gradients),
                 "update_norm": optax.tree.norm(updates),
             }

@@ -89,7 +89,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     whole: dict[str, Part] = {
         **dict(parts(settings, key)),
         "optimiser": Part(
-            lambda params, moments: optimizer.update(params, moments, params, hyper),
+            lambda params, moments: optimizer.update(params, moments, params, 0, hyper),
             (params, optimizer.init(params)),
             1,
         ),
