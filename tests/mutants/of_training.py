@@ -70,8 +70,8 @@ TRAINING = (
     Fault(
         "decay-of-an-average",
         "transformer/training/averages.py",
-        "share = jnp.float32(1 - average.decay)",
-        "share = jnp.float32(average.decay)",
+        "jnp.float32(1 - average.decay)",
+        "jnp.float32(average.decay)",
         "A moving average of 0.999 is the last step's parameters.",
         ("tests/training/test_averages.py",),
     ),

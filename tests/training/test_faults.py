@@ -21,7 +21,10 @@ from transformer.training.state import TrainState
 from transformer.training.step import make_step
 
 ADAM = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0)
-AVERAGES = {"slow": Average(AverageKind.EXPONENTIAL, decay=0.5), "last": Average(AverageKind.MEAN)}
+AVERAGES = {
+    "slow": Average(AverageKind.EXPONENTIAL, decay=0.5),
+    "mean": Average(AverageKind.MEAN, start=1, every=2, patterns=("line/kernel",)),
+}
 Batch = dict[str, np.ndarray]
 
 
@@ -51,6 +54,9 @@ class Trial:
     def __call__(self, batch: Batch) -> dict[str, float]:
         self.state, metrics = self.step(self.state, batch)
         return {name: float(value) for name, value in metrics.values.items()}
+
+
+MOVES = ("step", "averages/mean/line/kernel")  # in a step that is skipped
 
 
 def leaves(state: TrainState, *but: str) -> dict[str, bytes]:
@@ -101,11 +107,11 @@ def test_a_harmful_batch_changes_nothing_and_the_next_goes_on_as_if_it_had_not_b
     for count in range(1, 11):
         values = trial(HARMS[harm]())
         assert values["skipped"] == 1
-        assert leaves(trial.state, "step") == leaves(before, "step")
+        assert leaves(trial.state, *MOVES) == leaves(before, *MOVES)
         assert int(trial.state.step) == int(before.step) + count
     if harm == "empty":
         assert values["loss"] == values["gradient_norm"] == values["update_norm"] == 0
-    trial.state = trial.state._replace(step=before.step)
+    trial.state = trial.state._replace(step=before.step, averages=before.averages)
     assert trial(batch_of(3))["skipped"] == 0
     after = trial.state
     trial.state = before
@@ -138,6 +144,18 @@ def test_the_rate_of_an_update_is_the_one_that_is_told_whatever_was_skipped(algo
     assert values["update_norm"] == pytest.approx(values["learning_rate"] * alone["update_norm"], rel=1e-5)
 
 
+def test_a_mean_samples_the_parameters_as_a_skipped_step_leaves_them() -> None:
+    trial, samples = Trial(), []
+    for step in range(1, 10):
+        skipped = step in (4, 7)  # of these the seventh is sampled: 3, 5, 7, 9
+        assert trial(poisoned(np.nan) if skipped else batch_of(step))["skipped"] == skipped
+        kernel = np.asarray(trial.state.variables.params["line"]["kernel"], np.float64)
+        samples += [kernel] if step >= 3 and step % 2 else []
+        np.testing.assert_allclose(
+            trial.state.averages["mean"]["line/kernel"], np.mean(samples or [kernel], axis=0), atol=1e-6
+        )
+
+
 def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
     trial = Trial(faults=Faults(spike=5.0, spike_window=3))
     huge = batch_of(9)
@@ -145,9 +163,9 @@ def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
     assert trial(huge)["skipped"] == 0  # nothing is known yet
     for seed in (1, 2, 3):
         assert trial(batch_of(seed))["skipped"] == 0
-    before = leaves(trial.state, "step")
+    before = leaves(trial.state, *MOVES)
     assert trial(huge)["skipped"] == 1
-    assert leaves(trial.state, "step") == before
+    assert leaves(trial.state, *MOVES) == before
     assert trial(batch_of(4))["skipped"] == 0
     assert {path.split("/")[0] for path in leaves(Trial().state)} == {
         "step", "key", "variables", "optimisers", "averages", "extra", "hyper"

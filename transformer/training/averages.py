@@ -27,6 +27,9 @@ class Average:
     network). mean: the plain mean of the parameters after steps start + every, start + 2 every, ...; with
     start = steps - n every it is the mean of the last n checkpoints of a run (Vaswani et al. 2017, section 6.1)
     for the memory of one. Before its first step a mean equals the parameters.
+
+    A step that is skipped (`faults`) leaves an exponential average as it was. One at which a mean takes its sample
+    counts as any other: the sample is of the parameters as that step left them.
     """
 
     kind: AverageKind
@@ -48,12 +51,12 @@ def init_average(average: Average, params: Any) -> dict[str, jax.Array]:
 
 
 def update_average(
-    average: Average, old: Mapping[str, jax.Array], params: Any, step: jax.Array
+    average: Average, old: Mapping[str, jax.Array], params: Any, step: jax.Array, updated: bool | jax.Array = True
 ) -> dict[str, jax.Array]:
-    """The average after the update that makes `step` updates in all."""
+    """The average after step 1, 2, ..., and whether that step `updated` the parameters or was skipped."""
     match average.kind:
         case AverageKind.EXPONENTIAL:
-            share = jnp.float32(1 - average.decay)
+            share = jnp.where(updated, jnp.float32(1 - average.decay), 0)
         case AverageKind.MEAN:
             count = jnp.maximum((step - average.start) // average.every, 1).astype(jnp.float32)
             taken = (step > average.start) & ((step - average.start) % average.every == 0)

@@ -53,11 +53,12 @@ def guarded(
 ) -> tuple[TrainState, dict[str, Array]]:
     """The state behind a step and its metrics, with `skipped`: 1 where the update is not made, else 0.
 
-    A step that is skipped changes nothing but the number of steps.
+    A step that is skipped changes nothing but the number of steps. `after` has the averages of `before`: they follow
+    the parameters that are returned.
     """
     norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
     numbers = [value for name, value in values.items() if _ends(name, _TELLING)]
-    # Parameters, optimisers and averages are finite if they were and these are: a norm is a sum over all of them.
+    # Parameters and optimisers are finite if they were and these are: a norm is a sum over all of them.
     finite = _finite((numbers, after.variables.state, after.extra))
     still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
     empty = still & jnp.any(jnp.stack([total == 0 for total in totals.values()])) if totals else jnp.array(False)
@@ -73,7 +74,6 @@ def guarded(
     after = after._replace(
         variables=kept(after.variables, before.variables),
         optimisers=kept(after.optimisers, before.optimisers),
-        averages=kept(after.averages, before.averages),
         extra=kept(after.extra, before.extra),
         norms=kept(recent, dict(before.norms)),
     )

@@ -89,14 +89,16 @@ def make_step(
             }
             values |= {prefix + name: value for name, value in metrics.items()}
             maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
-        step = state.step + 1
+        made = state._replace(
+            step=state.step + 1, variables=view.variables, optimisers=new_optimisers, extra=view.extra
+        )
+        state, values = guarded(faults, state, made, totals, values)
+        updated = values["skipped"] == 0
         new_averages = {
-            name: update_average(average, state.averages[name], view.variables.params, step)
+            name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
             for name, average in averages.items()
         }
-        made = TrainState(step, state.key, view.variables, new_optimisers, new_averages, view.extra, state.hyper)
-        state, values = guarded(faults, state, made, totals, values)
-        return state, Metrics(dict(totals), values, maps)
+        return state._replace(averages=new_averages), Metrics(dict(totals), values, maps)
 
     return step
 
