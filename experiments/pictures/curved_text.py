@@ -5,9 +5,9 @@
     python -m launch.train --config=experiments/pictures/curved_text.py:plain --workdir=runs/curved_text_plain
 
 Half of the strings stand along a straight line, the others along an arc or a wave on which glyphs stand above one
-another. The first takes a quarter of an hour on one core, the second six minutes. Expect 0.71 of the curved strings
-right against 0.46 with columns alone, and 0.84 against 0.68 of the straight ones; `:plain`, over rows and columns
-without neighbours, has 0.51 and 0.81 in eight minutes: experiments/results/curved_text.md.
+another. The first takes nine minutes on one core, the second seven, the third eight. Expect 0.89 of the curved strings
+right against 0.72 with columns alone, the means of three seeds, and 1.00 of the straight ones by either; `:plain`, over
+rows and columns without neighbours, has 0.89 and 1.00: experiments/results/curved_text.md.
 `python -m launch.generate --workdir=runs/curved_text --text='AK4'` writes that string along a curve, says what the
 model reads and maps where it looked; `--text='straight AK4'` along a straight line.
 """
