@@ -129,7 +129,7 @@ def facts_of(combination: Variant, sizes: Sizes) -> algebra.Facts:
         "query_offset": np.array([1, 3]),
         "query_lengths": np.array([queries, queries // 2]),
         "key_lengths": np.array([keys - 1, keys // 3]),
-        "prefix": np.array([keys // 2, 0]),
+        "prefix": np.array([keys - 2, 0]),
         # Three segments of queries, two of keys; the other example the other way round.
         "segments": (
             np.stack([query * 3 // queries, query * 2 // queries]),

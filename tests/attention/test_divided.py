@@ -72,6 +72,8 @@ CASES = {
     ),
     # Of four: in a ring of two both directions are one.
     "sequence=4 in a ring": Case((1, 1, 1, 4), RULES["sp"], BLOCKWISE, ("causal", "window")),
+    # The first example's prefix shows the keys of the second half to the queries of the first.
+    "sequence=2 in a ring with a prefix": Case((1, 1, 1, 2), RULES["sp"], BLOCKWISE, ("causal", "prefix")),
     "all in a ring": Case(
         (2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("bias",), SMALL._replace(groups=1), choices=(("position", Position.T5),)
     ),

@@ -211,8 +211,13 @@ def _gathered(x_BxKxGxD: Array, shards: Shards) -> Array:
 
 
 def _ring(q: Array, k: Array, terms: LogitTerms, shards: Shards) -> Ring:
-    """The ring for a device's own queries and keys: what is causal from the first position on is shared evenly."""
-    even = terms.mask.causal and terms.mask.query_offset is None and q.shape[1] == k.shape[1] and q.shape[1] % 2 == 0
+    """The ring for a device's own queries and keys: what is causal from the first position on is shared evenly.
+
+    Behind a prefix early queries see late keys, which two stretches leave out.
+    """
+    mask, length = terms.mask, q.shape[1]
+    from_the_first = mask.causal and mask.query_offset is None and mask.prefix is None
+    even = from_the_first and length == k.shape[1] and length % 2 == 0
     return Ring(shards.length, shards.parts("length"), stretches=2 if even else 1)
 
 
