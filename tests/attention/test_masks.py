@@ -259,3 +259,13 @@ def test_a_predicted_centre_is_the_equations_and_lies_on_the_text(spread: float)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
     assert np.min(found) >= 0
     assert (np.asarray(found) <= lengths[:, None, None] - 1).all()
+
+
+def test_a_centre_that_is_predicted_in_bfloat16_is_no_whole_number_beyond_256() -> None:
+    """bfloat16 has 8 bits: between 512 and 1024 every fourth number."""
+    lengths, places = jnp.asarray([1001]), jnp.asarray(np.linspace(-3, 3, 50), jnp.bfloat16)
+    q, one = places[None, :, None, None], jnp.ones((1, 1, 1), jnp.bfloat16)
+    found = predicted_centre(q, one, one[0], lengths)
+    hidden = np.tanh(np.float64(places)).astype(jnp.bfloat16).astype(np.float64)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found[0, 0], 1000 / (1 + np.exp(-hidden)), rtol=0, atol=1e-3)

@@ -29,6 +29,7 @@ from transformer.layers.attention_cell import (
     AttentionCell,
     AttentionCellConfig,
     AttentionMemory,
+    Extent,
     Projection,
     scan_steps,
 )
@@ -240,6 +241,18 @@ def test_a_window_around_a_predicted_centre_is_local_p() -> None:
     )
     close(context, answer.output[:, 0, 0])
     close(alignment.weights, answer.weights[:, :, 0])
+
+
+def test_a_window_in_bfloat16_stands_where_its_query_does() -> None:
+    """bfloat16 has 8 bits: of the positions beyond 256 it knows every second one."""
+    config = AttentionCellConfig(Score.DOT, extent=Extent.MONOTONIC, half_width=1)
+    functional = Functional(lambda builder: AttentionCell(config, WIDTH, WIDTH, builder=builder))
+    cell = functional.bind(random_weights(functional))
+    prepared = cell.prepare(jnp.zeros((1, 600, WIDTH), jnp.bfloat16))
+    for position in (255, 301, 598):
+        query = jnp.zeros((1, WIDTH), jnp.bfloat16)
+        weights = cell.step(query, prepared, position_R=jnp.asarray([position]))[1].weights
+        assert np.flatnonzero(weights[0, 0]).tolist() == [position - 1, position, position + 1]
 
 
 def test_what_does_not_fit_is_refused() -> None:

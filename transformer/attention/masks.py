@@ -89,11 +89,13 @@ def predicted_centre(
 ) -> Float[Array, "B H Q"]:
     """p_t = S sigmoid(v_p' tanh(W_p h_t)) (Luong et al. 2015, equation 9), S the length of each source.
 
-    Positions count from 0, not from 1 as in the paper, so that S - 1 is the last: p_t lies in [0, S - 1].
+    Positions count from 0, not from 1 as in the paper, so that S - 1 is the last: p_t lies in [0, S - 1]. It is at
+    least float32, whatever the queries are.
     """
+    wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
     hidden_BxHxQxA = jnp.tanh(jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, weight_HxDxA))
-    share_BxHxQ = jax.nn.sigmoid(jnp.einsum("bhqa,ha->bhq", hidden_BxHxQxA, score_HxA))
-    return (key_lengths_B - 1)[:, None, None].astype(share_BxHxQ.dtype) * share_BxHxQ
+    logit_BxHxQ = jnp.einsum("bhqa,ha->bhq", hidden_BxHxQxA, score_HxA, preferred_element_type=wide)
+    return (key_lengths_B - 1)[:, None, None].astype(wide) * jax.nn.sigmoid(logit_BxHxQ)
 
 
 def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:

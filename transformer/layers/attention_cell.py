@@ -302,7 +302,9 @@ class AttentionCell(Module):
                 return mask
             case Extent.MONOTONIC:
                 position = jnp.arange(queries)[None] if position_BxQ is None else position_BxQ
-                centre_BxHxQ = jnp.broadcast_to(position[:, None].astype(q_BxQxHxD.dtype), (batch, heads, queries))
+                # bfloat16 does not know every position beyond 256.
+                wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
+                centre_BxHxQ = jnp.broadcast_to(position[:, None].astype(wide), (batch, heads, queries))
             case Extent.PREDICTIVE:
                 assert self.centre is not None
                 assert mask.key_lengths is not None
