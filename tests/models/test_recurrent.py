@@ -408,6 +408,14 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
         ({"bridge": Bridge.COPY}, "config.model.bridge=copy needs as many layers"),
         ({"context": Context.NONE, "order": Order.INPUT_FEEDING}, "config.model.order=input_feeding feeds"),
         ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),
+        (
+            {"extent": Extent.PREDICTIVE, "normaliser": Normaliser.HARD},
+            "config.model.extent=predictive .* of which config.model.normaliser=hard leaves one: say extent=monotonic",
+        ),
+        (
+            {"extent": Extent.PREDICTIVE, "normaliser": Normaliser.STRAIGHT_THROUGH},
+            "config.model.normaliser=straight_through leaves one",
+        ),
         ({"scheduled_sampling": 1.5}, "scheduled_sampling=1.5"),
     ],
 )

@@ -143,8 +143,13 @@ class RecurrentEncoderDecoderConfig:
             self.check_attention()
 
     def check_attention(self) -> None:
-        """Errors: UserError for an attention that these sizes do not allow."""
+        """Errors: UserError for an attention that these sizes do not allow, or whose choices exclude each other."""
         self.attention()
+        if self.extent is Extent.PREDICTIVE and self.normaliser in SAMPLERS:
+            raise UserError(
+                "config.model.extent=predictive weighs the keys around its centre, of which config.model.normaliser="
+                f"{self.normaliser.value} leaves one: say extent=monotonic, or normaliser=softmax"
+            )
         memory, split = self.encoder().output_width, self.projection is Projection.SPLIT
         for name, size in (("width", self.width), ("the encoder's output", memory)):
             if size % self.heads and not (split and self.depth):
