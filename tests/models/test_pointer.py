@@ -182,3 +182,14 @@ def test_the_operations_are_two_for_each_matrix_element_and_position(case: Case)
 def test_decoder_layers_without_a_state_to_begin_with_are_refused(layers: int) -> None:
     with pytest.raises(UserError, match=f"decoder_layers={layers} must be 1 to 2, config.model.encoder.layers"):
         PointerConfig(RecurrentConfig(layers=2), layers)
+
+
+def test_decoder_layers_that_begin_with_a_state_of_another_width_are_refused() -> None:
+    """Of a stack that is bidirectional below, the lowest layer has twice the features of the others."""
+    encoder = RecurrentConfig(width=8, layers=2, direction=Direction.BIDIRECTIONAL_BELOW)
+    with pytest.raises(UserError, match=r"decoder_layers=2 .* 16 features .* 8: say config.model.decoder_layers=1"):
+        PointerConfig(encoder, 2)
+    for allowed in (PointerConfig(encoder, 1), PointerConfig(dataclasses.replace(encoder, layers=1), 1)):
+        model = model_of(allowed, "float32")
+        outputs = jax.eval_shape(lambda model=model: model.apply(model.init(jax.random.key(0)), INPUTS, train=False))
+        assert outputs[0].shape == (3, 5, 5)

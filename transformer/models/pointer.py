@@ -59,7 +59,8 @@ class PointerConfig:
     outputs; its `decoder_layers` begin with the states in which the topmost of the encoder's ended (section 2.3).
     `fed`: what it reads at each step.
 
-    Errors: UserError for less than one layer, and for more than the encoder has.
+    Errors: UserError for less than one layer, for more than the encoder has, and for one that begins with a state of
+    another width.
     """
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
@@ -71,6 +72,16 @@ class PointerConfig:
             raise UserError(
                 f"config.model.decoder_layers={self.decoder_layers} must be 1 to {self.encoder.layers}, "
                 "config.model.encoder.layers: each begins with the state of one of those"
+            )
+        wanted, first = self.encoder.output_width, self.encoder.layers - self.decoder_layers
+        widths = [self.encoder.width_of(layer) for layer in range(first, self.encoder.layers)]
+        alike = [width == wanted for width in widths]
+        if not all(alike):
+            raise UserError(
+                f"config.model.decoder_layers={self.decoder_layers} begin with the states of the topmost layers of the "
+                f"encoder, and with config.model.encoder.direction={self.encoder.direction.value} one of these has "
+                f"{widths[alike.index(False)]} features where the decoder has {wanted}: say "
+                f"config.model.decoder_layers={alike[::-1].index(False)}, or another direction"
             )
 
     @property
