@@ -257,6 +257,30 @@ def test_transformer_xls_score_is_the_sum_of_its_four_terms(kind: Score, positio
             np.testing.assert_allclose(found, truth, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("position", [Position.SHAW, Position.TRANSFORMER_XL], ids=lambda position: position.value)
+def test_terms_of_bfloat16_are_summed_in_float32(position: Position) -> None:
+    """Of equal arrays in float32, in which their products are exact, the logits are those."""
+    q, k, *arrays = (
+        jnp.asarray(x, jnp.bfloat16).astype(jnp.float32)
+        for x in random_arrays((1, 1, H, D), (1, 1, H, D), (3, D), (2, H, D), (2, H, D))
+    )
+    table, weight, kinds = arrays
+    # bfloat16 holds the wave of distance 0 and the sums of the query with biases of 0.
+    none, differ = jnp.zeros((H, D)), jnp.ones((1, 1, 1), bool)
+    scheme: Any = Shaw(table)
+    if position is Position.TRANSFORMER_XL:
+        scheme = TransformerXL(weight, none, none, kinds, none, differ)
+
+    def logits(dtype: Any) -> Any:
+        cast = jax.tree.map(lambda x: x if x.dtype == bool else x.astype(dtype), scheme)
+        params = Parameters(position=cast)
+        prepared = prepare_keys(k.astype(dtype), Score.DOT, position, params)
+        return score(q.astype(dtype), prepared, Score.DOT, position, params)
+
+    assert logits(jnp.bfloat16).dtype == jnp.float32
+    np.testing.assert_allclose(logits(jnp.bfloat16), logits(jnp.float32), rtol=0, atol=1e-5)
+
+
 LENGTH = 14
 
 

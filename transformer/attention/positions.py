@@ -230,7 +230,8 @@ class Shaw(_InTheDotProduct):
     def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
         distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
         clip = self.keys_PxD.shape[0] // 2
-        products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, self.keys_PxD.astype(q_BxQxHxD.dtype))
+        keys_PxD, wide = self.keys_PxD.astype(q_BxQxHxD.dtype), jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
+        products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, keys_PxD, preferred_element_type=wide)
         return _lay_out(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
 
     def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
@@ -300,21 +301,22 @@ class TransformerXL(_InTheDotProduct):
     def logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
         # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
         batch, queries = q_BxQxHxD.shape[:2]
-        dtype = q_BxQxHxD.dtype
+        dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         distances_BxP = query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None]
         # All sines, then all cosines, as in the authors' code.
-        waves = waves_of(distances_BxP, self.weight_ExHxD.shape[0], 10000.0, jnp.promote_types(dtype, jnp.float32))
+        waves = waves_of(distances_BxP, self.weight_ExHxD.shape[0], 10000.0, wide)
         waves_BxPxE = jnp.concatenate(waves, axis=-1).astype(dtype)
         projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, self.weight_ExHxD.astype(dtype))
         projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
         shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
-        products_BxHxQxP = jnp.einsum("bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD)
+        products_BxHxQxP = jnp.einsum(
+            "bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD, preferred_element_type=wide
+        )
         logits_BxHxQxK = _skewed(products_BxHxQxP, keys)
         if self.kind_2xHxD is None or self.kind_bias_HxD is None or self.differ_BxQxK is None:
             return logits_BxHxQxK
-        of_kind_BxHxQx2 = jnp.einsum(
-            "bqhd,shd->bhqs", q_BxQxHxD + self.kind_bias_HxD.astype(dtype), self.kind_2xHxD.astype(dtype)
-        )
+        biased_BxQxHxD, kind_2xHxD = q_BxQxHxD + self.kind_bias_HxD.astype(dtype), self.kind_2xHxD.astype(dtype)
+        of_kind_BxHxQx2 = jnp.einsum("bqhd,shd->bhqs", biased_BxQxHxD, kind_2xHxD, preferred_element_type=wide)
         same_BxHxQx1, other_BxHxQx1 = jnp.split(of_kind_BxHxQx2, 2, axis=-1)
         return logits_BxHxQxK + jnp.where(self.differ_BxQxK[:, None], other_BxHxQx1, same_BxHxQx1)
 
