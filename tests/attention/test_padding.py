@@ -3,6 +3,7 @@
 Other numbers in the same places are the truth: all must be the same to the last bit.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,20 @@ def test_a_key_that_a_fact_hides_from_every_query_may_hold_anything(fact: str, b
 
     jax.tree.map(np.testing.assert_array_equal, run(np.nan), run(1.0))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run(np.inf)))
+
+
+@pytest.mark.parametrize("mask", [Mask(causal=True), Mask(window=(2, 0))], ids=["causal", "window"])
+def test_keys_that_position_alone_hides_behind_an_offset_are_read(mask: Mask) -> None:
+    """They are a cache's own zeros, and to copy them at every step would take as long as the step."""
+    q, k, v = inputs(1.0)
+    behind = dataclasses.replace(mask, query_offset=jnp.asarray([0, 1]))
+    assert not np.broadcast_to(np.asarray(dense(behind, 1, K)), (B, 1, 1, K))[..., 2:].any()
+
+    def output(mask: Mask) -> np.ndarray:
+        return np.asarray(attend(q[:, :1], k, v.at[:, 2:].set(jnp.nan), mask=mask)[0])
+
+    assert np.isnan(output(behind)).all()
+    assert np.isfinite(output(dataclasses.replace(behind, key_lengths=jnp.asarray([2, 2])))).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda choice: choice.value)

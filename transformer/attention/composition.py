@@ -127,7 +127,8 @@ def attend(
     Keys and values may have fewer heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023),
     multi-query for G = 1 (Shazeer 2019). Softmax and log-sum-exp are at least float32. A query that may see no key
     gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that one fact
-    of the mask, or a bias of minus infinity, hides from every query), has no effect on output or gradient. `key` and
+    of the mask, or a bias of minus infinity, hides from every query), has no effect on output or gradient; but what
+    `causal` or `window` hides behind a `query_offset` is a cache's own zeros, must be finite, and is read. `key` and
     `train` matter to the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone
     and behind whatever is captured.
 
