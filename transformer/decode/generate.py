@@ -104,9 +104,10 @@ def generate(
     A step takes the model's logits, penalises and forbids (`constraints`, then padding and begin), normalises (but for
     a `Fused` model), and lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end
     token or with the token that completes a stop string. `key` gives a stream of random numbers to the chooser and
-    another to a model that draws at each step (hard attention). `prompt` holds the tokens that the inputs begin with; a
-    repetition penalty counts them, and the rollout does not contain them. With `coverage` the steps return their
-    attention, and the chooser, which must be `Covering`, ranks what has ended by its penalty as well.
+    another to the model's steps; none of the library's families draws there, and hard attention reads its likeliest
+    key. `prompt` holds the tokens that the inputs begin with; a repetition penalty counts them, and the rollout does
+    not contain them. With `coverage` the steps return their attention, and the chooser, which must be `Covering`, ranks
+    what has ended by its penalty as well.
 
     Jit it with `model`, `chooser`, `length` and `tokens` static.
 

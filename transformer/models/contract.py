@@ -132,8 +132,8 @@ class Model:
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """One step of decoding: the next token's logits, the cache that has seen `tokens_R`, and the maps asked for.
 
-        V may be the length of a source, for models that point. `key` is for models that draw (hard attention); maps
-        have one query a row.
+        V may be the length of a source, for models that point. `key` is for models that draw here; none of the
+        library's families does, and hard attention reads its likeliest key. Maps have one query a row.
 
         Errors: ValueError for a site to capture that the model does not have.
         """
