@@ -11,6 +11,8 @@ import pytest
 from tests.models.arrangements import SMALL, VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
+from transformer.attention.scores import Score
+from transformer.attention.spec import Backend
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions, Remat
@@ -289,6 +291,34 @@ TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "max_length": 8
         ({"rotary_base": 0.0}, r"config\.model\.rotary_base=0\.0"),
         ({"buckets": 6}, r"config\.model\.buckets=6 must be a multiple of 4"),
         ({"layers": 0}, r"config\.model\.layers=0 must be at least 1"),
+        (
+            {"positions": Positions.T5, "max_distance": 16},
+            r"config\.model\.max_distance=16 .* config\.model\.buckets=32: say max_distance=17 or more",
+        ),
+        (
+            {"positions": Positions.ROTARY, "score": Score.ADDITIVE, "head_dim": 2},
+            r"config\.model\.positions=rotary .* config\.model\.score=additive .*; say score=dot or scaled_dot",
+        ),
+        (
+            {"positions": Positions.SHAW, "score": Score.COSINE},
+            r"config\.model\.positions=shaw .* config\.model\.score=cosine .*; say score=dot or scaled_dot",
+        ),
+        (
+            {"positions": Positions.TRANSFORMER_XL, "width": 9, "heads": 3},
+            r"config\.model\.width=9 is odd; config\.model\.positions=transformer_xl",
+        ),
+        (
+            {"backend": Backend.BLOCKWISE, "score": Score.ADDITIVE},
+            r"config\.model\.backend=blockwise does not take score=additive: say backend=auto or einsum",
+        ),
+        (
+            {"backend": Backend.XLA, "positions": Positions.SHAW},
+            r"config\.model\.backend=xla does not take position=shaw: say backend=auto or einsum",
+        ),
+        (
+            {"backend": Backend.BLOCKWISE, "attention_dropout": 0.1},
+            r"config\.model\.attention_dropout=0\.1 .* config\.model\.backend=blockwise .*: say backend=auto or einsum",
+        ),
     ],
     ids=str,
 )

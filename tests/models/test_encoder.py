@@ -100,6 +100,15 @@ def test_counts_below_zero_are_refused(name: str, value: int) -> None:
         build("encoder", **{name: value})
 
 
+def test_the_last_bucket_of_t5_begins_behind_those_of_one_distance() -> None:
+    """A side has half of the buckets, and half of these hold one distance each."""
+    of_t5 = {"positions": Positions.T5, "buckets": 32}
+    with pytest.raises(UserError, match=r"config\.model\.max_distance=8 .* say max_distance=9 or more"):
+        build("encoder", **of_t5, max_distance=8)
+    model, _ = build("encoder", **of_t5, max_distance=9)
+    jax.eval_shape(lambda: model.apply(model.init(jax.random.key(0)), {"tokens": TOKENS}, train=False))
+
+
 def test_the_head_of_pairs_reads_the_pooler_alone() -> None:
     model, config = build("encoder", head=Head.PRETRAINING, types=2)
     variables = lively(model)

@@ -9,7 +9,7 @@ from transformer.attention.backends import Variant, unsupported
 from transformer.attention.blocks import Sizes
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend
+from transformer.attention.spec import AttentionSpec, Backend, unrelated
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
 from transformer.layers.embedding import rows_for
@@ -222,8 +222,10 @@ class TransformerConfig:
         """The attention of these blocks with relative positions of a kind."""
         return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
 
-    def check(self, *counts: str) -> None:
+    def check(self, *counts: str, bidirectional: bool = False) -> None:
         """Refuse sizes and rates that cannot be; `counts` names further fields that must be at least 1.
+
+        `bidirectional`: every stack of these blocks sees both sides, so that each has half of T5's buckets.
 
         Errors: UserError naming the key, its value and what would do.
         """
@@ -244,8 +246,11 @@ class TransformerConfig:
                 f"config.model.kv_heads={self.kv_heads} does not divide config.model.heads={self.heads}; "
                 f"kv_heads={_nearest_divisor(self.heads, self.groups)} would do"
             )
-        if self.positions in WAVES and self.width % 2:
-            raise UserError(f"config.model.width={self.width} is odd; sinusoidal positions need an even width")
+        if self.width % 2 and (self.positions in WAVES or self.positions is Positions.TRANSFORMER_XL):
+            raise UserError(
+                f"config.model.width={self.width} is odd; config.model.positions={self.positions.value} pairs sines "
+                "with cosines: say an even width"
+            )
         if self.position_join is PositionJoin.CONCATENATED and self.positions not in (*WAVES, Positions.LEARNED):
             raise UserError(
                 "config.model.position_join=concatenated needs positions in the embeddings, and config.model.positions="
@@ -270,6 +275,14 @@ class TransformerConfig:
             raise UserError(f"config.model.rotary_base={self.rotary_base} must be above 0")
         if self.buckets < 4 or self.buckets % 4:
             raise UserError(f"config.model.buckets={self.buckets} must be a multiple of 4")
+        alone = self.buckets // (4 if bidirectional else 2)
+        if self.positions is Positions.T5 and self.max_distance <= alone:
+            raise UserError(
+                f"config.model.max_distance={self.max_distance} must be above {alone}, the distances that have a "
+                f"bucket each of config.model.buckets={self.buckets}: say max_distance={alone + 1} or more, or fewer "
+                "buckets"
+            )
+        self.check_attention()
         if self.lora.rank and self.experts.count and Projection.FEED_FORWARD in self.lora.where:
             raise UserError(
                 "config.model.lora.where holds feed_forward, whose networks are a mixture here "
@@ -278,6 +291,30 @@ class TransformerConfig:
         for window in self.windows:
             if window < 0:
                 raise UserError(f"config.model.windows={self.windows} must hold numbers of positions, 0 for all")
+
+    def check_attention(self) -> None:
+        """Refuse a score, positions, a backend and a dropout of weights that do not go together.
+
+        Errors: UserError naming the keys, their values and what would do.
+        """
+        position = self.positions.within_attention
+        why = unrelated(self.score, position)
+        if why is not None:
+            scores = " or ".join(score.value for score in Score if unrelated(score, position) is None)
+            raise UserError(
+                f"config.model.positions={self.positions.value} and config.model.score={self.score.value} do not go "
+                f"together: {why}; say score={scores}, or other positions"
+            )
+        if self.backend is Backend.AUTO:
+            return
+        why = unsupported(self.backend, Variant(self.score, position=position))
+        if why is not None:
+            raise UserError(f"config.model.{why}: say backend=auto or einsum")
+        if self.attention_dropout and unsupported(self.backend, Variant(facts=frozenset({"dropout"}))):
+            raise UserError(
+                f"config.model.attention_dropout={self.attention_dropout} drops weights, which config.model.backend="
+                f"{self.backend.value} never has: say backend=auto or einsum, or attention_dropout=0"
+            )
 
     def check_period(self, layers: str) -> None:
         """Refuse a number of layers, that of field `layers`, which is no multiple of the period of windows and experts.

@@ -68,7 +68,7 @@ class EncoderConfig(TransformerConfig):
     head: Head = Head.MASKED
 
     def __post_init__(self) -> None:
-        self.check("layers")
+        self.check("layers", bidirectional=True)
         self.check_period("layers")
         for name in ("types", "position_offset"):
             if getattr(self, name) < 0:
