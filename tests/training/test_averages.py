@@ -73,11 +73,17 @@ def test_patterns_choose_what_is_kept_and_what_is_replaced() -> None:
     assert not np.array_equal(mixed["head"]["bias"], params["head"]["bias"])
 
 
-def test_a_half_precision_parameter_keeps_its_type() -> None:
-    params = {"x": jnp.ones(3, jnp.bfloat16)}
-    average = Average(AverageKind.EXPONENTIAL)
-    kept = update_average(average, init_average(average, params), params, jnp.int32(1))
-    assert kept["x"].dtype == jnp.bfloat16
+def test_an_average_of_bfloat16_parameters_moves_and_is_read_in_their_type() -> None:
+    average, steps = Average(AverageKind.EXPONENTIAL, decay=0.999), 2000
+    params = {"x": jnp.full(3, 2.0, jnp.bfloat16)}
+    first = init_average(average, {"x": jnp.ones(3, jnp.bfloat16)})
+    kept = jax.lax.fori_loop(1, steps + 1, lambda step, old: update_average(average, old, params, step), first)
+    # In bfloat16 0.999 + 0.002 is 1: the average would never move.
+    np.testing.assert_allclose(np.asarray(kept["x"], np.float64), 2 - 0.999**steps, rtol=1e-4)
+    assert first["x"].dtype == kept["x"].dtype == np.float32
+    read = with_average(params, kept)["x"]
+    assert read.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(read, kept["x"].astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize(

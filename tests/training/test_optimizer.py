@@ -154,7 +154,7 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
     config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.9, beta2=0.999, clip_norm=1e6)
     rule, hyper = make_optimizer(config, STEPS), hyper_of(config)
     m = v = np.zeros(4)
-    for kind, digits in ((jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)):
+    for kind in (jnp.float32, jnp.bfloat16):
         params = {"x": jnp.ones(4, kind)}
         state, m, v = rule.init(params), np.zeros(4), np.zeros(4)
         for t in range(1, 4):
@@ -162,11 +162,21 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
             updates, after = rule.update({"x": jnp.asarray(gradient, kind)}, state, params, t - 1, hyper)
             m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
             expected = -0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-9)
-            np.testing.assert_allclose(np.asarray(updates["x"], np.float64), expected, rtol=digits)
+            np.testing.assert_allclose(np.asarray(updates["x"], np.float64), expected, rtol=1e-5)
             kinds = [jax.tree.map(lambda leaf: leaf.dtype, each) for each in (state, after)]
             assert kinds[0] == kinds[1]  # a state that changed its types would compile every step again
-            assert updates["x"].dtype == kind
             state = after
+
+
+def test_the_second_moment_of_bfloat16_parameters_keeps_moving() -> None:
+    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta2=0.999)
+    rule, hyper, steps = make_optimizer(config, STEPS), hyper_of(config), 2000
+    params, gradients = ({"x": jnp.full(3, number, jnp.bfloat16)} for number in (1.0, 0.25))
+    state = rule.init(params)
+    after = jax.lax.fori_loop(0, steps, lambda _, old: rule.update(gradients, old, params, 0, hyper)[1], state)
+    (second,) = (leaf for path, leaf in jax.tree.leaves_with_path(after) if "nu" in jax.tree_util.keystr(path))
+    # In bfloat16 it stands still at the first value of which a thousandth is rounded away.
+    np.testing.assert_allclose(np.asarray(second, np.float64), 0.25**2 * (1 - 0.999**steps), rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.training.small_run import CONFIG
 from transformer.config import UserError
+from transformer.training import assembly
 from transformer.training.experiment import resolve
+from transformer.training.mesh import one_device
 from transformer.training.room import check_room, memory_of
 from transformer.training.train import train
 
@@ -46,3 +49,19 @@ def test_a_model_beyond_the_machine_leaves_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the state of this model takes .* GB"):
         train(resolve(config), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counted_as_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[Any, Any, float | None]] = []
+    monkeypatch.setattr(assembly, "check_room", lambda *sizes: given.append(sizes))
+    for accumulate in (1, 2):
+        config = resolve({**CONFIG, "accumulate": accumulate, "precision": {"parameters": "bfloat16"}})
+        assembly.preflight(config, assembly.assemble(config, tmp_path, one_device()))
+    (state, alone, _), (_, summed, _) = given
+    moments = [leaf for leaf in jax.tree.leaves(state.optimisers) if leaf.ndim]
+    kinds = [{leaf.dtype.name for leaf in jax.tree.leaves(tree)} for tree in (moments, state.averages, summed)]
+    assert kinds == [{"float32"}] * 3
+    assert {leaf.dtype.name for leaf in jax.tree.leaves((state.variables.params, alone))} == {"bfloat16"}
+    assert jax.tree.structure(summed) == jax.tree.structure(alone)

@@ -167,6 +167,25 @@ def test_micro_batches_of_uneven_token_counts_make_the_large_batch() -> None:
         assert other.totals == one.totals
 
 
+class Half(Line):
+    """The line through zero, in bfloat16."""
+
+    def init(self, key: Any) -> Variables:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.bfloat16), super().init(key))
+
+
+def test_gradients_of_bfloat16_parameters_add_up_in_float32() -> None:
+    # Of the bias alone: 256 from the first row, 1 from each other, where 256 + 1 is 256 in bfloat16.
+    of_rows = np.array([256] + [1] * (ROWS - 1), np.float32)
+    y = np.broadcast_to(-of_rows[:, None] * ROWS / 2, (ROWS, LENGTH))
+    batch = {"x": np.zeros((ROWS, LENGTH, WIDTH), np.float32), "y": y, "real": np.ones((ROWS, LENGTH), bool)}
+    _, state, (metrics,) = steps(Regression(), [batch], accumulate=ROWS, model=Half())
+    assert float(metrics.values["gradient_norm"]) == of_rows.sum()
+    bias = state.variables.params["line"]["bias"]
+    assert bias.dtype == jnp.bfloat16
+    assert bias == jnp.bfloat16(-0.1 * of_rows.sum())
+
+
 def test_a_mean_over_each_micro_batch_would_be_seen() -> None:
     batches = [batch_of(0)]
     _, large, _ = steps(Regression(), batches)

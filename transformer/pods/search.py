@@ -284,7 +284,7 @@ class _Formulas:
             Remat.NONE: 3 * model.width + (inner + of_heads) / sharding.tensor,
         }[remat]
         tokens = self.tokens / (parts * self.accumulate)
-        # The experts' share of the state is that of the parameters: moments and averages are as large.
+        # The experts' share of the state is that of the parameters: moments and averages are in proportion.
         own = (1 - self.of_experts + self.of_experts / expert) / (sharding.fsdp * sharding.tensor)
         return (self.state + self.parameters) * own + tokens * self.layers * kept * self.item
 

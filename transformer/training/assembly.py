@@ -28,7 +28,7 @@ from transformer.training.placing import traced_on
 from transformer.training.preflight import check_fit
 from transformer.training.room import check_room, memory_of
 from transformer.training.sharding import check_positions, state_shardings
-from transformer.training.state import TrainState
+from transformer.training.state import TrainState, sum_type
 from transformer.training.step import Step, make_step
 from transformer.training.trained import check_patterns, heights
 
@@ -116,6 +116,8 @@ def preflight(experiment: Experiment, assembly: Assembly) -> None:
     run, whole = experiment.run, any(experiment.optimizer_of(o.name).clip_norm for o in assembly.task.objectives)
     objectives, params = assembly.task.objectives, assembly.abstract.variables.params
     trained = [trained_parameters(each, assembly.optimisers[each.name], params) for each in objectives]
+    if run.accumulate > 1:  # summed in a wider type than narrow parameters have
+        trained = jax.tree.map(lambda leaf: leaf.update(dtype=sum_type(leaf.dtype)), trained)
     gradients = trained if run.accumulate > 1 or whole else ()
     (device, *_) = assembly.placement.mesh.local_devices
     check_room(assembly.abstract, gradients, memory_of(device))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from transformer.config import UserError
 from transformer.models.paths import by_path, matches
+from transformer.training.state import sum_type
 
 
 class AverageKind(enum.Enum):
@@ -29,7 +30,8 @@ class Average:
     for the memory of one. Before its first step a mean equals the parameters.
 
     A step that is skipped (`faults`) leaves an exponential average as it was. One at which a mean takes its sample
-    counts as any other: the sample is of the parameters as that step left them.
+    counts as any other: the sample is of the parameters as that step left them. Beside parameters of a narrower type
+    an average is float32; it has theirs where a model reads it (models.averaged).
     """
 
     kind: AverageKind
@@ -47,7 +49,7 @@ class Average:
 
 def init_average(average: Average, params: Any) -> dict[str, jax.Array]:
     """The average before the first step: the parameters themselves."""
-    return {path: jnp.copy(leaf) for path, leaf in _covered(average, params).items()}
+    return {path: jnp.array(leaf, sum_type(leaf.dtype)) for path, leaf in _covered(average, params).items()}
 
 
 def update_average(

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Amount, Count, Share, UserError
 from transformer.models.paths import matches
+from transformer.training.state import widened
 
 PyTree = Any
 
@@ -90,7 +91,8 @@ class Optimizer(NamedTuple):
     `init(params)` is its state, `update(gradients, state, params, step, hyper)` the updates and the next state,
     `learning_rate(step, hyper)` the factor that update has, and `trains(path)` whether it is for a parameter. `step`
     counts the steps before this one, those too that were skipped and left the state as it was. The numbers `hyper` are
-    arguments, so that one compiled program serves all their values; `hyper_of` gives those of a config.
+    arguments, so that one compiled program serves all their values; `hyper_of` gives those of a config. Moments and
+    updates are float32 beside narrower gradients and parameters.
     """
 
     init: Callable[[PyTree], PyTree]
@@ -172,19 +174,17 @@ def make_optimizer(
     def update(
         gradients: PyTree, state: PyTree, params: PyTree, step: int | Int[Array, ""], hyper: Hyper
     ) -> tuple[PyTree, PyTree]:
-        # The numbers stay float32 beside narrower parameters: 0.999 in bfloat16 would be 1.
-        wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradients)
-        updates, after = rule(step, hyper).update(wide, state, params)
+        # All stays float32 beside narrower parameters: 0.999 in bfloat16 would be 1, and moments would stand still.
+        updates, after = rule(step, hyper).update(widened(gradients), state, params)
         if heights is not None and "layer_decay" in hyper:
             # Behind the rule: what follows the learning rate is proportional to it, the decay of weights too.
             updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
-        return _as_types_of(gradients, updates), _as_types_of(state, after)
+        return updates, after
 
-    return Optimizer(rule(0, hyper_of(config)).init, update, rate, config.chooses)
+    def init(params: PyTree) -> PyTree:
+        return rule(0, hyper_of(config)).init(widened(params))
 
-
-def _as_types_of(before: PyTree, after: PyTree) -> PyTree:
-    return jax.tree.map(lambda old, new: new.astype(old.dtype), before, after)
+    return Optimizer(init, update, rate, config.chooses)
 
 
 def _decayed(params: dict[str, jax.Array]) -> dict[str, bool]:

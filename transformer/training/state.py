@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.models.contract import Variables
@@ -34,6 +35,16 @@ class TrainState(NamedTuple):
     def for_looking(self) -> "TrainState":
         """The state without its optimisers, the argument of compiled evaluations and probes."""
         return self._replace(optimisers={}, hyper={}, norms={})
+
+
+def sum_type(dtype: Any) -> Any:
+    """The type of sums over steps and micro-batches: float32 at least, since narrower ones round small addends away."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def widened(tree: PyTree) -> PyTree:
+    """The arrays of a tree in the type of their sums."""
+    return jax.tree.map(lambda leaf: leaf.astype(sum_type(leaf.dtype)), tree)
 
 
 def key_for(key: Key[Array, ""], step: int | Int[Array, ""], name: str) -> Key[Array, ""]:

@@ -17,7 +17,7 @@ from transformer.training.averages import Average, update_average
 from transformer.training.faults import Faults, guarded
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer
-from transformer.training.state import TrainState, key_for
+from transformer.training.state import TrainState, key_for, widened
 
 # For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
@@ -120,7 +120,8 @@ def _accumulated(
             inner = view._replace(variables=view.variables._replace(params=params))
             return _with_losses(*objective.loss(inner, batch, totals, key), counts)
 
-        return jax.grad(loss, has_aux=True)(trained)
+        gradients, aux = jax.grad(loss, has_aux=True)(trained)
+        return widened(gradients), aux  # here, so that micro-batches add up and norms are taken in it
 
     if accumulate == 1:
         return gradient(batch, key, None)
