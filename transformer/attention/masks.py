@@ -94,8 +94,9 @@ def predicted_centre(
     """
     wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
     hidden_BxHxQxA = jnp.tanh(jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, weight_HxDxA))
-    logit_BxHxQ = jnp.einsum("bhqa,ha->bhq", hidden_BxHxQxA, score_HxA, preferred_element_type=wide)
-    return (key_lengths_B - 1)[:, None, None].astype(wide) * jax.nn.sigmoid(logit_BxHxQ)
+    logits_BxHxQ = jnp.einsum("bhqa,ha->bhq", hidden_BxHxQxA, score_HxA, preferred_element_type=wide)
+    share_BxHxQ = jax.nn.sigmoid(logits_BxHxQ)
+    return (key_lengths_B - 1)[:, None, None].astype(wide) * share_BxHxQ
 
 
 def query_positions(mask: Mask, queries: int) -> Int[Array, "#B Q"]:
