@@ -62,7 +62,7 @@ STUDIES = (
     Fault(
         "a-role-by-chance",
         "transformer/maps/roles.py",
-        "(self.share_LxH - self.even) / (1 - self.even)",
+        "(self.share_LxH - self.even_LxH) / (1 - self.even_LxH)",
         "self.share_LxH",
         "A head is given a role for what a head that reads all alike does too.",
         ("tests/maps/test_roles.py",),
