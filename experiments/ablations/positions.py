@@ -22,6 +22,7 @@ def get_config() -> ConfigDict:
     config = base.get_config()
     config.name = "positions"
     config.model.max_distance = 16
+    config.model.buckets = 16
     return config
 
 

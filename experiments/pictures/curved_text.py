@@ -23,7 +23,7 @@ def get_config(attention: str = "neighbours") -> ConfigDict:
             "seed": 1,
             "steps": 3000,
             "maps_every": 100,
-                        "task": {"name": "text_pictures"},
+            "task": {"name": "text_pictures"},
             "model": {
                 "family": "text_reader",
                 "encoder": {"channels": (16, 32, 64), "strides": (2, 2, 1), "blocks": 1},

@@ -128,9 +128,8 @@ def attend(
     multi-query for G = 1 (Shazeer 2019). Softmax and log-sum-exp are at least float32. A query that may see no key
     gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that one fact
     of the mask, or a bias of minus infinity, hides from every query), has no effect on output or gradient; but what
-    `causal` or `window` hides behind a `query_offset` is a cache's own zeros, must be finite, and is read. `key` and
-    `train` matter to the normalisers that draw a sample and to `spec.dropout`, which zeroes weights in training alone
-    and behind whatever is captured.
+    `causal` or `window` hides behind a `query_offset`, a cache's own zeros, is read and must be finite. `key` and
+    `train` are for normalisers that draw and for `spec.dropout`, which zeroes weights behind whatever is captured.
 
     Traced for a placement (`transformer.axes`), it is sharded over the mesh as `shards_of` says, and gives what one
     device would.

@@ -67,7 +67,7 @@ def make_step(
         batch, extra = task.prepare(view, batch, key("prepare"))
         totals = task.totals(batch)
         view = view._replace(extra=extra)
-        new_optimisers: dict[str, Any] = {}
+        states: dict[str, Any] = {}
         values: dict[str, Array] = {}
         maps: dict[str, Captured] = {}
         for objective in task.objectives:
@@ -75,7 +75,7 @@ def make_step(
             trained = trained_parameters(objective, optimizer, view.variables.params)
             gradients, aux = _accumulated(view, objective, trained, batch, totals, key(objective.name), accumulate)
             hyper = state.hyper[objective.name]
-            updates, new_optimisers[objective.name] = optimizer.update(
+            updates, states[objective.name] = optimizer.update(
                 gradients, state.optimisers[objective.name], trained, state.step, hyper
             )
             params = with_average(view.variables.params, optax.apply_updates(trained, updates))
@@ -89,16 +89,14 @@ def make_step(
             }
             values |= {prefix + name: value for name, value in metrics.items()}
             maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
-        made = state._replace(
-            step=state.step + 1, variables=view.variables, optimisers=new_optimisers, extra=view.extra
-        )
+        made = state._replace(step=state.step + 1, variables=view.variables, optimisers=states, extra=view.extra)
         state, values = guarded(faults, state, made, totals, values)
         updated = values["skipped"] == 0
-        new_averages = {
+        kept = {
             name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
             for name, average in averages.items()
         }
-        return state._replace(averages=new_averages), Metrics(dict(totals), values, maps)
+        return state._replace(averages=kept), Metrics(dict(totals), values, maps)
 
     return step
 

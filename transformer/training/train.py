@@ -75,14 +75,9 @@ def _train(
     experiment, directory = opened_run.experiment, opened_run.directory
     config, start = experiment.run, resumed.step
     plan, probe = probe_of(assembly, opened_run)
+    hashed = config_hash(experiment)
     records = open_sinks(
-        directory,
-        plan,
-        config_hash(experiment),
-        steps=config.steps,
-        start=start,
-        extents=resumed.records,
-        looked=resumed.looked,
+        directory, plan, hashed, steps=config.steps, start=start, extents=resumed.records, looked=resumed.looked
     )
     sink: Sink = records
     save = Saver(opened_run, assembly.placement, records)
