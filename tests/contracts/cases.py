@@ -886,6 +886,8 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own places: equal in expectation alone",
+        # Rounding alone makes 1.3e-6 of the gradient's norm in the third step of vectorised lanes.
+        rounding=3e-6,
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
