@@ -41,7 +41,8 @@ class OptimizerConfig:
 
     `learning_rate` is the peak, reached after `warmup` steps; `final` is the fraction of it that linear and cosine
     schedules end at. `clip_norm` bounds the gradient's global norm; 0 leaves it alone. `weight_decay` (adamw) acts on
-    matrices and tables, not on biases and norms.
+    all parameters but those named `bias`, `scale`, `content` and `position`: not on norms and biases, but on those of
+    gates, candidates and kinds, which have names of their own.
 
     Trained are the parameters whose path matches one of the patterns `trains` and none of `frozen` (fnmatch); the
     others keep their values, and have neither gradient nor moments. `layer_decay` d gives each of L stacked layers a
