@@ -123,7 +123,7 @@ def test_squares_are_exchanged_behind_augmentation() -> None:
     """Cropped and mirrored pictures are those of a run without the exchange, square by square."""
     pictures, how = Pictures(PIXELS, np.arange(len(PIXELS), dtype=np.int32)), Augmentation(crop=2, flip=0.5, cutout=3)
     plain, exchanged = (
-        PictureBatches(pictures, rows=2, seed=3, augmentation=how, exchanged=patch)[1]["picture"] for patch in (0, 2)
+        PictureBatches(pictures, rows=2, seed=3, augmentation=how, shuffled_by=patch)[1]["picture"] for patch in (0, 2)
     )
     assert not np.array_equal(exchanged, plain)
     np.testing.assert_array_equal(exchanged, shuffled(plain, 2))

@@ -173,7 +173,7 @@ class PictureBatches:
     """Endless batches of `rows` pictures, epoch after epoch; what is done to them is a function of (seed, step).
 
     An epoch holds every picture once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
-    they are. Behind all that squares of `exchanged` pixels change places (`shuffled`). A last batch that pictures do
+    they are. Behind all that squares of `shuffled_by` pixels change places (`shuffled`). A last batch that pictures do
     not fill has rows whose `index` is -1.
 
     Each batch has `picture` [B, height, width, channels], normalised, `labels` [B], `index` [B], the number of the
@@ -188,10 +188,10 @@ class PictureBatches:
         seed: int | None,
         augmentation: Augmentation = NO_AUGMENTATION,
         normalise: Normalisation = NORMALISATION,
-        exchanged: int = 0,
+        shuffled_by: int = 0,
     ):
         self._pictures, self._seed, self._augmentation, self._normalise = pictures, seed, augmentation, normalise
-        self._exchanged = exchanged
+        self._shuffled_by = shuffled_by
         bucket = Bucket(1, rows, np.arange(len(pictures.labels)))
         self._plan = BucketPlan([bucket], seed)
         self.batches_per_epoch = self._plan.batches_per_epoch
@@ -209,7 +209,7 @@ class PictureBatches:
         random = np.random.default_rng((self._seed or 0, step, 1))
         mixed = augment(self._pictures.pixels[shown], how, random, self._normalise)
         return {
-            "picture": shuffled(mixed.pictures, self._exchanged),
+            "picture": shuffled(mixed.pictures, self._shuffled_by),
             "labels": labels,
             "others": labels[mixed.partners],
             "share": mixed.shares,

@@ -274,8 +274,9 @@ def regions_of_cells(axis: Axis) -> Bool[np.ndarray, "cells K"]:
     """
     regions_K = cells_of(axis, side=SIDE, size=PIXELS)
     middles = (np.arange(SIDE) + 0.5) * CELL
-    row, column = (np.abs(each - middles[:, None]).argmin(axis=1) for each in middles_of(axis))
-    region = axis.leading + len(middles_of(axis)[1]) * row[:, None] + column
+    y_Y, x_X = middles_of(axis)
+    row, column = (np.abs(each - middles[:, None]).argmin(axis=1) for each in (y_Y, x_X))
+    region = axis.leading + len(x_X) * row[:, None] + column
     cells = np.arange(SIDE**2)[:, None]
     return (regions_K == cells) | (np.arange(len(regions_K)) == region.reshape(-1, 1))
 

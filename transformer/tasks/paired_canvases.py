@@ -45,8 +45,7 @@ class PairedCanvasesConfig:
     """Batches of `rows` canvases of `pixels` x 2 `pixels` with one of the `digits` twice, and `noise` normal numbers.
 
     At least `examples` samples are judged, in whole batches. A model's own judge is sure of a half to whose digit it
-    gives at least `confidence`.
-    `evaluated_parameters`: "raw", or an average of the run, such as one of "generator/*".
+    gives at least `confidence`. `evaluated_parameters`: "raw", or an average of the run, such as one of "generator/*".
 
     Errors: UserError for values out of range.
     """

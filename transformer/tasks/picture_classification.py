@@ -61,9 +61,9 @@ class PictureClassificationConfig:
 
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
     `data_dir`, "folder/NAME", files, "omniglot", or "tfds/NAME", a set that TFDS has prepared; these are resized to
-    `side` pixels where that is given (transformer.data.datasets.pictures). `shuffled`:
-    squares of so many pixels are exchanged, in all pictures alike and behind their augmentation, so that what was near
-    is far (0: none). `test` may be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
+    `side` pixels where that is given (transformer.data.datasets.pictures). `shuffled`: squares of so many pixels are
+    exchanged, in all pictures alike and behind their augmentation, so that what was near is far (0: none). `test` may
+    be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
 
     Errors: UserError for values out of range.
     """
@@ -130,7 +130,7 @@ class PictureClassification(PlainTask):
         config, pictures = self.config, self.splits[split]
         how, normalise = config.augmentation, config.normalisation
         return PictureBatches(
-            pictures, rows=config.rows, seed=seed, augmentation=how, normalise=normalise, exchanged=config.shuffled
+            pictures, rows=config.rows, seed=seed, augmentation=how, normalise=normalise, shuffled_by=config.shuffled
         )
 
     def source(self, seed: int) -> Source:
