@@ -35,6 +35,25 @@ WIDE[32:36] = bytes((8, 0, 64, 0))
 # A part in front of the format that would reach far beyond the end.
 BEYOND = bytearray(file_of(TONE, size=2))
 BEYOND[12:20] = b"LIST" + bytes((0, 0, 1, 0))
+SHORT = file_of(TONE, size=2)[:-100]
+
+
+def with_lengths(riff: int, data: int) -> bytes:
+    """A file whose header gives these numbers of bytes for all of it and for its samples."""
+    content = bytearray(file_of(TONE, size=2))
+    content[4:8], content[40:44] = riff.to_bytes(4, "little"), data.to_bytes(4, "little")
+    return bytes(content)
+
+
+# The lengths that ffmpeg, SoX and arecord write into a pipe.
+@pytest.mark.parametrize(("riff", "data"), [(2**32 - 1, 2**32 - 1), (0x7FFFF024, 0x7FFFF000), (0x80000024, 0x80000000)])
+def test_a_file_written_into_a_pipe_is_read_to_its_end(riff: int, data: int) -> None:
+    np.testing.assert_array_equal(read_wav(with_lengths(riff, data), "x.wav"), read_wav(with_lengths(2036, 2000), "x"))
+
+
+@pytest.mark.parametrize("rate", [1, 8000, 11025, 22255, 44056, 47999, 48000, 96000, 192000, 384000])
+def test_rates_that_recorders_have_are_read(rate: int) -> None:
+    assert len(read_wav(file_of(TONE[:100], size=2, rate=rate), "x.wav")) == -(-100 * RATE // rate)
 
 
 @pytest.mark.parametrize(("size", "within"), [(1, 0.01), (2, 1e-4), (3, 1e-6), (4, 1e-6)])
@@ -58,6 +77,10 @@ def test_channels_are_averaged_and_another_rate_is_brought_to_ours() -> None:
         (WIDE, "has 64 bits a sample"),
         (file_of(TONE, size=2)[:30], "is no WAV file"),
         (BEYOND, "is no WAV file"),
+        (SHORT, "is cut short: its header says 1,000 samples, the file holds 950"),
+        (file_of(TONE, size=2, rate=1_048_573), "has a rate of 1,048,573 Hz, which is not resampled to 8,000"),
+        (file_of(TONE, size=1, rate=2**30 + 1), "has a rate of 1,073,741,825 Hz"),
+        (file_of(np.zeros(601), size=1, rate=1), "lasts longer than 600 seconds"),
     ],
 )
 def test_what_is_no_sound_is_refused_in_one_line(content: bytes, said: str) -> None:

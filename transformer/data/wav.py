@@ -13,12 +13,19 @@ from transformer.layers.sound import RATE
 
 MOST_SECONDS = 600
 _LARGEST = 2**15 - 1
+# A program that writes to a pipe cannot go back to say how much it wrote: its header has a number from here on.
+_UNKNOWN_BYTES = 0x7FFFF000
+# The filter that resamples has about twenty times as many values as this ratio's greater number.
+_GREATEST_RATIO = 2**16
 
 
 def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
     """The samples of a WAV file from -1 to 1: the mean of its channels, resampled where its rate is another.
 
-    Errors: UserError for what is no file of 8, 16, 24 or 32 bits a sample (PCM), is empty, or lasts too long.
+    A header written before the length was known, as by ffmpeg into a pipe, holds until the end of the file.
+
+    Errors: UserError for what is no file of 8, 16, 24 or 32 bits a sample (PCM), is empty, has less sound than its
+    header says, or lasts too long, and for a rate that has too little in common with ours to be resampled.
     """
     try:
         with wave.open(io.BytesIO(content)) as file:
@@ -28,16 +35,23 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
                 file.getframerate(),
                 file.getnframes(),
             )
-            if not (0 < rate <= 2**20 and count <= MOST_SECONDS * rate):
-                raise UserError(f"{name} lasts longer than {MOST_SECONDS} seconds: cut it")
             if size > 4:
                 raise UserError(f"{name} has {8 * size} bits a sample: give one of 8, 16, 24 or 32")
             given = file.readframes(count)
     except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError, without a word, for a chunk beyond the end
         raise UserError(f"{name} is no WAV file of whole numbers (PCM): {error}") from None
-    given = given[: len(given) // (size * channels) * size * channels]
+    frame = size * channels
+    found = len(given) // frame
+    given = given[: found * frame]
     if not given:
         raise UserError(f"{name} has no samples: give a sound that lasts")
+    if found < count and count * frame < _UNKNOWN_BYTES - frame:
+        raise UserError(f"{name} is cut short: its header says {count:,} samples, the file holds {found:,}")
+    divisor = math.gcd(rate, RATE)
+    if rate < 1 or max(rate, RATE) // divisor > _GREATEST_RATIO:
+        raise UserError(f"{name} has a rate of {rate:,} Hz, which is not resampled to {RATE:,}: give another rate")
+    if found > MOST_SECONDS * rate:
+        raise UserError(f"{name} lasts longer than {MOST_SECONDS} seconds: cut it")
     if size == 1:  # of one byte, numbers from 0 to 255
         samples = np.frombuffer(given, np.uint8).astype(np.float64) - 128
     else:
@@ -46,7 +60,6 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
         samples = whole.view("<i4")[:, 0] / 2.0 ** (32 - 8 * size)
     mono = samples.reshape(-1, channels).mean(axis=1) / 2.0 ** (8 * size - 1)
     if rate != RATE:
-        divisor = math.gcd(rate, RATE)
         mono = resample_poly(mono, RATE // divisor, rate // divisor)
     return mono.astype(np.float32)
 
