@@ -1,7 +1,8 @@
 """Generate text with a trained run."""
 
+import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.cli import run
@@ -71,13 +72,21 @@ def main(arguments: Arguments) -> None:
     loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
     experiment, assembly, state = weighed_by(loaded, *arguments.language_model_and_weight, arguments.trusted)
     view = view_of(assembly.model, state, experiment.evaluated_parameters)
+    # An empty line has no answer; a text that was given as one has what the task makes of it.
+    by_line = arguments.text is None and arguments.prompt_file is None
+    asked = [text for text in texts if text.strip() or not by_line]
+    if not asked:
+        print("\n" * len(texts), end="")
+        return
     request = Request(
-        [text for text in texts if text.strip()] or [""],
+        asked,
         arguments.language,
         {name: value for name, value in decoding.items() if value is not None},
     )
     answers = assembly.task.answer(view, request)
-    for line in answers.lines:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as texts are read, whatever the locale
+    for line in line_by_line(texts, answers.lines) if by_line else answers.lines:
         print(line)
     if arguments.maps and assembly.model.sites:
         folder = _new_folder(workdir / "generated")
@@ -88,16 +97,35 @@ def main(arguments: Arguments) -> None:
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
 
 
+def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+    r"""The answers to lines of standard input, as many lines for each: empty ones for a line without text.
+
+    A line end within an answer is written as "\n".
+    """
+    asked = sum(bool(text.strip()) for text in texts)
+    several, following = len(answers) // asked, iter(answers)
+    lines = [next(following) if text.strip() else "" for text in texts for _ in range(several)]
+    return [line.replace("\n", r"\n") for line in lines]
+
+
 def texts_of(arguments: Arguments) -> list[str]:
     """The text, that of a file less the line end behind it, or the lines of standard input.
 
-    Errors: UserError for a text and a file, for a file that is empty, and for what cannot be read as UTF-8.
+    Errors: UserError for a text and a file, for a file or a standard input that is empty, and for what cannot be read
+    as UTF-8.
     """
+    for flag in ("text", "stop", "weighed"):
+        _read(f"--{flag}", (getattr(arguments, flag) or "").encode)
     if arguments.prompt_file is None:
         if arguments.text is not None:
             return [arguments.text]
+        from transformer.text_lines import split_lines
+
         # Not as text: what a C locale cannot decode it passes on as surrogates, which no tokenizer takes.
-        return _read("standard input", sys.stdin.buffer.read).splitlines()
+        lines = split_lines(_read("standard input", sys.stdin.buffer.read))
+        if not lines:
+            raise UserError("standard input is empty: write a text a line, or say --text=''")
+        return lines
     if arguments.text is not None:
         raise UserError("--text and --prompt_file both give the text: say one of them")
     name = f"--prompt_file={arguments.prompt_file}"
@@ -110,10 +138,10 @@ def texts_of(arguments: Arguments) -> list[str]:
 def _read(name: str, read: Callable[[], bytes]) -> str:
     """Errors: UserError, which calls it by `name`."""
     try:
-        return read().decode("utf-8")
+        return read().decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}; name a file that can") from error
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise UserError(f"{name} cannot be read as a UTF-8 text: {error}; convert it, as by iconv -t UTF-8") from error
 
 

@@ -19,6 +19,7 @@ ORDER = (
     "axes",
     "config",
     "json_files",
+    "text_lines",
     "overrides",
     "named",
     "storage",

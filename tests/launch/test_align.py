@@ -102,7 +102,7 @@ def test_of_several_heads_every_second_pair_chooses(run: Path, tmp_path: Path) -
     ("name", "text", "says"),
     [
         ("links", "0-0\n", " 1: give three files of as many lines"),
-        ("links", None, "cannot be read"),
+        ("links", None, "there is no file"),
         ("links", "x-y" + "\n" * 9, "'x-y' is no list of links"),
         ("links", "0-9" + "\n" * 9, "leave the pair out, or say --reverse or --first_word"),
         ("links", "0-0 -1-0" + "\n" * 9, "is no list of links"),

@@ -1,5 +1,6 @@
 """The family and the task of docs/extending.md in a folder of their own: every command runs on them as they are."""
 
+import io
 import json
 import os
 import string
@@ -104,11 +105,19 @@ def test_evaluate_measures_what_training_measured(sorting: str, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_generate_answers_by_the_task(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_answers_by_the_task(
+    sorting: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = call(capsys, "generate", sorting, TRUST, "--text=hkdba")
     assert set(said.strip()) <= set(string.ascii_lowercase)
     assert Path("sorting", "generated", "0001", "report.html").is_file()
     assert "'dad' cannot be sorted" in refused(capsys, "generate", sorting, TRUST, "--text=dad")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\nhkdba\n\n  \nabdhk")))
+    lines = call(capsys, "generate", sorting, TRUST, "--no-maps").split("\n")
+    assert [bool(line) for line in lines] == [False, True, False, False, True, False]
+    assert lines[1] == said.strip()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n\n")))
+    assert call(capsys, "generate", sorting, TRUST) == "\n\n"
 
 
 @pytest.mark.slow

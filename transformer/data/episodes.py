@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from transformer.config import UserError
+from transformer.text_lines import split_lines
 
 ARROW, STOP = ">", ";"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -70,7 +71,7 @@ def prompt_of(text: str) -> str:
 
     Empty lines are left out.
     """
-    lines = (line.strip().removesuffix(STOP) for line in text.splitlines())
+    lines = (line.strip().removesuffix(STOP) for line in split_lines(text))
     return "".join(STOP.join(line for line in lines if line).replace("=>", ARROW).split())
 
 

@@ -11,6 +11,7 @@ from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.tokenizer import ROLES, Tokenizer
 from transformer.json_files import read_object
+from transformer.text_lines import split_lines
 
 _END_OF_TEXT = "<|endoftext|>"
 _BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}
@@ -54,9 +55,8 @@ def wordpiece(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
 
 
 def _wordpiece_model(path: Path) -> models.WordPiece:
-    # Not splitlines(): a token may be a character that Unicode takes for a line end.
-    lines = path.read_text("utf-8").removesuffix("\n").split("\n")
-    return models.WordPiece({line.rstrip("\r"): number for number, line in enumerate(lines)}, unk_token="[UNK]")
+    tokens = split_lines(path.read_bytes().decode())
+    return models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
 
 
 def from_huggingface(folder: Path) -> AnyTokenizer:

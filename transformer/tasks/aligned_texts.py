@@ -6,6 +6,7 @@ from pathlib import Path
 
 from transformer.attention.sites import between
 from transformer.config import UserError
+from transformer.data.datasets.own_files import read_text
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.translation import Pair
 from transformer.models.contract import Model
@@ -13,6 +14,7 @@ from transformer.tasks.contract import Evaluation, Task
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import ALIGNED, Split, encode, words_of
 from transformer.tasks.translation_metrics import alignment_evaluation
+from transformer.text_lines import split_lines
 
 
 def read_aligned(
@@ -27,7 +29,7 @@ def read_aligned(
     Errors: UserError for files that cannot be read or have unlike numbers of lines, and for a line whose links are none
     or lie outside of its sentences.
     """
-    sources, targets, linked = (_lines(path) for path in (source, target, links))
+    sources, targets, linked = (split_lines(read_text(path)) for path in (source, target, links))
     if not len(sources) == len(targets) == len(linked):
         raise UserError(
             f"{source} has {len(sources)} lines, {target} {len(targets)} and {links} {len(linked)}: give three files "
@@ -88,10 +90,3 @@ def alignment_of(task: Task, model: Model, pairs: Sequence[Pair]) -> Evaluation:
     if heads > 1:
         chosen, measured = (split.part(range(begin, len(pairs), 2)) for begin in (0, 1))
     return alignment_evaluation(config, tokenizer, chosen, measured)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None

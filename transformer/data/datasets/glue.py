@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from transformer.config import UserError
 from transformer.data.datasets.own_files import read_text, refuse_empty
 from transformer.data.labelled import Labelled
+from transformer.text_lines import split_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +89,9 @@ def measure_of(dataset: str) -> str | None:
 
 def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labelled] | None:
     """The sentences of a file in its order; None for one whose header names no label."""
-    # Not splitlines(): sentences may hold other separators that Unicode takes for line ends.
-    lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    lines = split_lines(read_text(path))
+    if not lines:
+        raise UserError(f"{path} has no sentences: {how}")
     columns, first = made.columns, 1
     if columns is None:
         header, first = lines[0].split("\t"), 2

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 
 from transformer.config import UserError
+from transformer.text_lines import split_lines
 
 FILES = {
     "train": "train",
@@ -71,11 +72,10 @@ def read_lines(path: pathlib.Path) -> list[str]:
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise UserError(f"multi30k: cannot read {path} ({error}): obtain the file again") from error
-    # Not splitlines(): captions may hold other separators that Unicode takes for line ends.
-    return [line.strip() for line in text.removesuffix("\n").split("\n")]
+    return [line.strip() for line in split_lines(text)]
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.json_files import as_object, parse
+from transformer.text_lines import split_lines
 
 SPLITS = ("train", "validation", "test")
 # Of twenty parts of the examples one validates and one tests.
@@ -85,9 +86,7 @@ def read_lines(path: pathlib.Path) -> list[str]:
 
     Errors: UserError for a file without lines, or with empty ones; as `read_text`.
     """
-    # Not splitlines(): texts may hold other separators that Unicode takes for line ends.
-    content = read_text(path).removesuffix("\n")
-    lines = [line.strip() for line in content.split("\n")]
+    lines = [line.strip() for line in split_lines(read_text(path))]
     if not any(lines):
         raise UserError(f"{path} is empty: it needs a line for each example")
     refuse_empty([number for number, line in enumerate(lines, 1) if not line], path)
@@ -128,7 +127,7 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
 
 def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
     # Cells may be empty at either end of a line: those are told by name.
-    lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    lines = split_lines(read_text(path))
     if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = lines[0].split("\t")

@@ -13,6 +13,7 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.json_files import read_object
+from transformer.text_lines import split_lines
 
 INFO = "dataset_info.json"
 """The file that makes a folder a prepared TFDS set."""
@@ -225,7 +226,7 @@ def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -
     file = folder / f"{_word(feature)}.labels.txt"
     if not file.is_file():
         return tuple(map(str, range(count)))
-    names = tuple(file.read_text(encoding="utf-8").splitlines())
+    names = tuple(split_lines(file.read_bytes().decode()))
     if len(names) != count:
         raise ValueError(f"{file.name} has {len(names)} lines for {count} classes")
     return names
