@@ -229,6 +229,7 @@ def _report(
             "initial_gradients": about.get("initial_gradients"),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join(["python", "-m", "launch.ablate", *arguments.without("report", "retry-failed")]),
+            "workdir": arguments.workdir.rstrip("/") or "/",
             **provenance([each.path for each in ended]),
         },
     )

@@ -1,5 +1,6 @@
 """Make a run of a published model, or publish a run."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def main(arguments: Arguments) -> None:
     if source is not None:
         made = import_run(Path(source), workdir, Fitting(**given))
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")
-        print(f"Train it further with python -m launch.train --workdir={workdir}")
+        print(f"Train it further with python -m launch.train {shlex.join([f'--workdir={workdir}'])}")
     else:
         made = export_run(workdir, Path(target), arguments.step)
         print(f"{target}: {made.parameters:,} parameters of {workdir} as a {made.kind} model")

@@ -39,6 +39,11 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
             missing = not config_file and recorded is None
         else:
             missing = getattr(arguments, _attribute(flag)) in (None, "")
+        if flag is _CONFIG and missing and command.resumes and arguments.workdir and flag.name not in waived:
+            raise UserError(
+                f"--workdir={arguments.workdir} holds no run to go on with; to begin one there, say --config=FILE as "
+                f"well: {command.example}"
+            )
         if flag.required and missing and flag.name not in waived:
             raise UserError(f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example}")
     if command.takes_config:

@@ -23,6 +23,7 @@ def train_command(
     config.json of the run in `recorded`. A run that had a part of this machine's cores gets as many again: on more it
     would differ in the last bits.
     """
+    from transformer.named import trust_words
     from transformer.overrides import as_flags
 
     start = [*_on_as_many_cores(recorded), "python", "-m", "launch.train"]
@@ -31,7 +32,7 @@ def train_command(
     if flags is not None and _config(file, [*words, *flags]) == trial.config:
         return shlex.join([*start, f"--config={file}", *words, *flags, *where])
     copied = [shlex.join(["mkdir", "-p", workdir]), shlex.join(["cp", f"{recorded}/config.json", workdir])]
-    return " && ".join([*copied, shlex.join([*start, *where])])
+    return " && ".join([*copied, shlex.join([*start, *where, *trust_words(trial.config)])])
 
 
 def _on_as_many_cores(recorded: str) -> list[str]:

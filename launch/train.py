@@ -1,7 +1,9 @@
 """Train a model, or go on with a run that was stopped."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from launch.cli import run
 from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
@@ -81,12 +83,14 @@ def main(arguments: Arguments) -> None:
         with downloads(arguments.vouched):
             train(resolve(values), workdir, profile=arguments.profile, sink=Sinks(*sinks), pulse=pulse, rewind=rewind)
         if primary():
-            print(what_next(workdir), flush=True)
+            print(what_next(workdir, values), flush=True)
 
 
-def what_next(workdir: Path) -> str:
-    """What one does with a run that is complete."""
-    run = f"--workdir={shlex.quote(str(workdir))}"
+def what_next(workdir: Path, config: Mapping[str, Any]) -> str:
+    """What one does with a run of this config that is complete: commands that run as they stand."""
+    from transformer.named import trust_words
+
+    run = shlex.join([f"--workdir={workdir}", *trust_words(config)])
     return (
         f"complete; the page of its heads: python -m launch.maps {run}\n"
         f"          its figures once more: python -m launch.evaluate {run}"

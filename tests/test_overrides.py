@@ -142,6 +142,12 @@ def test_text_is_read_by_the_type_that_the_field_declares(word: str, value: Any)
         ("iner.colour=red", "unknown key config.iner: did you mean config.inner.colour?"),
         ("named.first.colr=red", "unknown key config.named.first.colr: did you mean config.named.first.colour?"),
         ("inner.zzz=1", "unknown key config.inner.zzz: known: colour, rate"),
+        # The value tells which key was meant, before a key of that name elsewhere.
+        ("inner.tint=green", "unknown key config.inner.tint: did you mean config.inner.colour, which takes 'green'?"),
+        (
+            "inner.tint=blue",
+            "config.inner.tint: did you mean config.tint? config.inner has no such key; known: colour, rate",
+        ),
         ("steps.x=1", "config.steps is a value and has no key 'x': write --config.steps=VALUE"),
         ("inner=1", "config.inner='1': that key is a group; set one of its keys, as --config.inner.rate=VALUE"),
         ("inner=none", "config.inner='none': that key is a group"),

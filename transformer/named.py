@@ -21,9 +21,17 @@ def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
     if strange:
         raise UserError(
             f"{' and '.join(strange)} {'is' if len(strange) == 1 else 'are'} code from outside this library that only "
-            f"the run's own config.json names: add --trust={','.join(dict.fromkeys(code.values()))} if you know what "
-            "it does"
+            f"the run's own config.json names: add {' '.join(trust_words(config))} if you know what it does"
         )
+
+
+def trust_words(config: Mapping[str, Any]) -> list[str]:
+    """The words by which a command that reads a run of this config is told to trust the code that it names.
+
+    Errors: UserError for a section that is no group of keys.
+    """
+    code = dict.fromkeys(code_of(config).values())
+    return [f"--trust={','.join(code)}"] if code else []
 
 
 def code_of(config: Mapping[str, Any]) -> dict[str, str]:

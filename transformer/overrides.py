@@ -77,10 +77,11 @@ def leaves(tree: Group, prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def find(tree: Group, key: str) -> Leaf | Group:
+def find(tree: Group, key: str, given: Any = None) -> Leaf | Group:
     """What a dotted key, without "config.", is.
 
-    Errors: UserError for an unknown key, naming the nearest of the whole tree, and for a key of a value.
+    Errors: UserError for an unknown key, naming the key that was probably meant (`given`, the value that it should get,
+    tells more than its name), and for a key of a value.
     """
     node: Leaf | Group = tree
     walked = "config"
@@ -93,7 +94,7 @@ def find(tree: Group, key: str) -> Leaf | Group:
             node = node.each
         else:
             of = f" of {node.chosen}" if node.chosen else ""
-            raise UserError(f"unknown key {walked}.{name}{of}: {_nearest_key(tree, node, walked, key)}")
+            raise UserError(f"unknown key {walked}.{name}{of}: {_advice(tree, node, walked, key, given)}")
         walked = f"{walked}.{name}"
     return node
 
@@ -126,7 +127,7 @@ def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
 
     Errors: as `override`.
     """
-    node, path = find(tree, key), f"config.{key}"
+    node, path = find(tree, key, given), f"config.{key}"
     if isinstance(node, Leaf):
         return read(node, given, path)
     if isinstance(given, Mapping):
@@ -185,21 +186,45 @@ def _takes_none(hint: Any) -> bool:
     return type(None) in typing.get_args(hint)
 
 
-def _nearest_key(tree: Group, group: Group, path: str, key: str) -> str:
-    """A clause with the key of the whole tree that is nearest to an unknown one, or with all of its group.
+def _advice(tree: Group, group: Group, path: str, key: str, given: Any) -> str:
+    """What to write instead of an unknown key.
 
-    `path` is how far the key is known, as "config.averages.last", and `group` the config at that path.
+    `path` is how far the key is known, as "config.averages.last", and `group` the config at that path. A value that
+    just one key of the group names among its choices tells which was meant, whatever the key was called.
     """
     last = key.rpartition(".")[2]
     prefix = f"{path}.".removeprefix("config.")
+    inside = list(leaves(group, prefix))
 
     def near(other: str) -> tuple[float, float]:
-        whole, end = likeness(key, other), likeness(last, other.rpartition(".")[2])
+        name = other.rpartition(".")[2]
+        whole, end = likeness(key, other), 1.0 if last == _initials(name) else likeness(last, name)
         # What a key shares with all of its group says nothing; of a group that is unknown it does.
         return (end if key == prefix + last else max(whole, end)), whole
 
-    best = max(dict.fromkeys((*leaves(group, prefix), *leaves(tree))), key=near)
-    return f"did you mean config.{best}?" if near(best)[0] >= 0.6 else f"known: {', '.join(sorted(group.keys))}"
+    takers = [other for other in inside if given in _choices(find(tree, other))]
+    if len(takers) == 1 and max(near(other)[0] for other in inside) < 0.8:
+        return f"did you mean config.{takers[0]}, which takes {given!r}?"
+    best = max(dict.fromkeys((*inside, *leaves(tree))), key=near)
+    known = f"known: {', '.join(sorted(group.keys))}"
+    if near(best)[0] < 0.6:
+        return known
+    elsewhere = best not in inside and path != "config"
+    return f"did you mean config.{best}?" + (f" {path} has no such key; {known}" if elsewhere else "")
+
+
+def _initials(name: str) -> str:
+    """What learning_rate is called for short: lr."""
+    words = name.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""
+
+
+def _choices(node: Leaf | Group) -> set[str]:
+    """The words that a key with a closed list of values takes."""
+    if isinstance(node, Group):
+        return set()
+    enums = [kind for kind in _members(node.hint) if isinstance(kind, type) and issubclass(kind, enum.Enum)]
+    return {str(member.value) for kind in enums for member in kind}
 
 
 def _read(hint: Any, text: str, path: str) -> Any:

@@ -115,7 +115,9 @@ def shapes_of_arrays() -> dict[str, Case]:
         "no_key": Case(partial(traced, k=(2, 0, 2, 8)), ("k has shape (2, 0, 2, 8)", "no size may be 0")),
         "depth": Case(partial(traced, k=(2, 7, 2, 6)), (f"q {Q_SHAPE}", "k (2, 7, 2, 6)", "differ in depth")),
         "bias_of_another_length": Case(partial(traced, bias=floats(1, 4, 5, 6)), ("bias", "(1, 4, 5, 6)", str(LOGITS))),
-        "bias_of_two_axes": Case(partial(traced, bias=floats(5, 7)), ("bias has shape (5, 7)", str(LOGITS))),
+        "bias_of_two_axes": Case(
+            partial(traced, bias=floats(5, 7)), ("bias has shape (5, 7), 2 axes", str(LOGITS), "x[None, None]")
+        ),
         "odd_depth_of_rotary": Case(
             partial(traced, q=(2, 5, 4, 7), k=(2, 7, 2, 7), position=Position.ROTARY), ("depth 7 is odd",)
         ),
@@ -136,7 +138,7 @@ def masks() -> dict[str, Case]:
         ("allowed", truth(2, 1, 5, 6), f"logits {LOGITS}"),
         ("allowed", truth(1, 1, 7, 7), f"logits {LOGITS}"),
         ("allowed", truth(2, 2, 5, 7), f"logits {LOGITS}"),
-        ("allowed", truth(5, 7), f"logits {LOGITS}"),
+        ("allowed", truth(5, 7), f"{LOGITS}, each whole or 1"),
     ]
     cases = {}
     for name, value, needed in wrong:

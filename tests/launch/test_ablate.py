@@ -111,6 +111,8 @@ def test_numbers_are_those_of_the_runs(capsys, tmp_path, study, fakes):
     result = json.loads((run / "ablation.json").read_text())
     found = list(recomputed(run))
     assert len(found) == len(result["cells"]) == 2 * 3 * 2
+    for cell in result["cells"]:
+        assert Path(result["about"]["workdir"], cell["directory"], "metrics.jsonl").is_file()
     for arm in result["arms"]:
         # Two updates of warm-up are better than none by 0.125, on every seed.
         assert arm["chosen"] == {"": {"optimizer.warmup": 2}}

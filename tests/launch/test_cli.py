@@ -1,8 +1,10 @@
 """The commands' front door: every mistake is one line and exit code 2, and no mistake reaches jax."""
 
+import dataclasses
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -188,6 +190,8 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.norm_placement=pre"], "did you mean config.model.norm_placement?"),
         (["--config.model.layers=3"], "did you mean config.model.encoder_layers?"),
         (["--config.optimizer.warmup_steps=3"], "did you mean config.optimizer.warmup?"),
+        (["--config.optimizer.lr=3"], "unknown key config.optimizer.lr: did you mean config.optimizer.learning_rate?"),
+        (["--config.model.attention=additive"], "did you mean config.model.score, which takes 'additive'?"),
         (["--config.averages.ema.dcay=0.5"], "did you mean config.averages.ema.decay?"),
         (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: megabytes, rows, top"),
         (
@@ -249,6 +253,8 @@ def test_mistakes_in_flags_and_overrides(capsys, config_file, words, says):
 def test_missing_flags_name_an_example(capsys, config_file):
     assert "needs --workdir=VALUE" in refusal(capsys, f"--config={config_file}")
     assert "needs --config=VALUE" in refusal(capsys, "--workdir=runs/x")
+    said = refusal(capsys, "--workdir=runs/x", command=dataclasses.replace(COMMAND, resumes=True))
+    assert said.startswith("error: --workdir=runs/x holds no run to go on with; to begin one there, say --config=FILE")
     assert "needs --config=VALUE" in refusal(capsys, "--workdir=runs/x", "--config.seed=1")
 
 
@@ -414,6 +420,7 @@ def test_the_platform_is_the_cpu_only_where_no_accelerator_is(tmp_path, device):
 
 
 NO_ACCELERATOR = not any(next(Path("/").glob(pattern), None) for pattern in ACCELERATORS)
+PLACED = Path(sysconfig.get_path("purelib"), "headwise.pth").is_file()
 
 
 @pytest.mark.skipif(not NO_ACCELERATOR, reason="needs a machine without an accelerator")
@@ -430,6 +437,15 @@ def test_nothing_but_what_a_command_prints_is_said_where_jax_begins(root):
     # libtpu, which a lock of the whole project brings, prints half a page of errors where nobody keeps jax from it.
     bare = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
     done = subprocess.run([sys.executable, "-c", program], cwd=root, env=bare, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
+
+
+@pytest.mark.skipif(not NO_ACCELERATOR, reason="needs a machine without an accelerator")
+@pytest.mark.skipif(not PLACED, reason="needs the environment that make install makes")
+def test_nothing_is_said_where_a_person_imports_jax(tmp_path):
+    bare = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    words = [sys.executable, "-c", "import jax; print(jax.devices()[0].platform)"]
+    done = subprocess.run(words, cwd=tmp_path, env=bare, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
 
 

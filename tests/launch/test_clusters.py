@@ -50,7 +50,7 @@ def refusal(capsys: pytest.CaptureFixture[str], engine: str, *words: str) -> str
         ((), "needs the train command's flags behind --, as python -m launch.clusters."),
         (TRAIN[:1], "train needs --workdir=VALUE"),
         # Not in a bucket, which would be asked for the config of a run there.
-        (("--workdir=runs/nowhere",), "train needs --config=VALUE"),
+        (("--workdir=runs/nowhere",), "--workdir=runs/nowhere holds no run to go on with"),
         ((*TRAIN, "--config.sed=1"), "unknown key config.sed: did you mean config.seed?"),
         ((*TRAIN, "--show_config"), "--show_config behind -- trains nothing: leave it out"),
         ((*TRAIN, "--config.seed=x"), "config.seed='x' is not an integer"),

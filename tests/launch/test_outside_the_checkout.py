@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import string
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,16 @@ def test_an_own_task_trains_on_an_own_family_and_goes_on_where_it_stopped(folder
     # Gold links are of the site with the task's axes: its alignment error is measured.
     assert (store.steps, set(store.labels.links or {})) == ((0, 2, 4), {"decoder/attention"})
     assert "alignment_error" in store.statistics("decoder/attention").names
+
+
+def test_the_commands_that_train_ends_with_run_as_they_are_printed(
+    sorting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = call(capsys, "train", sorting, TRUST)
+    printed = [shlex.split(line.partition("python -m launch.")[2]) for line in said.splitlines() if "launch." in line]
+    assert [name for name, *_ in printed] == ["maps", "evaluate"]
+    for name, *words in printed:
+        call(capsys, name, *words)
 
 
 def test_evaluate_measures_what_training_measured(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:

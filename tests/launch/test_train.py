@@ -9,8 +9,7 @@ from launch.train import what_next
 
 
 def test_a_complete_run_is_told_with_the_commands_that_look_at_it() -> None:
-    for line, command in zip(
-        what_next(Path("runs/my run")).splitlines(), (launch.maps.COMMAND, launch.evaluate.COMMAND), strict=True
-    ):
+    said = what_next(Path("runs/my run"), {"task": {"name": "translation"}, "model": {"family": "decoder"}})
+    for line, command in zip(said.splitlines(), (launch.maps.COMMAND, launch.evaluate.COMMAND), strict=True):
         words = shlex.split(line.partition("python -m ")[2])
-        assert words[:2] == [f"launch.{command.name}", "--workdir=runs/my run"]
+        assert words == [f"launch.{command.name}", "--workdir=runs/my run"]

@@ -238,6 +238,17 @@ def test_opening_what_is_no_run_says_how_to_make_one(tmp_path: Path):
         RunDirectory.open(tmp_path)
     with pytest.raises(UserError, match=r"is missing; make a run with python -m launch\.train"):
         RunDirectory.open(tmp_path / "none")
+    run = tmp_path / "all of them" / "trials" / "first"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text('{"task": {}}')
+    with pytest.raises(UserError, match=rf"no config\.json; there are runs in it: .* '--workdir={run}'"):
+        RunDirectory.open(run.parent)
+    (run.parent.parent / "sweep.json").write_text("{}")
+    with pytest.raises(UserError, match=rf"is a sweep or an ablation, no run; .* '--workdir={run}'"):
+        RunDirectory.open(run.parent.parent)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(UserError, match=rf"published weights, .* python -m launch\.convert --from={tmp_path}"):
+        RunDirectory.open(tmp_path)
 
 
 def test_a_kill_while_writing_leaves_the_old_config(run: Path, monkeypatch: pytest.MonkeyPatch):

@@ -46,7 +46,7 @@ class Trial:
 
     def __init__(self, folder: Path, *saved: int, bad: Collection[int] = ()):
         (folder / "environment.json").write_text("[{}]")
-        experiment = SimpleNamespace(run=SimpleNamespace(seed=3))
+        experiment = SimpleNamespace(run=SimpleNamespace(seed=3), to_config=dict)
         self.run: Any = SimpleNamespace(
             directory=RunDirectory(folder), checkpoints=Saved(*saved), experiment=experiment
         )

@@ -172,6 +172,18 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
     assert "\x1b" not in shown
 
 
+def test_details_are_left_out_where_there_is_more_than_details(tmp_path: Path):
+    with (tmp_path / "out.txt").open("w") as stream:
+        console = Console(10, stream)
+        console.scalars(1, "validation", {"loss": 2.0, "test/loss": 3.0, "importance_cv/encoder/0": 0.5})
+        console.scalars(1, "validation", {"greedy/accuracy/5": 0.25, "greedy/area/5": 0.5})
+    first, second = (tmp_path / "out.txt").read_text().splitlines()
+    assert "test/loss 3" in first
+    assert "importance_cv" not in first
+    assert "greedy/accuracy/5 0.25" in second
+    assert "greedy/area/5 0.5" in second
+
+
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

@@ -307,7 +307,12 @@ def check_broadcast(name: str, array: Array, shape: tuple[int, int, int, int]) -
     """
     if not is_array(array):
         raise TypeError(f"{name} is {shown(array)}; it must be an array that broadcasts against logits {shape}")
-    if array.ndim != 4 or any(size not in (1, whole) for size, whole in zip(array.shape, shape, strict=True)):
+    if array.ndim != 4:
+        raise ValueError(
+            f"{name} has shape {tuple(array.shape)}, {array.ndim} axes; it must have the four of the logits, batch, "
+            f"heads, queries and keys {shape}, each whole or 1: x[None, None] adds a batch and heads in front"
+        )
+    if any(size not in (1, whole) for size, whole in zip(array.shape, shape, strict=True)):
         raise ValueError(f"{name} has shape {tuple(array.shape)}, which does not broadcast against logits {shape}")
 
 

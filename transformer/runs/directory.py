@@ -95,11 +95,9 @@ class RunDirectory:
         with usable(directory.path):
             storage_of(directory.path).reach(directory.path)
             refuse_links(directory.path)
-        if not directory.config_file.is_file():
-            what = "is not a run directory: it has no config.json" if directory.path.is_dir() else "is missing"
-            raise UserError(
-                f"--workdir={path} {what}; make a run with python -m launch.train --config=... --workdir=..."
-            )
+        why = _why_no_run(directory.path)
+        if why is not None:
+            raise UserError(f"--workdir={path} {why}")
         return directory
 
     @classmethod
@@ -269,6 +267,32 @@ def usable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
+
+
+def _why_no_run(path: Path) -> str | None:
+    """What a folder is that is no run, and what to do; None where it is a run."""
+    if (path / _CONFIG).is_file():
+        recorded = _read_json(path / _CONFIG, dict)
+        if "model_type" in recorded and "task" not in recorded:
+            words = ["python", "-m", "launch.convert", f"--from={path}", f"--workdir={path}-run"]
+            return f"is a folder of published weights, no run; make a run of it with {shlex.join(words)}"
+        return None
+    if not path.is_dir():
+        return "is missing; make a run with python -m launch.train --config=FILE --workdir=DIR"
+    if (path / "sweep.json").is_file():
+        what, runs = "is a sweep or an ablation, no run; there are runs in", _runs_in(path / "trials")
+    else:
+        what, runs = "is not a run directory: it has no config.json; there are runs in", _runs_in(path)
+    if runs:
+        return f"{what} it: say one of them, such as {shlex.join([f'--workdir={runs[0]}'])}"
+    return (
+        "is not a run directory: it has no config.json; make a run with python -m launch.train --config=FILE "
+        "--workdir=DIR, or name the folder of one"
+    )
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if (each / _CONFIG).is_file()) if folder.is_dir() else []
 
 
 def refuse_links(path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from transformer.decode.fusion import Fused
 from transformer.models.averaged import with_average
 from transformer.models.contract import PyTree
 from transformer.models.interface import CONTINUATION
-from transformer.named import check_trusted
+from transformer.named import check_trusted, trust_words
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.tasks.symbol_sequences import SymbolSequences
@@ -57,7 +58,8 @@ class RecordedRun(NamedTuple):
                 return step, read_one(step)
             sound = checkpoints.newest_sound(read_one)
             if sound is None:
-                raise UserError(f"{path} has no checkpoint yet; train it with python -m launch.train --workdir={path}")
+                words = ["python", "-m", "launch.train", f"--workdir={path}", *trust_words(self.directory.config())]
+                raise UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
             checkpoints.tell(sound, set_aside=False)
             return sound.step, sound.value
 

@@ -11,6 +11,7 @@ import numpy as np
 from transformer.config import UserError
 from transformer.data.batches import Source
 from transformer.models.paths import by_path
+from transformer.named import trust_words
 from transformer.runs.endings import Failed
 from transformer.runs.processes import decided, primary
 from transformer.storage import storage_of
@@ -110,7 +111,9 @@ def _way_past(run: OpenRun, step: int) -> Rewind:
 
 
 def _command(run: OpenRun, way: Rewind) -> str:
-    return f"python -m launch.train --workdir={shlex.quote(str(run.directory.path))} {way}"
+    trust = trust_words(run.experiment.to_config())
+    words = ["python", "-m", "launch.train", f"--workdir={run.directory.path}", *trust]
+    return f"{shlex.join(words)} {way}"
 
 
 def _keep(run: OpenRun, step: int, batch: Any) -> str:

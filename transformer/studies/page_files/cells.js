@@ -47,7 +47,7 @@ function showCells() {
   const rows = data.cells.map((cell) => [cell, cellRow(cell, columns)]);
   body.append(...rows.map(([, row]) => row));
   const scroll = make("div", { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every run" }, table);
-  const panel = addPanel("cells", "Every run", null, scroll);
+  const panel = addPanel("cells", "Every run", COMMANDS_RUN_FROM, scroll);
   const saving = [
     smallButton("CSV of the runs", () => handOutTable(runRows(), ["runs"]), { id: "save-csv" }),
     smallButton("JSON of everything", () => handOut(wholeResult(), [], "json"), { id: "save-json" }),
@@ -100,8 +100,10 @@ function mapsCommand({ arm, task, seed, tuned, directory, state }) {
     (each) =>
       each.arm === data.reference && each.task === task && each.seed === seed && JSON.stringify(each.tuned) === alike,
   );
-  const against = arm !== data.reference && other?.directory ? ` --against=${quoted(other.directory)}` : "";
-  return `python -m launch.maps --workdir=${quoted(directory)}${against}`;
+  const study = data.about?.workdir;
+  const path = (each) => quoted(study ? `${study}/${each.directory}` : each.directory);
+  const against = arm !== data.reference && other?.directory ? ` --against=${path(other)}` : "";
+  return `python -m launch.maps --workdir=${path({ directory })}${against}`;
 }
 
 const wholeResult = () => new Blob([JSON.stringify(data, null, 1), "\n"], { type: "application/json" });

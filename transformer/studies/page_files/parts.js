@@ -80,6 +80,9 @@ function copyButton(text, words = "copy") {
   return button;
 }
 
+/** Paths in commands are as the study's own command gave them, so relative ones begin where it was given. */
+const COMMANDS_RUN_FROM = "Run the commands in the folder where the study was started.";
+
 /** A command that can be read and copied. */
 const commandLine = (command) => make("p", { class: "command" }, make("code", {}, command), copyButton(command));
 

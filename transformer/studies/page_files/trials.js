@@ -71,5 +71,5 @@ function showTrials() {
   ];
   const table = makeTable("Trials", columns, data.trials, { id: "trials-table", class: "figures cards" });
   const scroll = make("div", { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every trial" }, table);
-  addPanel("trials", "Every trial", "Best first.", scroll);
+  addPanel("trials", "Every trial", `Best first. ${COMMANDS_RUN_FROM}`, scroll);
 }

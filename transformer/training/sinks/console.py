@@ -50,10 +50,15 @@ def _fields(values: Mapping[str, Number]) -> list[str]:
 
 
 def _main(values: Mapping[str, Number]) -> dict[str, Number]:
-    """The numbers to show: of a training step the usual ones, else all but details."""
+    """The numbers to show: of a training step the usual ones, else all but details.
+
+    A detail has more slashes in its name than the others: importance_cv/encoder/3 beside loss. Where all have as many,
+    as accuracy/greedy/10 has, none is a detail.
+    """
     if "learning_rate" in values:
         return {name: values[name] for name in _TRAINING if name in values}
-    return {name: value for name, value in values.items() if name.count("/") < 2}
+    depth = max(1, min((name.count("/") for name in values), default=0))
+    return {name: value for name, value in values.items() if name.count("/") <= depth}
 
 
 def format_line(step: int, total: int, split: str, values: Mapping[str, Number]) -> str:
