@@ -40,7 +40,7 @@ def main(arguments: Arguments) -> None:
     files = [Path(each) for each in (arguments.source, arguments.target, arguments.links)]
     pairs = read_aligned(*files, first=arguments.first_word, reverse=arguments.reverse, language=arguments.language)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
-    _, assembly, state = load(Path(arguments.workdir), arguments.step, changes, arguments.trusted)
+    _, assembly, state = load(arguments.workdir, arguments.step, changes, arguments.trusted)
     evaluation = alignment_of(assembly.task, assembly.model, pairs)
     (evaluate,) = compile_evaluations(assembly.model, [evaluation], assembly.placement)
     report = evaluate(state)

@@ -23,21 +23,20 @@ def load_config(name: str) -> ConfigDict:
     fails (with its exception and line), or that returns something other than a ConfigDict, and for an argument that is
     none of those that the type of `get_config`'s parameter, a `Literal`, lists.
     """
-    file_name, colon, argument = name.partition(":")
+    file_name, arguments = _parted(name)
     path = Path(file_name)
     if not path.is_file():
         raise UserError(f"no config file {file_name!r}: {_existing_files(file_name)}")
     get_config = _in_file(path, lambda: _get_config_of(path))
-    arguments = (argument,) if colon else ()
     signature = inspect.signature(get_config)
     try:
         bound = signature.bind(*arguments).arguments
     except TypeError:
-        advice = f"drop ':{argument}'" if colon else f"name one, as --config={file_name}:ARGUMENT"
+        advice = f"drop ':{arguments[0]}'" if arguments else f"name one, as --config={file_name}:ARGUMENT"
         raise UserError(
-            f"config file {file_name!r}: get_config{signature} takes {'no' if colon else 'an'} argument: {advice}"
+            f"config file {file_name!r}: get_config{signature} takes {'no' if arguments else 'an'} argument: {advice}"
         ) from None
-    for parameter in bound:
+    for parameter, argument in bound.items():
         kind = signature.parameters[parameter].annotation
         if get_origin(kind) is Literal and argument not in get_args(kind):
             raise UserError(f"config file {file_name!r} has no {f':{argument}'!r}: {nearest(argument, get_args(kind))}")
@@ -57,7 +56,7 @@ def load_function(name: str, function: str) -> Callable[..., Any] | None:
 
     Errors: UserError for a file that is missing or fails.
     """
-    path = Path(name.partition(":")[0])
+    path = Path(_parted(name)[0])
     if not path.is_file():
         raise UserError(f"no config file {str(path)!r}: {_existing_files(str(path))}")
     _in_file(path, lambda: _get_config_of(path))
@@ -65,6 +64,12 @@ def load_function(name: str, function: str) -> Callable[..., Any] | None:
     if not callable(loaded):
         return None
     return lambda *arguments: _in_file(path, lambda: loaded(*arguments))
+
+
+def _parted(name: str) -> tuple[str, tuple[str, ...]]:
+    """The file and the arguments of "FILE.py" or "FILE.py:ARGUMENT"; its folder may have a colon in its name."""
+    stem, parting, argument = name.partition(".py:")
+    return (f"{stem}.py", (argument,)) if parting else (name, ())
 
 
 def recorded_config(workdir: str | None) -> ConfigDict | None:

@@ -1,7 +1,6 @@
 """Measure a trained run."""
 
 import sys
-from pathlib import Path
 
 from launch.cli import run
 from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
@@ -54,7 +53,7 @@ def main(arguments: Arguments) -> None:
         "coverage_penalty": arguments.coverage_penalty,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    runs: list[str | Path] = [Path(arguments.workdir), *arguments.ensembled]
+    runs = [arguments.workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, given, arguments.trusted)
     _, assembly, state = weighed_by(loaded, *arguments.language_model_and_weight, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})

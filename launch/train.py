@@ -58,11 +58,12 @@ def main(arguments: Arguments) -> None:
         return
     from transformer.runs.attended import attended
     from transformer.runs.telling import told
+    from transformer.storage import locate
     from transformer.training.sinks.tracking import asked_for, tracking
 
     if arguments.watchdog is not None and not arguments.watchdog >= 0:
         raise UserError(f"--watchdog={arguments.watchdog} must be a number of seconds, or 0 for none")
-    workdir = Path(arguments.workdir)
+    workdir = locate(arguments.workdir)
     tracked = tracking(asked_for(arguments.trackers), workdir, told)
     where = arguments.coordinator, arguments.processes, arguments.process
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.

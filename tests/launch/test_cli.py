@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -297,6 +298,10 @@ def test_a_config_file_may_take_an_argument(capsys, tmp_path, config_file):
         "    return ConfigDict({'width': {'base': 512, 'big': 1024}[size]})\n"
     )
     assert parsed(str(path)).config == {"width": 512}
+    (tmp_path / "a:b").mkdir()
+    moved = shutil.copy(path, tmp_path / "a:b")
+    assert parsed(str(moved)).config == {"width": 512}
+    assert parsed(f"{moved}:big").config == {"width": 1024}
     assert parsed(f"{path}:big").config == {"width": 1024}
     assert "KeyError: 'huge'" in refusal(capsys, f"--config={path}:huge", "--workdir=runs/x")
     assert "takes no argument: drop ':big'" in refusal(capsys, f"--config={config_file}:big", "--workdir=runs/x")

@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from transformer.config import UserError
 from transformer.runs import verification
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
+from transformer.runs.endings import Failed
 
 
 class State(NamedTuple):
@@ -421,6 +422,38 @@ def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(director
     reader.tell(sound, set_aside=False)
     assert "3 is damaged: manifest/metadata cannot be read; step 1 is used instead" in capsys.readouterr().err
     assert (directory / "3").is_dir()
+
+
+def test_a_run_whose_last_checkpoint_was_not_written_as_it_was_saved_fails_at_its_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    spoilt = "leaf 'a' in state/ is not what was saved"
+    monkeypatch.setattr(verification, "changed", lambda folder, _: spoilt if folder.parent.name == "2" else None)
+
+    def train(*steps: int, fails: bool = False) -> None:
+        with Checkpoints(directory, keep=2) as checkpoints:
+            for step in steps:
+                checkpoints.save(step, {"a": jnp.ones(3)}, {})
+            if fails:
+                raise KeyError
+
+    with pytest.raises(Failed, match=r"checkpoints/2 was not written .*kept as damaged-2, and the last .* of step 1$"):
+        train(1, 2)
+    with pytest.raises(KeyError):  # which is not hidden by the other
+        train(2, fails=True)
+    train(2, 3)
+
+
+@pytest.mark.parametrize("name", ["a[b]", "[!a]", "**", "a*", "?", "~a", "a~", "a:b", "漢字", "...", "a\nb"])
+def test_the_characters_of_a_path_are_no_pattern(tmp_path: Path, name: str):
+    # What the name would match as a pattern is another run's.
+    for number, run in enumerate(("ab", "b", name)):
+        with Checkpoints(tmp_path / run / "checkpoints", keep=1) as checkpoints:
+            checkpoints.save(1, {"a": jnp.full(3, float(number))}, {})
+            checkpoints.save(2, {"a": jnp.full(3, float(number))}, {})
+    with Checkpoints.reading(tmp_path / name / "checkpoints") as reader:
+        restored, _ = reader.restore(2, {"a": jnp.zeros(3)})
+    assert_same(restored, {"a": jnp.full(3, 2.0)})
 
 
 def test_what_cannot_be_saved_is_named(checkpoints: Checkpoints, directory: Path):

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from transformer.config import UserError
+from transformer.runs.directory import RunDirectory
 from transformer.storage.contract import InUse
 from transformer.storage.disk import REMOVED, Disk
+from transformer.studies.ledger import Ledger
 
 
 @contextlib.contextmanager
@@ -180,3 +183,30 @@ def test_who_has_waited_may_begin_in_the_folder_before_it_is_let_go(tmp_path: Pa
     with operation("unlink", unlink_and_wait), Disk().claim(folder, "lock"):
         pass
     assert [file.name for file in folder.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a\\b", r"tensorstore takes a \\ for a /"),
+        ("a.__lock", r"tensorstore keeps names that end in \.__lock for its locks"),
+        ("a.__lock/run", "tensorstore keeps names"),
+        ("gs:", "orbax takes a name that ends in gs:"),
+        ("logs:/run", "orbax takes a name that ends in gs:"),
+        ("\udcff", "its name is not UTF-8"),
+        ("/s3/runs/a", "etils takes what lies under /gs, /s3, /az, /hf for buckets"),
+    ],
+)
+def test_a_path_that_a_library_takes_for_another_is_refused_before_anything_is_made(
+    tmp_path: Path, name: str, says: str
+):
+    path = tmp_path / name
+    with pytest.raises(UserError, match=says), RunDirectory.claim(path, {}):
+        pass
+    with pytest.raises(UserError, match=says), Ledger.open(path, {}):
+        pass
+    assert not any(tmp_path.iterdir())
+    # By a link it is the same path.
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(UserError, match=says):
+        Disk().key_value_store(tmp_path / "link")

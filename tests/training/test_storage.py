@@ -66,12 +66,25 @@ def test_a_name_says_where_it_lies(tmp_path: Path):
     assert (path.name, str(path.parent), str(path.with_name("b"))) == ("a", "gs://bucket/runs", "gs://bucket/runs/b")
 
 
+def test_what_follows_a_dot_and_a_slash_is_a_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "of-somebody"))
+    assert locate("~/runs") == tmp_path / "of-somebody" / "runs"
+    for name in ("~", "~/runs", "~x", "s3:/runs"):
+        assert locate(f"./{name}") == locate(locate(f"./{name}")) == tmp_path / name
+    assert locate("./runs") == Path("runs")
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("s3://bucket/runs", "s3://bucket/runs cannot be used"),
         ("gs://bucket", "is a whole bucket: name a folder in it, as gs://bucket/runs/one"),
         ("gs://bucket/", "is a whole bucket"),
+        ("gs://bucket/a[b]", r"no path in a bucket may hold '\['"),
+        ("gs://bucket/a/b#1", "no path in a bucket may hold '#'"),
+        ("gs://bucket/a\nb", r"no path in a bucket may hold '\\n'"),
+        ("~nobody-of-this-name/runs", "cannot be used"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(name: str, says: str):

@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 
 from transformer.config import UserError
 from transformer.runs.digest import differing
+from transformer.runs.endings import Failed
 from transformer.runs.manifest import (
     StoredLeaf,
     as_expected,
@@ -30,7 +31,7 @@ from transformer.runs.manifest import (
     storable,
 )
 from transformer.runs.processes import decided, primary
-from transformer.runs.stored_arrays import Unreadable, not_saved, on_device, read_arrays, sharding_of
+from transformer.runs.stored_arrays import Unreadable, for_orbax, not_saved, on_device, read_arrays, sharding_of
 from transformer.runs.telling import anywhere, told
 from transformer.runs.verification import Verification
 from transformer.storage import locate, storage_of
@@ -65,6 +66,8 @@ class Checkpoints:
     query of the steps, and `close` wait for it and raise its error. Several processes call all methods together, and
     the first one's list of steps counts. Beside the directory, `<directory>.json` says which step was saved last, so
     that checkpoints which are gone are missed.
+
+    As a context it is closed at the end, and raises Failed where the last save could not be read back as it was saved.
     """
 
     def __init__(self, directory: str | Path, keep: int, milestone_every: int = 0):
@@ -94,9 +97,10 @@ class Checkpoints:
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
         self._directory = locate(directory).resolve()  # orbax refuses relative paths
         self._verifying: Verification | None = None
+        self._unverified: str | None = None  # what is wrong with the last save
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
         with self._listable():
-            self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
+            self._manager = ocp.CheckpointManager(for_orbax(self._directory), options=options, item_handlers=handlers)
 
     def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
         """Save the whole state and a JSON-able mapping beside it as the checkpoint of `step`.
@@ -220,6 +224,14 @@ class Checkpoints:
             decided(lambda: self._note(sound.step))
             self._reload()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        if kind is None and self._unverified is not None:
+            raise Failed(self._unverified)
+
     def close(self) -> None:
         """Wait for a save under way and end the threads; raises the error of the save."""
         try:
@@ -236,13 +248,15 @@ class Checkpoints:
             return
         said = anywhere(done.result())
         if said is None:
+            self._unverified = None
             decided(lambda: self._prune(done.step))
             return
         name = decided(lambda: self._set_aside(done.step))
+        left = decided(self._listed_on_disk)
+        kept = f"the last good one is that of step {left[-1]}" if left else "there is no other"
+        self._unverified = f"{done.path} was not written as it was saved: {said}; it is kept as {name}, and {kept}"
         if primary():
-            left = self._listed_on_disk()
-            kept = f"the last good one is that of step {left[-1]}" if left else "there is no other"
-            told(f"{done.path} was not written as it was saved: {said}; it is kept as {name}, and {kept}")
+            told(self._unverified)
 
     def _prune(self, newest: int) -> None:
         steps = self._listed_on_disk()

@@ -5,6 +5,7 @@ Orbax's own manager ends a restore with a barrier: where one process cannot read
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from etils import epath
+from etils.epath import gpath
 
 from transformer.runs.digest import digests_here
 from transformer.runs.manifest import is_key
@@ -24,6 +25,22 @@ _AT_ONCE = 1 << 26  # elements
 
 class Unreadable(Exception):
     """An array that cannot be read."""
+
+
+class LiteralPath(gpath.PosixGPath):
+    """A path on a disk as orbax is given it: a glob under it takes the characters of its own name as they are.
+
+    That of etils takes `[`, `*` and `?` in it for a pattern, and finds nothing there, or what lies elsewhere.
+    """
+
+    def glob(self, pattern: str) -> Iterator["LiteralPath"]:
+        """What matches the pattern under this path."""
+        return (LiteralPath(found) for found in Path(os.fspath(self)).glob(pattern))
+
+
+def for_orbax(path: Path) -> Any:
+    """The path in the class that orbax is given; a path in a bucket has it."""
+    return LiteralPath(path) if isinstance(path, Path) else path
 
 
 def on_device(leaf: Any) -> bool:
@@ -116,7 +133,7 @@ def _read(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         partial_restore=True,
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-        return dict(handler.restore(epath.Path(folder), args=arguments))
+        return dict(handler.restore(for_orbax(folder), args=arguments))
 
 
 def _arguments(leaf: Any) -> ocp.RestoreArgs:

@@ -19,25 +19,38 @@ from transformer.storage.contract import Appended, InUse, Lost, Storage, Version
 __all__ = ["Appended", "InUse", "Lost", "Storage", "Version", "locate", "storage_of"]
 
 # One slash or two: pathlib has folded those of a URL that went through it.
-_URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.+)")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.+)", re.DOTALL)
+# What gcsfs takes for a pattern or the number of a generation, and what no object's name may hold.
+_UNUSABLE = re.compile(r"[][*?#\x00-\x1f]")
 
 
 def locate(name: str | PathLike[str]) -> Path:
     """The path that a name stands for: of "gs://bucket/folder" one in that bucket, of anything else one on the disk.
 
-    A path in a bucket is read, listed and joined like any other; it is written through `storage_of` alone.
+    A path in a bucket is read, listed and joined like any other; it is written through `storage_of` alone. What follows
+    ./ is a name on the disk, as of ./~x.
 
-    Errors: UserError for another scheme, and for a bucket where the extra `gcs` is not installed.
+    Errors: UserError for another scheme, for a bucket where the extra `gcs` is not installed, and for characters that
+    no path in a bucket may have.
     """
-    url = _URL.fullmatch(fspath(name))
+    text = fspath(name)
+    url = _URL.fullmatch(text)
     if url is None:
+        path = Path(name)
+        if text.startswith("./") and (fspath(path).startswith("~") or _URL.fullmatch(fspath(path))):
+            return path.absolute()  # since pathlib drops the ./
         try:
-            return Path(name).expanduser()  # a shell leaves the ~ of --workdir=~/runs as it is
+            return path.expanduser()  # a shell leaves the ~ of --workdir=~/runs as it is
         except RuntimeError as error:
-            raise UserError(f"{fspath(name)} cannot be used: {error}") from error
+            raise UserError(f"{text} cannot be used: {error}") from error
     scheme, rest = url.groups()
     if scheme != "gs":
         raise UserError(f"{scheme}://{rest} cannot be used: name a directory of a disk, or gs://BUCKET/FOLDER")
+    unusable = _UNUSABLE.search(rest)
+    if unusable is not None:
+        raise UserError(
+            f"gs://{rest} cannot be used: no path in a bucket may hold {unusable[0]!r}; name another folder"
+        )
     if "/" not in rest.strip("/"):
         raise UserError(f"gs://{rest} is a whole bucket: name a folder in it, as gs://{rest.strip('/')}/runs/one")
     if find_spec("gcsfs") is None:

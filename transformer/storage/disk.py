@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.config import UserError
 from transformer.storage.contract import InUse, Version
 
 REMOVED = ".removed"  # ends the name of a folder that is being removed
+
+# Folders of the root that etils takes for the buckets of these schemes.
+_BUCKETS = ("/gs", "/s3", "/az", "/hf")
 
 # The descriptors of the locks that this process holds: a forked child must not keep them alive.
 _held: set[int] = set()
@@ -31,7 +35,8 @@ class Disk:
     """Storage on a disk, as `transformer.storage.contract.Storage` says."""
 
     def reach(self, path: Path) -> None:
-        """Nothing: a disk needs no connection."""
+        """Errors: UserError for a path that a library which writes under it would take for another."""
+        _check_literal(path)
 
     def replace(self, path: Path, content: bytes) -> None:
         """Write beside the file, then rename: a rename within a folder is atomic.
@@ -115,6 +120,7 @@ class Disk:
         return tuple(versions)
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
+        _check_literal(path)
         return {"driver": "file", "path": f"{path}/"}
 
 
@@ -159,6 +165,32 @@ class AppendedFile:
     def _open(self) -> None:
         self._file = self._path.open("ab", buffering=0)
         self._end = os.fstat(self._file.fileno()).st_size
+
+
+def _check_literal(path: Path) -> None:
+    """Errors: UserError for a path that orbax, etils or tensorstore would take for another, and what it is."""
+    whole = f"{os.path.realpath(path)}/"
+    reason = None
+    if not _is_unicode(whole):
+        reason = "its name is not UTF-8"
+    elif "\\" in whole:
+        reason = "tensorstore takes a \\ for a /"
+    elif ".__lock/" in whole:
+        reason = "tensorstore keeps names that end in .__lock for its locks"
+    elif "gs:/" in whole:
+        reason = "orbax takes a name that ends in gs: for the beginning of a bucket's address"
+    elif whole.startswith(tuple(f"{bucket}/" for bucket in _BUCKETS)):
+        reason = f"etils takes what lies under {', '.join(_BUCKETS)} for buckets"
+    if reason is not None:
+        raise UserError(f"{path} cannot hold a run: {reason}; name another directory")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -1,6 +1,5 @@
 """Run directories from published models, and published models from run directories."""
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -133,7 +132,7 @@ def _save_start(
         lambda leaf, given: jax.device_put(given, leaf.sharding), assembly.abstract.variables.params, params
     )
     state = state._replace(variables=state.variables._replace(params=placed))
-    with contextlib.closing(Checkpoints(directory.checkpoints, experiment.run.keep)) as checkpoints:
+    with Checkpoints(directory.checkpoints, experiment.run.keep) as checkpoints:
         checkpoints.save(0, state, provenance(experiment, assembly, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)

@@ -128,7 +128,7 @@ def _reading(path: Path, run: str) -> Iterator[Checkpoints]:
     checkpoints = RunDirectory(path).checkpoints
     if not checkpoints.is_dir():
         raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_HOW}")
-    with contextlib.closing(Checkpoints.reading(checkpoints)) as reader:
+    with Checkpoints.reading(checkpoints) as reader:
         yield reader
 
 

@@ -54,7 +54,8 @@ def opened(
     Each keeps at least `keep` checkpoints. `check` may refuse the assembly. A run refused before training leaves
     no files in a directory that was empty.
 
-    Errors: UserError for anything that the user can correct, before anything compiles.
+    Errors: UserError for anything that the user can correct, before anything compiles; Failed at the end where the last
+    checkpoint could not be verified.
     """
     with contextlib.ExitStack() as stack:
         directories: list[RunDirectory] = []
@@ -82,8 +83,9 @@ def opened(
                 stack.enter_context(directory.log_to_file())
             decided(functools.partial(refuse_lost, directory))
             config = experiment.run
-            opened_checkpoints = Checkpoints(directory.checkpoints, max(config.keep, keep), config.milestone_every)
-            checkpoints = stack.enter_context(contextlib.closing(opened_checkpoints))
+            checkpoints = stack.enter_context(
+                Checkpoints(directory.checkpoints, max(config.keep, keep), config.milestone_every)
+            )
             runs.append(OpenRun(experiment, directory, checkpoints, provenance(experiment, assembly, directory)))
         yield assembly, runs
 

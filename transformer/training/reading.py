@@ -1,6 +1,5 @@
 """Reading a trained run: its experiment, its checkpoints, and its state at one of them."""
 
-import contextlib
 import functools
 import math
 import shlex
@@ -46,7 +45,7 @@ class RecordedRun(NamedTuple):
         checkpoint; DamagedCheckpoint for a damaged one that was asked for, or where all are.
         """
         path = self.directory.path
-        with contextlib.closing(Checkpoints.reading(self.directory.checkpoints)) as checkpoints:
+        with Checkpoints.reading(self.directory.checkpoints) as checkpoints:
 
             def read_one(at: int) -> T:
                 metadata = checkpoints.metadata(at)

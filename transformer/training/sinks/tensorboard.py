@@ -57,7 +57,8 @@ class TensorBoard(NullSink):
         directory = locate(directory)
         self._stack = contextlib.ExitStack()
         folder = self._stack.enter_context(storage_of(directory).stage(directory))
-        self._writer = tensorboardx.SummaryWriter(str(folder), purge_step=purge_step, flush_secs=FLUSHED)
+        # Absolute, since tensorboardX takes what stands before a colon for the scheme of a bucket.
+        self._writer = tensorboardx.SummaryWriter(str(folder.absolute()), purge_step=purge_step, flush_secs=FLUSHED)
         self._summary = importlib.import_module("tensorboardX.proto.summary_pb2")
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
