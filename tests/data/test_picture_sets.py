@@ -14,6 +14,7 @@ from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
 from transformer.config import UserError
+from transformer.data.datasets.picture_files import Resizing
 from transformer.data.datasets.pictures import made_up, open_pictures
 
 
@@ -68,7 +69,7 @@ def test_a_set_of_tfds_is_read_as_it_was_prepared(tmp_path: Path) -> None:
     assert sorted(kept.pixels[:, 5, 7, 0].tolist()) == list(range(38))
     np.testing.assert_array_equal(kept.labels, kept.pixels[:, 0, 0, 0] % 2)
     assert opened.split("test").labels.tolist() == [1]
-    assert open_pictures("tfds/tiny", data_dir=str(tmp_path), side=4).facts.shape == (4, 4, 1)
+    assert open_pictures("tfds/tiny", data_dir=str(tmp_path), resizing=Resizing(4)).facts.shape == (4, 4, 1)
 
 
 def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
 
 
 def test_made_up_pictures_of_files_need_none() -> None:
-    assert made_up("tfds/mnist", 3, side=8).split("train").pixels.shape == (3, 8, 8, 3)
+    assert made_up("tfds/mnist", 3, resizing=Resizing(8)).split("train").pixels.shape == (3, 8, 8, 3)
     assert made_up("omniglot", 2).split("train").pixels.shape == (2, 32, 32, 3)
 
 
@@ -128,7 +129,7 @@ def test_omniglot_is_divided_by_who_drew(tmp_path: Path) -> None:
 
 
 def test_the_archives_of_omniglot(shared_data: Path) -> None:
-    opened = open_pictures("omniglot", data_dir=str(shared_data / "omniglot"), side=12)
+    opened = open_pictures("omniglot", data_dir=str(shared_data / "omniglot"), resizing=Resizing(12))
     assert len(opened.classes) == 242
     assert [len(opened.split(split).labels) for split in ("train", "validation", "test")] == [3872, 484, 484]
     train = opened.split("train").pixels

@@ -2,13 +2,18 @@
 
 import io
 import os
+import struct
 import tarfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.data.datasets.picture_files import Resample, Resizing, decode
 from transformer.data.datasets.pictures import made_up, open_pictures
 from transformer.data.pictures import (
     Augmentation,
@@ -159,7 +164,7 @@ def test_drawn_digits_are_the_same_each_time_and_differ_between_splits() -> None
     np.testing.assert_array_equal(train.labels, np.arange(30) % 10)
     assert not np.array_equal(train.pixels[:10], test.pixels)
     assert made_up("digits/size=12", 4).split("train").pixels.shape == (4, 12, 12, 1)
-    assert made_up("folder/any", 4, side=20).split("train").pixels.shape == (4, 20, 20, 3)
+    assert made_up("folder/any", 4, resizing=Resizing(20)).split("train").pixels.shape == (4, 20, 20, 3)
 
 
 def png_of(pixels: np.ndarray) -> bytes:
@@ -195,14 +200,19 @@ def test_folders_and_archives_hold_the_same_pictures(tmp_path: Path) -> None:
     held = plain.split("validation")
     assert held.pixels[:, 0, 0, 0].tolist() == [19, 39, 119, 139]
     assert held.labels.tolist() == [0, 0, 1, 1]
-    assert open_pictures("folder/pets", data_dir=str(tmp_path), side=4).split("test").pixels.shape == (4, 4, 4, 3)
+    assert open_pictures("folder/pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
+        4,
+        4,
+        4,
+        3,
+    )
 
 
 def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
     root = tmp_path / "pets"
     write(root, "train", 3)
 
-    def refused(message: str, name: str = "folder/pets", **given: int) -> None:
+    def refused(message: str, name: str = "folder/pets", **given: Any) -> None:
         with pytest.raises(UserError, match=message) as caught:
             open_pictures(name, data_dir=str(tmp_path), **given)
         assert "\n" not in str(caught.value)
@@ -210,7 +220,7 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
     refused("is no folder: give one that holds train/CLASS", "folder/nothing")
     refused("is unknown", "digit")
     refused("size=4 of drawn pictures must be at least 8", "digits/size=4")
-    refused("say the size of drawn pictures by digits/size=20", "digits", side=20)
+    refused("say the size of drawn pictures by digits/size=20", "digits", resizing=Resizing(20))
     (root / "train" / "dog" / "000.png").write_bytes(png_of(np.zeros((7, 6, 3), np.uint8)))
     refused("has pictures of 6 x 6 and of 6 x 7 pixels: give config.task.side")
     (root / "train" / "dog" / "000.png").write_bytes(b"GIF89a")
@@ -224,3 +234,61 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
     refused("has the class 'fox', which train has not")
     (root / "validation.tar.gz").write_bytes(b"no archive")
     refused("cannot be read as an archive|has the class 'fox'")
+
+
+def png_of_16_bits(samples: np.ndarray) -> bytes:
+    """A PNG file (ISO/IEC 15948) of 16 bits a sample, grey or in colour, written here: filter 0."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    height, width = samples.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    header = struct.pack(">IIBBBBB", width, height, 16, 0 if samples.ndim == 2 else 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_16_bits_a_sample_keep_their_levels(grey: bool) -> None:
+    levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
+    read = decode(png_of_16_bits(levels), "x.png", grey=grey)
+    np.testing.assert_array_equal(read, np.repeat((levels // 256)[..., None], 1 if grey else 3, axis=-1))
+    coloured = decode(png_of_16_bits(np.stack([levels, levels[::-1], levels.T], axis=-1)), "x.png")
+    np.testing.assert_array_equal(coloured, np.stack([levels, levels[::-1], levels.T], axis=-1) // 256)
+
+
+# EXIF's orientations, 1 to 8: how the stored rows and columns become those to be seen (CIPA DC-008, 4.6.4).
+UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    1: lambda stored: stored,
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: stored[::-1].swapaxes(0, 1),
+    7: lambda stored: stored[::-1, ::-1].swapaxes(0, 1),
+    8: lambda stored: stored[:, ::-1].swapaxes(0, 1),
+}
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_picture_is_turned_as_its_exif_data_say(orientation: int, kind: str) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    stored, exif = np.random.default_rng(0).integers(0, 256, (16, 8, 3)).astype(np.uint8), image.Exif()
+    exif[0x0112] = orientation
+    plain, turned = io.BytesIO(), io.BytesIO()
+    image.fromarray(stored).save(plain, kind)
+    image.fromarray(stored).save(turned, kind, exif=exif)
+    as_stored = decode(plain.getvalue(), "x")
+    np.testing.assert_array_equal(decode(turned.getvalue(), "x"), UPRIGHT[orientation](as_stored))
+
+
+def test_the_middle_of_a_resized_picture_is_kept() -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8)
+    whole = np.asarray(image.fromarray(pixels).resize((16, 16), 3))
+    read = decode(png_of(pixels), "x", Resizing(12, 16, Resample.BICUBIC))
+    np.testing.assert_array_equal(read, whole[2:14, 2:14])
+    for values in ({"side": 0}, {"resize_side": 8}, {"side": 8, "resize_side": 7}):
+        with pytest.raises(UserError, match="must be at least"):
+            Resizing(**values)

@@ -1,5 +1,6 @@
 """ViT and DeiT with the weights of an independent implementation give its logits and maps, and go in and out."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import transformer
 from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.data.pictures import Normalisation
 from transformer.interop.huggingface import read_folder, write_folder
+from transformer.interop.preprocessor import read_preprocessor, written_preprocessor
 from transformer.layers.module import Precision
 from transformer.models.contract import Variables
 from transformer.models.registry import build, model_config
+from transformer.tasks.registry import task_config
 from transformer.training.conversion import Fitting, export_run, import_run
 
 CASES = ("vit", "deit")
@@ -92,11 +96,14 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
             (tmp_path / "pets" / split / label).mkdir(parents=True)
             pixels = np.full((12, 12, 3), 90 if label == "cat" else 160, np.uint8)
             image.fromarray(pixels).save(tmp_path / "pets" / split / label / "0.png")
-    with pytest.raises(UserError, match="give --dataset=folder/NAME"):
+    with pytest.raises(UserError, match="give --dataset=FOLDER"):
         import_run(tmp_path / "in", tmp_path / "run", Fitting())
     fitting = Fitting(dataset="folder/pets", data_dir=str(tmp_path), rows=2, steps=1)
     converted = import_run(tmp_path / "in", tmp_path / "run", fitting)
-    assert converted.notes == ("the head begins anew: the data's 2 classes are not those of the folder",)
+    assert converted.notes == (
+        "no preprocessor_config.json: pictures are resized and normalised as its defaults would have it",
+        "the head begins anew: the data's 2 classes are not those of the folder",
+    )
     published = export_run(tmp_path / "run", tmp_path / "out")
     assert published.kind == "vit"
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -107,6 +114,76 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
         np.testing.assert_array_equal(after[key], before[key])
     said = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
     assert (said["size"], said["image_mean"]) == ({"height": 12, "width": 12}, [0.5] * 3)
+    assert (said["image_processor_type"], said["do_center_crop"]) == ("ViTImageProcessor", False)
+
+
+DEIT = {
+    "image_processor_type": "DeiTImageProcessor",
+    "do_resize": True,
+    "size": {"height": 16, "width": 16},
+    "resample": 3,
+    "do_center_crop": True,
+    "crop_size": {"height": 12, "width": 12},
+    "do_rescale": True,
+    "rescale_factor": 0.00392156862745098,
+    "do_normalize": True,
+    "image_mean": [0.485],
+    "image_std": [0.229],
+}
+
+
+def test_a_file_is_resized_cropped_and_normalised_as_the_folder_says(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    recorded("deit", tmp_path / "in")
+    picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 31)).astype(np.uint8))
+    picture.save(tmp_path / "one.png")
+    by_its_keys = (np.asarray(picture.resize((16, 16), 3))[2:14, 2:14] / 255 - 0.485) / 0.229
+    raw = np.asarray(picture.resize((12, 12), 1)) / 255
+    # As older files write the same, and with keys that they leave to the kind of processor.
+    older = {"feature_extractor_type": "DeiTFeatureExtractor", "size": 16, "crop_size": 12, "image_mean": [0.485]}
+    others = {"do_normalize": False, "do_center_crop": False, "resample": 1, "size": 12}
+    for said, expected in ((DEIT, by_its_keys), (older | {"image_std": 0.229}, by_its_keys), (DEIT | others, raw)):
+        (tmp_path / "in" / "preprocessor_config.json").write_text(json.dumps(said))
+        loaded = transformer.load(tmp_path / "in")
+        maps = loaded.run_with_maps(str(tmp_path / "one.png"))
+        capture, inputs = Capture(sites=("encoder/self",)), {"picture": expected[None, ..., None].astype(np.float32)}
+        _, aux = loaded.model.apply(loaded.variables, inputs, train=False, capture=capture)
+        np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"image_processor_type": "CLIPImageProcessor"},
+        {"size": {"shortest_edge": 16}},
+        {"size": {"height": 8, "width": 8}},
+        {"crop_size": 11},
+        {"resample": 7},
+        {"do_resize": False},
+        {"do_rescale": False},
+        {"rescale_factor": 1.0},
+        {"image_mean": ["a"]},
+        {"crop_pct": 0.9},
+        {"do_pad": True},
+    ],
+)
+def test_a_way_of_reading_files_that_ours_is_not_is_refused_by_its_key(wrong: dict, tmp_path: Path) -> None:
+    recorded("deit", tmp_path / "in")
+    (tmp_path / "in" / "preprocessor_config.json").write_text(json.dumps(DEIT | wrong))
+    (key,) = wrong
+    with pytest.raises(UserError, match=f"preprocessor_config.json has {key}=") as told:
+        read_folder(tmp_path / "in")
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None:
+    for values in ({"side": 12}, {"side": 12, "resize_side": 16, "resample": "bicubic"}):
+        task = task_config({"name": "picture_classification", "dataset": "pets", **values})
+        said = written_preprocessor("vit", 12, task, 3)
+        read = read_preprocessor(said, "vit", 12)
+        assert task_config({"name": "picture_classification", "dataset": "pets", **read}) == dataclasses.replace(
+            task, normalisation=Normalisation((0.5,) * 3, (0.5,) * 3)
+        )
 
 
 @pytest.mark.parametrize(

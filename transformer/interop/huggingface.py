@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import UserError, choice
-from transformer.interop import bert, gpt, llama, marian, t5, tensor_files, vit, xlnet
+from transformer.interop import bert, gpt, llama, marian, preprocessor, t5, tensor_files, vit, xlnet
 from transformer.interop.family import Config, Family, Inexpressible
 from transformer.interop.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.interop.tensor_files import FLOATS, Tensor
@@ -26,14 +26,14 @@ _OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xln
 FAMILIES = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
 """By their `model_type`; of two that can express a model of ours, the first is used."""
 
-CONFIG, PICTURES = "config.json", "preprocessor_config.json"
+CONFIG = "config.json"
 
 
 class Foreign(NamedTuple):
     """A model that was read.
 
     Its config.json, our model section and what a task asks of it, the parameters, notes for the user, and of a model of
-    pictures its preprocessor_config.json.
+    pictures the values of our task that its preprocessor_config.json stands for.
     """
 
     config: Config
@@ -72,10 +72,12 @@ def open_folder(folder: Path, dtype: str = "float32") -> Published:
         names = sort_names(family, headers, slots)
         _check(slots, names, headers)
         _check_aliases(family, names, headers)
+        pictures = _pictures(folder, family, interface)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    pictures = read_object(folder / PICTURES) if (folder / PICTURES).is_file() else {}
     notes = _notes(names, headers, dtype)
+    if pictures and not (folder / preprocessor.FILE).is_file():
+        notes.append(f"no {preprocessor.FILE}: pictures are resized and normalised as its defaults would have it")
     read = functools.partial(_read, slots, names, headers, dtype)
     return Published(config, section, interface, shapes, notes, pictures, read)
 
@@ -158,6 +160,15 @@ def claim_folder(folder: Path, flag: str) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{flag}={folder} exists and is not empty; name a new directory")
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def _pictures(folder: Path, family: Family, interface: Interface) -> Config:
+    """The values of the task for a model of pictures."""
+    if "picture" not in interface.inputs:
+        return {}
+    file = folder / preprocessor.FILE
+    side = interface.inputs["picture"].shape[1]
+    return preprocessor.read_preprocessor(read_object(file) if file.is_file() else {}, family.model_type, side)
 
 
 def _section(family: Family, config: Config, names: frozenset[str]) -> tuple[Config, Interface]:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key, UInt8
 from transformer.attention.sites import AxisKind, Site
 from transformer.config import Looked, Positive, UserError
 from transformer.data.batches import OneEpoch, Source
-from transformer.data.datasets.picture_files import decode
+from transformer.data.datasets.picture_files import Resample, Resizing, decode
 from transformer.data.datasets.pictures import PictureSet, made_up, open_pictures
 from transformer.data.fingerprint import fingerprint
 from transformer.data.pictures import (
@@ -60,8 +60,9 @@ class PictureClassificationConfig:
     """Labelled pictures, and what is done to those that train.
 
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
-    `data_dir`, "folder/NAME", files, "omniglot", or "tfds/NAME", a set that TFDS has prepared; these are resized to
-    `side` pixels where that is given (transformer.data.datasets.pictures). `shuffled`: squares of so many pixels are
+    `data_dir`, "folder/NAME", files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
+    (transformer.data.datasets.pictures); these are resized to `side` pixels where that is given, or to `resize_side`
+    and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are
     exchanged, in all pictures alike and behind their augmentation, so that what was near is far (0: none). `test` may
     be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
 
@@ -71,6 +72,8 @@ class PictureClassificationConfig:
     dataset: str = "digits"
     data_dir: str | None = None
     side: int | None = None
+    resize_side: int | None = None
+    resample: Resample = Resample.BILINEAR
     shuffled: int = 0
     rows: Positive = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
@@ -87,12 +90,16 @@ class PictureClassificationConfig:
         for name in ("rows", "probed"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if self.side is not None and self.side < 1:
-            raise UserError(f"config.task.side={self.side} must be at least 1 pixel, or None")
+        _ = self.resizing  # which checks its values
         if self.shuffled < 0:
             raise UserError(f"config.task.shuffled={self.shuffled} must be at least 0 (0: none)")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+
+    @property
+    def resizing(self) -> Resizing:
+        """What is done to pictures in files."""
+        return Resizing(self.side, self.resize_side, self.resample)
 
     @property
     def evaluated(self) -> tuple[str, ...]:
@@ -220,12 +227,13 @@ def read_files(
     height, width, channels = shape
     if height != width:
         raise UserError(f"this run's pictures are {width} x {height} pixels: only square ones are read from files")
+    resizing = dataclasses.replace(config.resizing, side=height)
     pixels = []
     for name in names:
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG picture, which this model reads")
-        pixels.append(decode(path.read_bytes(), str(path), height, grey=channels == 1))
+        pixels.append(decode(path.read_bytes(), str(path), resizing, grey=channels == 1))
     read = np.stack(pixels)
     return shuffled(read, config.shuffled)
 
@@ -259,7 +267,7 @@ def build(config: PictureClassificationConfig, directory: Path, rows_multiple: i
 
     Errors: UserError for data that have other classes than those that the run directory keeps.
     """
-    opened = open_pictures(config.dataset, data_dir=config.data_dir, side=config.side)
+    opened = open_pictures(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
     if (directory / FILE).is_file():
         kept = PictureFacts.load(directory)
         if kept != opened.facts:
@@ -274,7 +282,7 @@ def build(config: PictureClassificationConfig, directory: Path, rows_multiple: i
 
 def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> PictureClassification:
     """The task over grey pictures of the set's size; those of files that no `side` is given for have 32 pixels."""
-    opened = made_up(config.dataset, config.rows, side=config.side)
+    opened = made_up(config.dataset, config.rows, resizing=config.resizing)
     splits = dict.fromkeys(("train", *config.evaluated), opened.split("train"))
     return PictureClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.pictures import Normalisation, PictureFacts
+from transformer.data.pictures import PictureFacts
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface
-from transformer.interop.huggingface import PICTURES, Foreign, read_folder, write_folder
+from transformer.interop import preprocessor
+from transformer.interop.huggingface import Foreign, read_folder, write_folder
 from transformer.layers.lora import LoraConfig, merged
 from transformer.models import registry
 from transformer.models.contract import PyTree, count_parameters
@@ -92,7 +92,7 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
     foreign = read_folder(source)
     kept = kept_of(source, foreign)
     if isinstance(kept, PictureFacts) and fitting.dataset is None:
-        raise UserError("a model of pictures needs pictures: give --dataset=folder/NAME and --data_dir=DIR")
+        raise UserError("a model of pictures needs pictures: give --dataset=FOLDER, with pictures in train/CLASS/")
     experiment = resolve(config_of(foreign, kept, fitting, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory:
         try:
@@ -145,7 +145,7 @@ def config_of(foreign: Foreign, kept: AnyTokenizer | PictureFacts, fitting: Fitt
     Errors: UserError for a tokenizer with more tokens than the model.
     """
     if isinstance(kept, PictureFacts):
-        task = _picture_task(foreign, kept, fitting)
+        task = _picture_task(foreign, fitting)
     else:
         task = _text_task(foreign, kept, fitting)
     return {
@@ -173,15 +173,9 @@ def _given(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
     return {"name": TASKS[foreign.model["family"]]} | {key: value for key, value in given.items() if value is not None}
 
 
-def _picture_task(foreign: Foreign, facts: PictureFacts, fitting: Fitting) -> dict[str, Any]:
-    """The task over pictures, whose pixels are normalised as preprocessor_config.json says it."""
-    normalisation = {
-        ours: tuple(foreign.pictures[theirs])
-        for theirs, ours in (("image_mean", "mean"), ("image_std", "deviation"))
-        if theirs in foreign.pictures
-    }
-    task = {"dataset": "folder/pictures", **_given(foreign, fitting), "side": facts.shape[0], "rows": fitting.rows}
-    return task | ({"normalisation": normalisation} if normalisation else {})
+def _picture_task(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
+    """The task over pictures, which are resized and normalised as preprocessor_config.json says it."""
+    return {"dataset": "pictures", **_given(foreign, fitting), **foreign.pictures, "rows": fitting.rows}
 
 
 def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> dict[str, Any]:
@@ -220,13 +214,14 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
     if isinstance(kept, PictureFacts):
-        height, width, _ = kept.shape
+        height, width, channels = kept.shape
         if height != width:
             raise UserError(f"{workdir} has pictures of {width} x {height} pixels: Hugging Face's are square")
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
         family = write_folder(target, model, params, keys=labels)
-        write_json(target / PICTURES, _preprocessor(family.model_type, kept, experiment.task.normalisation))
+        said = preprocessor.written_preprocessor(family.model_type, height, experiment.task, channels)
+        write_json(target / preprocessor.FILE, said)
     else:
         family = write_folder(target, model, params, _token_keys(experiment, kept))
         _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
@@ -237,23 +232,6 @@ def without_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
     """The model and its parameters with LoRA merged; themselves where there is none."""
     lora = getattr(model, "lora", LoraConfig())
     return (dataclasses.replace(model, lora=LoraConfig()), merged(params, lora)) if lora.rank else (model, params)
-
-
-def _preprocessor(model_type: str, facts: PictureFacts, normalisation: Normalisation) -> dict[str, Any]:
-    """The content of preprocessor_config.json: how a file becomes what the model reads."""
-    height, width, channels = facts.shape
-    return {
-        "image_processor_type": {"vit": "ViTImageProcessor", "deit": "DeiTImageProcessor"}[model_type],
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "do_center_crop": False,
-        "resample": 2,  # bilinear
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(np.broadcast_to(normalisation.mean, channels)),
-        "image_std": list(np.broadcast_to(normalisation.deviation, channels)),
-    }
 
 
 def _token_keys(experiment: Experiment, tokenizer: AnyTokenizer) -> dict[str, int | None]:

@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from transformer.config import UserError
 from transformer.data.datasets.archives import members_of
 from transformer.data.datasets.own_files import located
-from transformer.data.datasets.picture_files import MOST_BYTES, decode, stacked
+from transformer.data.datasets.picture_files import MOST_BYTES, Resizing, decode, stacked
 from transformer.data.pictures import Pictures
 
 # Of the twenty people who drew every character the last validate and test.
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[^/]+/([^/]+/character\d+)/\d+_(\d+)\.png")
 BACKGROUND, EVALUATION = "images_background*.zip", "images_evaluation*.zip"
 
 
-def read_omniglot(data_dir: str | None, side: int | None) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
+def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
     """The drawings in all images_background*.zip in `data_dir`, grey, and the characters: "Alphabet/character01".
 
     A drawing that is in several archives is read once. The people who drew are divided: sixteen train, two validate,
@@ -37,7 +37,7 @@ def read_omniglot(data_dir: str | None, side: int | None) -> tuple[Mapping[str, 
     splits = {}
     for split, drawers in _DRAWERS.items():
         chosen = sorted(key for key in files if key[1] in drawers)
-        pixels = [decode(files[key], f"{folder}: {key[0]}", side, grey=True) for key in chosen]
+        pixels = [decode(files[key], f"{folder}: {key[0]}", resizing, grey=True) for key in chosen]
         splits[split] = stacked("omniglot", pixels, [numbers[character] for character, _ in chosen])
     return splits, characters
 
@@ -56,7 +56,7 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
         files = _drawings_in(folder, archives)
         characters: dict[str, list[np.ndarray]] = {}
         for key in sorted(files):
-            pixels = decode(files[key], f"{folder}: {key[0]}", side, grey=True)[..., 0]
+            pixels = decode(files[key], f"{folder}: {key[0]}", Resizing(side), grey=True)[..., 0]
             characters.setdefault(key[0], []).append(pixels)
         if len(hands := {len(drawn) for drawn in characters.values()}) > 1:
             raise UserError(f"{folder}: characters of {archives} have from {min(hands)} to {max(hands)} drawings")

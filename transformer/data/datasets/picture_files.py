@@ -1,11 +1,13 @@
 """Pictures as people have them: a folder or a tar archive for each split, in it one folder for each class."""
 
 import concurrent.futures
+import dataclasses
+import enum
 import io
 import pathlib
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -27,6 +29,54 @@ class _File(NamedTuple):
     label: str
     name: str
     content: bytes
+
+
+class Resample(enum.Enum):
+    """Pillow's filters, by which pictures are resized."""
+
+    NEAREST = "nearest"
+    BOX = "box"
+    BILINEAR = "bilinear"
+    HAMMING = "hamming"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+
+
+@dataclasses.dataclass(frozen=True)
+class Resizing:
+    """Pictures become `side` x `side` pixels, where that is given, by the filter `resample`.
+
+    With a `resize_side` they are resized to that first, and their middle `side` x `side` pixels are kept.
+
+    Errors: UserError for values out of range.
+    """
+
+    side: int | None = None
+    resize_side: int | None = None
+    resample: Resample = Resample.BILINEAR
+
+    def __post_init__(self) -> None:
+        if self.side is not None and self.side < 1:
+            raise UserError(f"config.task.side={self.side} must be at least 1 pixel, or None")
+        if self.resize_side is not None and (self.side is None or self.resize_side < self.side):
+            raise UserError(
+                f"config.task.resize_side={self.resize_side} must be at least config.task.side={self.side}, which is "
+                "cut from its middle"
+            )
+
+    def __call__(self, picture: Any) -> Any:
+        """A picture of Pillow's, resized."""
+        from PIL import Image
+
+        if self.side is None:
+            return picture
+        resized = self.resize_side or self.side
+        picture = picture.resize((resized, resized), Image.Resampling[self.resample.name])
+        first = (resized - self.side) // 2
+        return picture.crop((first, first, first + self.side, first + self.side))
+
+
+UNCHANGED = Resizing()
 
 
 def splits_in(folder: str, data_dir: str | None) -> dict[str, pathlib.Path]:
@@ -51,12 +101,12 @@ def splits_in(folder: str, data_dir: str | None) -> dict[str, pathlib.Path]:
 
 
 def read_split(
-    source: pathlib.Path, side: int | None, classes: tuple[str, ...] | None
+    source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None
 ) -> tuple[Pictures, tuple[str, ...]]:
     """The pictures of a split in colour, sorted by class and name, and its classes.
 
     Errors: UserError for a class that is not among `classes` where these are given, fewer than two classes, pictures
-    of several sizes without `side`, and files that are no pictures.
+    of several sizes that are not resized, and files that are no pictures.
     """
     files = sorted(_archived(source) if source.is_file() else _in_folder(source))
     found = tuple(sorted({file.label for file in files}))
@@ -70,7 +120,7 @@ def read_split(
     if not files:
         raise UserError(f"{source} holds no pictures: put CLASS/*.jpg or .png into it")
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", side), files))
+        pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", resizing), files))
     numbers = {label: number for number, label in enumerate(classes)}
     return stacked(str(source), pixels, [numbers[file.label] for file in files]), classes
 
@@ -91,14 +141,16 @@ def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], 
 
 
 def decode(
-    content: bytes, name: str, side: int | None = None, *, grey: bool = False
+    content: bytes, name: str, resizing: Resizing = UNCHANGED, *, grey: bool = False
 ) -> UInt8[np.ndarray, "height width C"]:
-    """The pixels of a JPEG or PNG file, in colour or in one channel, resized to `side` x `side` where that is given.
+    """The pixels of a JPEG or PNG file as it is meant to be seen, in colour or in one channel, and resized.
+
+    It is turned as its EXIF orientation says. Of 16 bits a channel the upper eight are kept; transparency is not.
 
     Errors: UserError for other files, and where Pillow is not installed.
     """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ModuleNotFoundError:
         raise UserError("pictures in files are read by Pillow, which is not installed: pip install pillow") from None
     if len(content) > MOST_BYTES:
@@ -106,11 +158,14 @@ def decode(
     try:
         # No other format of Pillow's is ever tried: a stranger's file chooses none of its decoders.
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
-            converted = opened.convert("L" if grey else "RGB")
-            if side is not None:
-                converted = converted.resize((side, side), Image.Resampling.BILINEAR)
-            return np.asarray(converted, np.uint8).reshape(converted.height, converted.width, -1)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            upright = ImageOps.exif_transpose(opened)
+            if upright.mode.startswith("I"):
+                # Pillow would cut off what is above 255, and keeps the upper eight bits where there is a colour.
+                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+            converted = upright.convert("L" if grey else "RGB")
+            resized = resizing(converted)
+            return np.asarray(resized, np.uint8).reshape(resized.height, resized.width, -1)
+    except Exception as error:
         raise UserError(f"{name} is no JPEG or PNG picture that can be read: {error}") from error
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.picture_files import decode, stacked
+from transformer.data.datasets.picture_files import Resizing, decode, stacked
 from transformer.data.datasets.preparation import Kind, prepared_by_name, tfds_name
 from transformer.data.datasets.prepared import Features, open_prepared, picture_of
 from transformer.data.pictures import Pictures
@@ -11,7 +11,9 @@ from transformer.data.pictures import Pictures
 _KIND = Kind("set of pictures", "tfds/NAME, such as tfds/mnist", ())
 
 
-def read_prepared(name: str, data_dir: str | None, side: int | None) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
+def read_prepared(
+    name: str, data_dir: str | None, resizing: Resizing
+) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
     """All splits of a set that `tfds build NAME` has prepared in `data_dir`, and the names of its classes.
 
     The picture and the class are those that the set calls supervised, else its first of each.
@@ -40,7 +42,7 @@ def read_prepared(name: str, data_dir: str | None, side: int | None) -> tuple[Ma
             raise UserError(
                 f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
             )
-        pixels = [decode(content, f"{folder}: {split}", side, grey=grey) for content, _ in read]
+        pixels = [decode(content, f"{folder}: {split}", resizing, grey=grey) for content, _ in read]
         splits[split] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
     return splits, classes
 

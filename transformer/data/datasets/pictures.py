@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from transformer.config import UserError, from_config, nearest
 from transformer.data.datasets.omniglot import read_omniglot
 from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.picture_files import read_split, splits_in
+from transformer.data.datasets.picture_files import UNCHANGED, Resizing, read_split, splits_in
 from transformer.data.datasets.picture_records import read_prepared
 from transformer.data.datasets.repeated import SPLITS
 from transformer.data.pictures import PictureFacts, Pictures
@@ -80,62 +80,65 @@ _DRAWN = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
 _KNOWN = (*_DRAWN, f"{FOLDER}/NAME", OMNIGLOT, f"{TFDS}/NAME")
 
 
-def open_pictures(name: str, *, data_dir: str | None = None, side: int | None = None) -> PictureSet:
+def open_pictures(name: str, *, data_dir: str | None = None, resizing: Resizing = UNCHANGED) -> PictureSet:
     """Open a set of labelled pictures.
 
     `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", pictures drawn here;
     "folder/NAME", JPEG and PNG files in `data_dir`/NAME by split and class (transformer.data.datasets.picture_files),
-    which are resized to `side` x `side` pixels where that is given; "omniglot", whose archives lie in `data_dir`;
-    "tfds/NAME", a set that TFDS has prepared in `data_dir`.
+    "omniglot", whose archives lie in `data_dir`; "tfds/NAME", a set that TFDS has prepared in `data_dir`. Files are
+    resized as `resizing` says.
 
     Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
     if kind == FOLDER and rest:
-        return _cut(name, *_of_files(name, rest, data_dir, side))
+        return _cut(name, *_of_files(name, rest, data_dir, resizing))
     if kind == TFDS and rest:
-        return _cut(name, *read_prepared(rest, data_dir, side))
+        return _cut(name, *read_prepared(rest, data_dir, resizing))
     if name == OMNIGLOT:
-        return _cut(name, *read_omniglot(data_dir, side))
-    drawn, classes = _drawn(name, side)
+        return _cut(name, *read_omniglot(data_dir, resizing))
+    drawn, classes = _drawn(name, resizing)
     return PictureSet(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
 
 
-def made_up(name: str, count: int, *, side: int | None = None) -> PictureSet:
+def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> PictureSet:
     """So many training pictures that are all grey, of the size that the set's have: nothing is read or drawn.
 
-    Of files, whose classes only they say, there are two classes, and 32 pixels a side where `side` is none, in colour.
+    Of files, whose classes only they say, there are two classes, in colour and, if not resized, of 32 pixels a side.
 
     Errors: as `open_pictures`, of the name.
     """
     kind, _, rest = name.partition("/")
-    shape: tuple[int, ...] = (side or 32, side or 32, 3)
+    shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
     classes: tuple[str, ...] = ("one", "other")
     if name != OMNIGLOT and not (kind in (FOLDER, TFDS) and rest):
-        drawn, classes = _drawn(name, side)
+        drawn, classes = _drawn(name, resizing)
         shape = (drawn.size, drawn.size, 1)
     labels = np.arange(count, dtype=np.int32) % len(classes)
     return PictureSet(name, classes, {"train": Pictures(np.full((count, *shape), 127, np.uint8), labels)})
 
 
-def _drawn(name: str, side: int | None) -> tuple[DrawnGlyphs, tuple[str, ...]]:
+def _drawn(name: str, resizing: Resizing) -> tuple[DrawnGlyphs, tuple[str, ...]]:
     """What a drawn set's pictures are, and its classes."""
     kind, _, options = name.partition("/")
     if kind not in _DRAWN:
         raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, _KNOWN)}")
-    if side is not None:
-        raise UserError(f"config.task.side={side} is for files: say the size of drawn pictures by {kind}/size={side}")
+    if resizing != UNCHANGED:
+        keys = "config.task.side, resize_side and resample"
+        raise UserError(f"{keys} are for files: say the size of drawn pictures by {kind}/size={resizing.side or 20}")
     return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _DRAWN[kind]
 
 
 def _of_files(
-    name: str, folder: str, data_dir: str | None, side: int | None
+    name: str, folder: str, data_dir: str | None, resizing: Resizing
 ) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
     sources = splits_in(folder, data_dir)
     if "train" not in sources:
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
-    train, classes = read_split(sources.pop("train"), side, None)
-    return {"train": train} | {split: read_split(each, side, classes)[0] for split, each in sources.items()}, classes
+    train, classes = read_split(sources.pop("train"), resizing, None)
+    return {"train": train} | {
+        split: read_split(each, resizing, classes)[0] for split, each in sources.items()
+    }, classes
 
 
 def _cut(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...]) -> PictureSet:

@@ -1,0 +1,137 @@
+"""preprocessor_config.json: how a picture in a file becomes what a published model reads."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from transformer.config import UserError
+
+FILE = "preprocessor_config.json"
+
+# By number, as Pillow counts its filters.
+_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+# What the processors of a kind do where the file does not say it.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "ViT": {"resample": 2, "do_center_crop": False},
+    "DeiT": {"resample": 3, "do_center_crop": True},
+}
+_KINDS = {"vit": "ViT", "deit": "DeiT"}
+_PROCESSORS = ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")
+_READ = {
+    "image_processor_type",
+    "feature_extractor_type",
+    "do_resize",
+    "size",
+    "resample",
+    "do_center_crop",
+    "crop_size",
+    "do_rescale",
+    "rescale_factor",
+    "do_normalize",
+    "image_mean",
+    "image_std",
+}
+# Pictures are read in colour, and these say how arrays are handed about.
+_WITHOUT_EFFECT = {
+    "do_convert_rgb",
+    "processor_class",
+    "_processor_class",
+    "data_format",
+    "input_data_format",
+    "default_to_square",
+    "device",
+    "return_tensors",
+    "disable_grouping",
+    "_valid_processor_keys",
+}
+
+
+def read_preprocessor(said: Mapping[str, Any], model_type: str, side: int) -> dict[str, Any]:
+    """What the keys of the file are as values of the task, for a model that reads `side` x `side` pixels.
+
+    Errors: UserError naming a key, and its value, that our reading of pictures cannot express.
+    """
+    kind = _kind_of(said, _KINDS[model_type])
+    values = {**_DEFAULTS[kind], **{key: value for key, value in said.items() if value is not None}}
+    for key, value in values.items():
+        if key not in _READ | _WITHOUT_EFFECT and value not in (False, None):
+            raise _unread(key, value, "which is not read")
+    for key in ("do_resize", "do_rescale"):
+        if values.get(key, True) is not True:
+            raise _unread(key, values[key], "where only true is read")
+    factor = values.get("rescale_factor", 1 / 255)
+    if not isinstance(factor, float | int) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
+        raise _unread("rescale_factor", factor, "where only 1/255 is read")
+    filter_number = values["resample"]
+    if type(filter_number) is not int or not 0 <= filter_number < len(_FILTERS):
+        raise _unread("resample", filter_number, f"where 0 to {len(_FILTERS) - 1} are read")
+    cropped = values["do_center_crop"] is True
+    if cropped and kind == "ViT":
+        raise _unread("do_center_crop", True, "which only processors of DeiT do")
+    for key in ("crop_size",) if cropped else ("size",):
+        if key in values and _square(key, values[key]) != side:
+            raise _unread(key, values[key], f"but the model reads {side} x {side} pixels")
+    resized = _square("size", values["size"]) if cropped and "size" in values else side
+    if resized < side:
+        raise _unread("size", values["size"], f"of which no {side} x {side} pixels can be cut")
+    return {
+        "side": side,
+        "resize_side": resized if resized > side else None,
+        "resample": _FILTERS[filter_number],
+        "normalisation": _normalisation(values),
+    }
+
+
+def written_preprocessor(model_type: str, side: int, task: Any, channels: int) -> dict[str, Any]:
+    """The content of the file for a run's task, whose model reads `side` x `side` pixels."""
+    resized = task.resize_side or side
+    mean, deviation = task.normalisation.mean, task.normalisation.deviation
+    return {
+        "image_processor_type": f"{'DeiT' if task.resize_side else _KINDS[model_type]}ImageProcessor",
+        "do_resize": True,
+        "size": {"height": resized, "width": resized},
+        "do_center_crop": task.resize_side is not None,
+        "crop_size": {"height": side, "width": side},
+        "resample": _FILTERS.index(task.resample.value),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(mean * channels if len(mean) == 1 else mean),
+        "image_std": list(deviation * channels if len(deviation) == 1 else deviation),
+    }
+
+
+def _kind_of(said: Mapping[str, Any], kind: str) -> str:
+    """The processor's kind: that of the model, or another of those that are read where the file names it."""
+    named = said.get("image_processor_type") or said.get("feature_extractor_type")
+    known = {f"{each}{ending}": each for each in _DEFAULTS for ending in _PROCESSORS}
+    if named is None:
+        return kind
+    if not isinstance(named, str) or named not in known:
+        raise _unread("image_processor_type", named, f"where {', '.join(known)} are read")
+    return known[named]
+
+
+def _square(key: str, value: Any) -> int:
+    """The side of a square, said as one number or as a height and a width."""
+    sides = [value.get("height"), value.get("width")] if isinstance(value, dict) and len(value) == 2 else [value] * 2
+    if type(sides[0]) is not int or sides[0] != sides[1]:
+        raise _unread(key, value, "where one number, or an equal height and width, is read")
+    return sides[0]
+
+
+def _normalisation(values: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    if values.get("do_normalize", True) is not True:
+        return {"mean": (0.0,), "deviation": (1.0,)}
+    found = {}
+    for theirs, ours in (("image_mean", "mean"), ("image_std", "deviation")):
+        numbers = values.get(theirs, [0.5])
+        numbers = numbers if isinstance(numbers, list) else [numbers]
+        if not numbers or not all(type(number) in (int, float) for number in numbers):
+            raise _unread(theirs, numbers, "where a number, or one for each channel, is read")
+        found[ours] = tuple(map(float, numbers))
+    return found
+
+
+def _unread(key: str, value: Any, why: str) -> UserError:
+    return UserError(f"{FILE} has {key}={str(value)[:80]}, {why}")
