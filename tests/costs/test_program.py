@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,52 @@ def test_a_loop_without_an_end_in_sight_counts_once_and_is_named(mesh: Mesh) -> 
     assert [each.times for each in program.collectives] == [1]
     assert len(program.endless) == 1
     assert "while" in program.endless[0]
+
+
+def without_trip_counts(text: str) -> str:
+    """A program's text as the compiler of TPUs writes it, which says of no loop how often it turns."""
+    return re.sub(r',?"known_trip_count":\{"n":"\d+"\}', "", text)
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "before", "turns"),
+    [
+        (0, 1, lambda at: at < 7, 7),
+        (0, 2, lambda at: at < 8, 4),
+        (0, 2, lambda at: at < 7, 4),
+        (3, 5, lambda at: at <= 18, 4),
+        (3, 5, lambda at: jnp.greater(18, at), 3),
+        (20, -3, lambda at: at > 2, 6),
+        (20, -3, lambda at: at >= 2, 7),
+        (4, 2, lambda at: at != 14, 5),
+        (-4, 1, lambda at: at + 2 < 3, 5),
+    ],
+)  # fmt: skip
+def test_a_loop_turns_as_often_as_its_counter_says(
+    start: int, step: int, before: Callable[[Any], Any], turns: int
+) -> None:
+    def function(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        loop = (jnp.int32(start), jnp.int32(0), x)
+        advance = lambda loop: (loop[0] + step, loop[1] + 1, jnp.sin(loop[2]))  # noqa: E731
+        return jax.lax.while_loop(lambda loop: before(loop[0]), advance, loop)[1:]
+
+    made = compiled(function, (3, 3))
+    assert int(made(jnp.eye(3))[0]) == turns
+    module = parse(without_trip_counts(made.as_text() or ""))
+    assert {run.times for run in executed(module)} == {1, turns}
+    assert endless(module) == ()
+
+
+@pytest.mark.parametrize("unknown", ["start", "step", "bound"])
+def test_a_loop_whose_counter_depends_on_data_is_named(unknown: str) -> None:
+    def function(x: jax.Array) -> jax.Array:
+        start, step, bound = (jnp.int32(x[0, 0]) if name == unknown else 2 for name in ("start", "step", "bound"))
+        advance = lambda loop: (loop[0] + step, jnp.sin(loop[1]))  # noqa: E731
+        return jax.lax.while_loop(lambda loop: loop[0] < bound + 9, advance, (jnp.int32(start), x))[1]
+
+    module = parse(without_trip_counts(compiled(function, (3, 3)).as_text() or ""))
+    assert {run.times for run in executed(module)} == {1}
+    assert len(endless(module)) == 1
 
 
 def test_bytes_through_memory_of_one_product(mesh: Mesh) -> None:
@@ -322,6 +369,12 @@ def test_a_fused_collective_counts_once_and_a_start_with_its_end(fused: Module) 
         Exchange("collective-permute", 8 * 128 * 2, ((0, 1), (1, 0)), 10, True, ""),
     ]
     assert endless(fused) == ()
+
+
+def test_a_loop_that_takes_two_shards_a_turn_turns_half_as_often(fused: Module) -> None:
+    """XLA's windowed einsums: a shard is multiplied while the next two travel."""
+    by_two = parse(FUSED.replace("%one = s32[] constant(1)", "%one = s32[] constant(2)"))
+    assert [each.times for each in exchanges(by_two)] == [5, 5, 5]
 
 
 def test_bytes_through_memory_of_fused_collectives(fused: Module) -> None:

@@ -8,7 +8,7 @@ block of queries) is counted too low.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from transformer.costs.hlo import Array, Computation, Instruction, Module, groups, pairs
@@ -105,41 +105,117 @@ def _run(module: Module, computation: Computation, times: int, *, beside: bool) 
 
 
 def trips(module: Module, caller: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs: what the compiler says, or its condition's bound; None where neither does.
+    """How often the body of a `while` runs: what the compiler says, or what its counter gives; None where neither does.
 
-    A bound counts steps of 1 from where the counter starts, or from 0 where the start is no constant in sight: so
-    count the loops of `jax.lax.scan`.
+    A counter is an integer of the loop's tuple: the caller gives its start, the condition compares it, or a multiple of
+    it, with a constant, and the body adds a constant. That need not be 1: XLA's loops of windowed einsums take two
+    shards a turn.
     """
     if said := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
         return int(said[1])
-    named = re.search(r"\bcondition=%?([\w.$-]+)", loop.attributes)
-    condition = module.computations[named[1] if named else loop.called[0]]
-    compare = condition.root
+    condition, body = (module.computations[_attribute(loop, name)] for name in ("condition", "body"))
+    compare, within, given = condition.root, condition, dict[str, _Linear | None]()
     if compare.opcode == "fusion":
-        inner = module.computations[compare.called[0]]
-        outside = dict(zip((each.name for each in inner.parameters()), compare.operands, strict=True))
-        compare = inner.root._replace(operands=tuple(outside.get(name, name) for name in inner.root.operands))
-    direction = re.search(r"\bdirection=(\w+)", compare.attributes)
-    if compare.opcode != "compare" or direction is None or direction[1] not in ("LT", "LE"):
+        within, given = _inside(module, condition, compare, {})
+        compare = within.root
+    caller, carried = _carried(module, caller, loop.operands[0])
+    if (compare.opcode, body.root.opcode, carried.opcode) != ("compare", "tuple", "tuple"):
         return None
-    counter, bound = (condition.instructions.get(name) for name in compare.operands)
-    limit = _number(condition, bound)
-    if limit is None or counter is None or counter.opcode != "get-tuple-element":
+    direction = _attribute(compare, "direction")
+    counter, bound = (_linear(module, within, name, given) for name in compare.operands)
+    if counter is not None and counter.element is None:
+        counter, bound, direction = bound, counter, _MIRRORED[direction]
+    if counter is None or counter.element is None or bound is None or bound.element is not None:
         return None
-    carried = caller.instructions[loop.operands[0]]
-    start = None
-    if carried.opcode == "tuple":
-        start = _number(caller, caller.instructions[carried.operands[counter.number("index") or 0]])
-    return limit - (start or 0) + (direction[1] == "LE")
+    start = _linear(module, caller, carried.operands[counter.element], {})
+    after = _linear(module, body, body.root.operands[counter.element], {})
+    if start is None or start.element is not None or after is None or after[:2] != (counter.element, 1):
+        return None
+    first, step = counter.factor * start.constant + counter.constant, counter.factor * after.constant
+    return _turns(first, step, bound.constant, direction)
 
 
-def _number(computation: Computation, instruction: Instruction | None) -> int | None:
-    """The constant integer that an instruction is, or a copy of."""
-    while instruction is not None and instruction.opcode in ("copy", "bitcast"):
-        instruction = computation.instructions[instruction.operands[0]]
-    if instruction is None or instruction.opcode != "constant":
-        return None
-    return int(instruction.literal) if re.fullmatch(r"-?\d+", instruction.literal) else None
+def _carried(module: Module, caller: Computation, name: str) -> tuple[Computation, Instruction]:
+    """What a loop begins with, and the computation that makes it: CPUs' compiler calls small loops from elsewhere."""
+    carried = caller.instructions[name]
+    if carried.opcode == "parameter":
+        for computation in module.computations.values():
+            for call in computation.instructions.values():
+                if call.opcode == "call" and call.called == (caller.name,):
+                    return _carried(module, computation, call.operands[int(carried.literal)])
+    return caller, carried
+
+
+_MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+
+
+def _turns(first: int, step: int, bound: int, direction: str) -> int | None:
+    """How many of first, first + step, ... come before one that is not `direction` the bound; None if none ever is."""
+    match direction:
+        case "LT" if step > 0:
+            return len(range(first, bound, step))
+        case "LE" if step > 0:
+            return len(range(first, bound + 1, step))
+        case "GT" if step < 0:
+            return len(range(first, bound, step))
+        case "GE" if step < 0:
+            return len(range(first, bound - 1, step))
+        case "NE" if step and (bound - first) % step == 0 and (bound - first) // step >= 0:
+            return (bound - first) // step
+    return None
+
+
+class _Linear(NamedTuple):
+    """An integer: `constant`, and where there is an `element` of a loop's tuple `factor` times that element."""
+
+    element: int | None
+    factor: int
+    constant: int
+
+
+def _linear(module: Module, computation: Computation, name: str, given: Mapping[str, _Linear | None]) -> _Linear | None:
+    """The integer that an instruction makes of its loop's tuple; `given` are a fusion's parameters; None if unlike."""
+    made = computation.instructions[name]
+    match made.opcode:
+        case "constant":
+            return _Linear(None, 0, int(made.literal)) if re.fullmatch(r"-?\d+", made.literal) else None
+        case "parameter":
+            return given.get(name)
+        case "get-tuple-element" if computation.instructions[made.operands[0]].opcode == "parameter":
+            return _Linear(made.number("index"), 1, 0)
+        case "copy" | "bitcast":
+            return _linear(module, computation, made.operands[0], given)
+        case "fusion":
+            inner, inside = _inside(module, computation, made, given)
+            return _linear(module, inner, inner.root.name, inside)
+        case "add" | "multiply":
+            one, other = (_linear(module, computation, operand, given) for operand in made.operands)
+            if one is None or other is None:
+                return None
+            if one.element is None:
+                one, other = other, one
+            if other.element is not None:
+                return None
+            if made.opcode == "add":
+                return one._replace(constant=one.constant + other.constant)
+            return _Linear(one.element, one.factor * other.constant, one.constant * other.constant)
+    return None
+
+
+def _inside(
+    module: Module, computation: Computation, fusion: Instruction, given: Mapping[str, _Linear | None]
+) -> tuple[Computation, dict[str, _Linear | None]]:
+    """The computation of a fusion, and the integers that its parameters are."""
+    inner = module.computations[fusion.called[0]]
+    outside = zip(inner.parameters(), fusion.operands, strict=True)
+    return inner, {parameter.name: _linear(module, computation, name, given) for parameter, name in outside}
+
+
+def _attribute(instruction: Instruction, name: str) -> str:
+    """The attribute `name`, a word or the name of a computation."""
+    match = re.search(rf"\b{name}=%?([\w.$-]+)", instruction.attributes)
+    assert match is not None
+    return match[1]
 
 
 def exchanges(module: Module) -> Iterator[Exchange]:
