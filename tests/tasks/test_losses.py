@@ -49,6 +49,25 @@ def test_correct_counts_every_right_token_and_no_padding() -> None:
     assert float(found.correct) == counts.sum() == 7
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float64])
+def test_of_equal_logits_the_first_is_the_prediction(dtype: type) -> None:
+    """As NumPy's argmax: a model whose logits are all equal is right where the label is token 0, not everywhere."""
+    with jax.enable_x64(dtype == jnp.float64):
+        labels = jnp.arange(8)[None]
+        everywhere = jnp.ones((1, 8), bool)
+        equal = jnp.zeros((1, 8, 8), dtype)
+        assert float(token_loss(equal, labels, everywhere, 0.0).correct) == 1
+        # Two are the largest, the tokens 2 and 5.
+        two = equal.at[..., 2].set(1).at[..., 5].set(1)
+        found = [float(token_loss(two, labels, labels == label, 0.0).correct) for label in range(8)]
+        assert found == [0, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_a_token_whose_logits_are_not_numbers_is_not_right() -> None:
+    logits = jnp.full((1, 2, 3), jnp.nan).at[0, 1].set(jnp.array([0.0, 1.0, jnp.nan]))
+    assert float(token_loss(logits, jnp.array([[0, 2]]), jnp.ones((1, 2), bool), 0.0).correct) == 0
+
+
 def test_the_gradient_is_numpys_and_zero_on_padding() -> None:
     logits, labels, counts = drawn()
     loss = lambda z: token_loss(z, jnp.asarray(labels), jnp.asarray(counts), 0.1).smoothed  # noqa: E731

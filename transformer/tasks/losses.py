@@ -29,7 +29,8 @@ def token_loss(
 ) -> TokenLoss:
     """Cross-entropy in nats against (1 - e) one_hot(label) + e / V (Szegedy et al. 2016, section 7), e the smoothing.
 
-    Beside it the plain cross-entropy, and how many labels are the most probable token.
+    Beside it the plain cross-entropy, and how many labels are the most probable token: of equals the first is taken, as
+    argmax and greedy decoding take it.
     """
     logits_BxTxV = logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32))
     largest_BxT = jax.lax.stop_gradient(jnp.max(logits_BxTxV, axis=-1))
@@ -39,8 +40,11 @@ def token_loss(
     plain_BxT = normaliser_BxT - label_logit_BxT
     uniform_BxT = normaliser_BxT - jnp.mean(logits_BxTxV, axis=-1)
     smoothed_BxT = (1 - label_smoothing) * plain_BxT + label_smoothing * uniform_BxT
-    # Compared with the maximum, which is computed already: an argmax over the vocabulary is slow on CPUs.
-    correct_BxT = label_logit_BxT >= largest_BxT
+    # The argmax, from the maximum that is computed already: argmax itself over the vocabulary is slow on CPUs.
+    token_V = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype)
+    among_largest_BxTxV = logits_BxTxV >= largest_BxT[..., None]
+    first_BxT = jnp.min(jnp.where(among_largest_BxTxV, token_V, token_V.size), axis=-1)
+    correct_BxT = labels_BxT == first_BxT
     smoothed, plain, correct = (
         jnp.sum(jnp.where(counts_BxT, value, 0)) for value in (smoothed_BxT, plain_BxT, correct_BxT)
     )
