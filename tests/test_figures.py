@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "experiments/results"
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+ONE_SIDED = re.compile(r"p = ([\d.]+),? one-sided|one-sided p = ([\d.]+)")
+DATA_SETS = ("CIFAR-10", "Multi30k", "Omniglot", "SST-2", "tiny-shakespeare")
 COMMIT = re.compile(r"\bcommit:? `?([0-9a-f]{7,40})\b", re.IGNORECASE)
 
 
@@ -25,7 +27,9 @@ def rows(page: str) -> Iterator[tuple[str, str, str]]:
 def faults(page: str, folder: Path) -> list[str]:
     """What is wrong with the figures of a page of results, which lies in `folder`."""
     wrong = []
+    meant = ""  # by "the same"
     for what, measured, how in rows(page):
+        meant = meant if what.startswith("the same") else what
         if measured == "not measured":
             continue
         records = [folder / link for link in re.findall(r"\]\(([^)#]+)\)", f"{measured} {how}")]
@@ -36,6 +40,11 @@ def faults(page: str, folder: Path) -> list[str]:
         text = " ".join(record.read_text(encoding="utf-8") for record in records)
         held = set(NUMBER.findall(text.replace("*", " ")))
         wrong += [f"{what}: {number} is in no record" for number in NUMBER.findall(measured) if number not in held]
+        sides = {one or other for one, other in ONE_SIDED.findall(" ".join(text.split()))}
+        wrong += [f"{what}: p = {p} is one-sided" for p in sides if p in how and f"one-sided p = {p}" not in how]
+        titles = [record.read_text(encoding="utf-8").partition("\n")[0] for record in records]
+        others = [name for name in DATA_SETS if any(name in title for title in titles) and name not in meant]
+        wrong += [f"{what}: the same as {meant!r}, and of {name}" for name in others if what != meant]
     return wrong
 
 
@@ -52,10 +61,15 @@ def test_every_result_is_in_the_record_that_it_names() -> None:
         ("| bleu | 33.4 | [it](gone.md) |", "bleu: gone.md is missing"),
         ("| bleu | 33.5 | [it](held.md) |", "bleu: 33.5 is in no record"),
         ("| bleu | 33.4 and 7 | [it](held.md) |", "bleu: 7 is in no record"),
+        ("| bleu | 33.4 | ahead, p = 0.03; [it](held.md) |", "bleu: p = 0.03 is one-sided"),
+        (
+            "| SST-2 | 33.4 | [it](held.md) |\n| the same longer | 17.7 | [it](held.md) |",
+            "the same longer: the same as 'SST-2', and of Multi30k",
+        ),
     ],
 )
 def test_a_figure_without_its_record_is_refused(row: str, fault: str, tmp_path: Path) -> None:
-    (tmp_path / "held.md").write_text("33.4 BLEU after 17.7 hours")
+    (tmp_path / "held.md").write_text("# Multi30k\n\n33.4 BLEU after 17.7 hours, ahead (p = 0.03,\none-sided)")
     assert faults(f"# Results\n\n| what | measured | how |\n| --- | --- | --- |\n{row}\n", tmp_path) == [fault]
 
 

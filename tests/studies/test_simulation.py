@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
+import pytest
 
-from transformer.studies.ablation import Ablation
+from transformer.studies.ablation import Ablation, Better
 from transformer.studies.cells import Cell
 from transformer.studies.choice import arrange
 from transformer.studies.comparisons import Comparison, comparisons
@@ -62,3 +63,55 @@ def test_two_arms_that_differ_are_told_apart_as_often_as_their_power_says() -> N
     verdicts = [study(spec, random, {"a": 0.0, "b": effect}).verdict for _ in range(100)]
     assert 70 <= verdicts.count("worse") <= 90
     assert "better" not in verdicts
+
+
+def told_apart(accuracies_AxS: np.ndarray) -> bool:
+    """Whether a study of accuracies, by arm and seed, gives any verdict."""
+    arms, seeds = accuracies_AxS.shape
+    names = tuple(f"arm{number}" for number in range(arms))
+    spec = Ablation("Equal?", {name: {} for name in names}, names[0], seeds=tuple(range(seeds)), better=Better.HIGHER)
+    cells = [
+        Cell(name, "", seed, {}, "done", float(value), float(value), {}, None, {}, 100, "", "")
+        for name, accuracies in zip(names, accuracies_AxS, strict=True)
+        for seed, value in enumerate(accuracies)
+    ]
+    return any(pair.verdict in ("better", "worse") for pair in comparisons(arrange(spec, cells)))
+
+
+@pytest.fixture
+def without_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a study could have seen takes most of its time, and decides nothing."""
+    monkeypatch.setattr("transformer.studies.comparisons._power", lambda *_: None)
+
+
+@pytest.mark.usefixtures("without_power")
+@pytest.mark.parametrize("seeds", range(3, 11))
+def test_arms_that_learn_all_or_nothing_are_told_apart_by_chance_in_at_most_one_study_of_twenty(seeds: int) -> None:
+    """Accuracies of 1 or 0, every outcome of a study with its probability: nothing here is sampled."""
+    apart = [
+        (ahead, behind)
+        for ahead in range(seeds + 1)
+        for behind in range(seeds + 1 - ahead)
+        if told_apart(np.array([[0.0] * ahead + [1.0] * (seeds - ahead), [1.0] * (seeds - behind) + [0.0] * behind]))
+    ]
+    for learns in (0.05, 0.3, 0.5, 0.8, 0.95):
+        differs = learns * (1 - learns)
+        wrong = sum(
+            math.comb(seeds, ahead)
+            * math.comb(seeds - ahead, behind)
+            * differs ** (ahead + behind)
+            * (1 - 2 * differs) ** (seeds - ahead - behind)
+            for ahead, behind in apart
+        )
+        assert wrong <= 0.05
+
+
+@pytest.mark.usefixtures("without_power")
+@pytest.mark.parametrize(("examples", "error"), [(1000, 0.001), (200, 0.01)])
+def test_six_equal_arms_with_saturated_accuracies_are_told_apart_in_at_most_one_study_of_twenty(
+    examples: int, error: float
+) -> None:
+    """At three seeds differences that are all equal come often: with a p of 0 it was one study of ten."""
+    random = np.random.default_rng(13)
+    wrong = [told_apart(1 - random.binomial(examples, error, (6, 3)) / examples) for _ in range(300)]
+    assert sum(wrong) / len(wrong) <= 0.05

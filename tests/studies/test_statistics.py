@@ -16,6 +16,7 @@ from transformer.studies.statistics import (
     pairs_needed,
     permutation_p,
     power,
+    step_of_ties,
     t_test,
     wilson,
 )
@@ -55,10 +56,38 @@ def test_p_is_the_area_of_both_tails(n: int) -> None:
     assert t_test(values.tolist()).p == pytest.approx(tail, abs=1e-5)
 
 
-@pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (0.1, 0.0), (-3.0, 0.0)])
-def test_equal_values_have_no_spread(value: float, p: float) -> None:
-    test = t_test([value] * 7)
-    assert (test.mean, test.deviation, test.interval, test.p) == (value, 0.0, (value, value), p)
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.0])
+def test_equal_values_have_no_spread_and_carry_no_t(value: float) -> None:
+    for moved in (0.0, 1e-9):  # equal but for a rounding
+        test = t_test([value, value + moved, value - moved], resolution=1e-8)
+        assert (test.n, test.mean, test.deviation, test.interval, test.p) == (3, value, 0.0, None, None)
+    assert t_test([1e-9, -1e-9, 0.0], resolution=1e-8).mean == 0.0
+
+
+def test_a_discrete_mean_is_corrected_by_half_of_its_step() -> None:
+    """Of the whole numbers 2, 2 and 3 the mean moves by thirds: 7/3 - 1/6 over an error of 1/3."""
+    test = t_test([2.0, 3.0, 2.0], step=step_of_ties([2.0, 3.0, 2.0]))
+    plain = t_test([2.0, 3.0, 2.0])
+    t = (7 / 3 - 1 / 6) / (1 / 3)
+    # The tails of t with two degrees of freedom have a closed form.
+    assert test.p == pytest.approx(1 - t / math.sqrt(2 + t * t))
+    assert test.p > plain.p
+    assert (test.mean, test.deviation) == (plain.mean, plain.deviation)
+    assert test.interval == pytest.approx((plain.interval.low - 1 / 6, plain.interval.high + 1 / 6))
+    assert t_test([-1.0, 0.0, 0.0, 0.0, 0.0, 1.0], step=1.0).p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([0.3, 0.1, 0.2], 0.0),  # nothing ties
+        ([0.1, 0.1, 0.1], 0.0),  # there is no other value
+        ([0.5, 0.1, 0.1, 0.3], 0.2),
+        ([0.9 - 0.8, 0.8 - 0.7, 0.4, 0.5], 0.1),  # equal but for a rounding
+    ],
+)
+def test_values_that_tie_are_discrete(values: list[float], step: float) -> None:
+    assert step_of_ties(values, 1e-12) == pytest.approx(step)
 
 
 def test_one_value_has_no_interval() -> None:
@@ -184,9 +213,9 @@ def test_the_bootstrap_is_what_all_resamples_give() -> None:
     assert interval.high < 63
 
 
-@pytest.mark.parametrize("tasks", [[[0.1] * 5], [[0.0, 0.0], [0.0, 0.0, 0.0]]])
-def test_equal_runs_have_a_bootstrap_interval_without_width(tasks: list[list[float]]) -> None:
-    assert interquartile_interval(tasks) == pytest.approx((tasks[0][0], tasks[0][0]))
+@pytest.mark.parametrize("tasks", [[[0.1] * 5], [[0.0, 0.0], [1.0, 1.0, 1.0]]])
+def test_equal_runs_have_no_bootstrap_interval(tasks: list[list[float]]) -> None:
+    assert interquartile_interval(tasks) is None
 
 
 def test_a_mean_that_no_single_run_moves_has_plain_quantiles() -> None:

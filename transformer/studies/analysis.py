@@ -11,10 +11,22 @@ from typing import Any
 from transformer.studies.ablation import Ablation
 from transformer.studies.cautions import warnings
 from transformer.studies.cells import Cell, Point
-from transformer.studies.choice import DIVERGED, FAILED, STUCK, Study, arrange, beats, best, ended, finished, worst
-from transformer.studies.comparisons import Comparison, between_the_best, comparisons, learned_of
+from transformer.studies.choice import (
+    DIVERGED,
+    FAILED,
+    STUCK,
+    Study,
+    arrange,
+    beats,
+    best,
+    ended,
+    finished,
+    tuning_seeds,
+    worst,
+)
+from transformer.studies.comparisons import Comparison, between_the_best, comparisons, learned_of, rounding_of
 from transformer.studies.metric_range import possible
-from transformer.studies.statistics import interquartile_interval, interquartile_mean, permutation_p, t_test, wilson
+from transformer.studies.statistics import interquartile_interval, interquartile_mean, t_test, wilson
 from transformer.studies.summary import summary
 from transformer.studies.wording import reason
 
@@ -52,7 +64,8 @@ _COPIED = ("question", "reference", "better", "chosen_by", "reported", "target",
 
 def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
     values = study.by_seed(arm, None)
-    test = t_test(list(values.values())) if len(values) >= 2 else None
+    own = list(values.values())
+    test = t_test(own, resolution=rounding_of(own)) if len(own) >= 2 else None
     return {
         "name": arm,
         "differences": about.get("differences", []),
@@ -73,7 +86,7 @@ def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
             for cell in study.chosen_runs(arm, task)
         ],
         "mean": statistics.fmean(values.values()) if values else None,
-        "interval": test and possible(study.spec.reported, test.interval, list(values.values())),
+        "interval": test and test.interval and possible(study.spec.reported, test.interval, own),
         "deviation": test and test.deviation,
         "n": len(values),
         "learned": dict(zip(("count", "of"), learned_of(study, arm, None), strict=True)),
@@ -226,9 +239,9 @@ def _sensitivity(study: Study, arm: str, key: str) -> dict[str, Any]:
 
         mean over tried values of (E over seeds of min(final, initial)) - best over tried values
 
-    of `chosen_by`, min and best turned round where higher is better; of several tasks their mean. A run that diverged
-    counts with its initial value. Runs are first evaluated after some steps, so that the initial value is the worst
-    that any run of the arm which did not diverge began with on that task.
+    of `chosen_by`, min and best turned round where higher is better; of several tasks their mean. Seeds are those of
+    `tuning_seeds`. A run that diverged counts with its initial value. Runs are first evaluated after some steps, so
+    that the initial value is the worst that any run of the arm which did not diverge began with on that task.
     """
     points, costs = [], []
     for value in study.spec.tuned[key]:
@@ -237,7 +250,7 @@ def _sensitivity(study: Study, arm: str, key: str) -> dict[str, Any]:
             return study.runs(arm, task, {**study.chosen[arm, task], key: value}) if (arm, task) in study.chosen else ()
 
         points.append({"value": value, **_point(study, runs)})
-        costs.append([_cost(study, arm, task, runs(task)) for task in study.spec.tasks])
+        costs.append([_cost(study, arm, task, _comparable(study, arm, task, runs)) for task in study.spec.tasks])
     losses = []
     for of_values in zip(*costs, strict=True):  # by task
         known = [cost for cost in of_values if cost is not None]
@@ -258,6 +271,12 @@ def _point(study: Study, runs: Callable[[str], tuple[Cell, ...]]) -> dict[str, A
         "diverged": sum(cell.state == DIVERGED for task in study.spec.tasks for cell in runs(task)),
         "n": len(values),
     }
+
+
+def _comparable(study: Study, arm: str, task: str, runs: Callable[[str], tuple[Cell, ...]]) -> list[Cell]:
+    """The runs of the seeds with which all values can be compared: one lost by a machine must not move a mean."""
+    shared = tuning_seeds(study, arm, task)
+    return [cell for cell in runs(task) if cell.seed in shared]
 
 
 def _cost(study: Study, arm: str, task: str, cells: Sequence[Cell]) -> float | None:
@@ -323,8 +342,8 @@ def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
         "interval": pair.test and pair.test.interval,
         "differences": [{"task": task, "seed": seed, "value": value} for seed, value in pair.differences.items()],
         "n": pair.n,
-        "p": pair.test and pair.test.p,
-        "p_permutation": permutation_p(list(pair.differences.values())) if pair.test else None,
+        "p": pair.p,
+        "p_permutation": pair.p_permutation,
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
         "learned": pair.learning._asdict(),

@@ -4,9 +4,20 @@ import math
 from collections.abc import Iterator, Sequence
 
 from transformer.studies.cells import in_words
-from transformer.studies.choice import DIVERGED, DONE, FAILED, STUCK, Study, beats, best, finished
+from transformer.studies.choice import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    STUCK,
+    Study,
+    beats,
+    best,
+    ended,
+    finished,
+    tuning_seeds,
+)
 from transformer.studies.comparisons import LEAST_FOR_A_VERDICT, Comparison
-from transformer.studies.wording import listed, lost_seeds
+from transformer.studies.wording import listed, lost_seeds, on_task, seeds_in_words
 
 ENOUGH_SEEDS = 5
 _NAMED = 4  # runs in one warning, before the rest are only counted
@@ -19,6 +30,7 @@ def warnings(study: Study) -> list[str]:
         *_unfinished(study),
         *_failed(study),
         *_too_few(study),
+        *_tuned_on_fewer_seeds(study),
         *_unpaired(study),
         *_target_missed(study),
         *_at_the_edge(study),
@@ -60,6 +72,21 @@ def _failed(study: Study) -> Iterator[str]:
 def _some(names: Sequence[str]) -> str:
     rest = len(names) - _NAMED
     return "; ".join(names[:_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _tuned_on_fewer_seeds(study: Study) -> Iterator[str]:
+    """Which arms' values were chosen without a seed that failed, or has not ended, at some of them."""
+    if len(list(study.spec.combinations())) < 2:
+        return
+    for arm in study.spec.arms:
+        for task in study.spec.tasks:
+            shared = tuning_seeds(study, arm, task)
+            known = {cell.seed for cell in study.runs_of(arm) if cell.task == task and ended(cell)}
+            if left_out := sorted(known - shared):
+                yield (
+                    f"The values of {arm}{on_task(task)} were chosen without {seeds_in_words(left_out)}, of which not "
+                    "every value tried has a run that ended."
+                )
 
 
 def _unpaired(study: Study) -> Iterator[str]:

@@ -35,4 +35,9 @@ class Cell(NamedTuple):
 def in_words(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
     """A place in the design, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
     facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
-    return ", ".join([*facts, *(f"{key}={value}" for key, value in tuned.items())])
+    return ", ".join([*facts, *([values_in_words(tuned)] if tuned else [])])
+
+
+def values_in_words(tuned: Mapping[str, Any]) -> str:
+    """Tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup=100"."""
+    return ", ".join(f"{key}={value}" for key, value in tuned.items())

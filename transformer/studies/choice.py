@@ -134,16 +134,46 @@ def _judged(spec: Ablation, cell: Cell) -> Cell:
     return cell._replace(state=STUCK) if finished(cell) and beyond else cell
 
 
+def untried(study: Study, arm: str, task: str) -> list[Mapping[str, Any]]:
+    """The combinations that an arm was not tuned over: no run of them ended by itself, or none with a common seed.
+
+    Such an arm was not tuned as the others are, and what it loses to them may be its tuning.
+    """
+    shared = tuning_seeds(study, arm, task)
+    return [
+        tuned
+        for tuned in study.spec.combinations()
+        if not any(ended(cell) and cell.seed in shared for cell in study.runs(arm, task, tuned))
+    ]
+
+
+def tuning_seeds(study: Study, arm: str, task: str) -> set[int]:
+    """The seeds with which the combinations of an arm are compared: those of which every combination has a run.
+
+    A run counts that ended by itself. One that failed tells nothing of its values, and neither it nor its seed may
+    decide which are chosen; combinations without any run are left aside.
+    """
+    of_combinations = [
+        seeds
+        for tuned in study.spec.combinations()
+        if (seeds := {cell.seed for cell in study.runs(arm, task, tuned) if ended(cell)})
+    ]
+    return set.intersection(*of_combinations) if of_combinations else set()
+
+
 def _choice(study: Study, arm: str, task: str) -> Mapping[str, Any] | None:
     """The combination with which most seeds learned, of those the one with their best mean; None where none was tried.
 
-    The first of equals. Where no seed of any learned, the mean is of those that finished.
+    The first of equals. Where no seed of any learned, the mean is of those that finished. Seeds are those of
+    `tuning_seeds`.
     """
     spec = study.spec
     sign = 1 if spec.better is Better.LOWER else -1
+    shared = tuning_seeds(study, arm, task)
 
     def rank(tuned: Mapping[str, Any]) -> tuple[int, float]:
-        measured = [cell for cell in study.runs(arm, task, tuned) if finished(cell) and cell.chosen is not None]
+        runs = [cell for cell in study.runs(arm, task, tuned) if cell.seed in shared]
+        measured = [cell for cell in runs if finished(cell) and cell.chosen is not None]
         able = [cell for cell in measured if learned(cell)]
         values = [cell.chosen for cell in able or measured if cell.chosen is not None]
         return -len(able), sign * math.fsum(values) / len(values) if values else math.inf

@@ -1,10 +1,10 @@
 """Each arm against the reference: paired differences, their intervals, and what may be said of them."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from transformer.studies.choice import Study, beats, ended, in_order, learned
+from transformer.studies.choice import Study, beats, ended, in_order, learned, untried
 from transformer.studies.statistics import (
     SIGNIFICANCE,
     MeanTest,
@@ -12,10 +12,13 @@ from transformer.studies.statistics import (
     fisher,
     holm,
     pairs_needed,
+    permutation_p,
+    step_of_ties,
     t_test,
 )
 
 LEAST_FOR_A_VERDICT = 3  # paired seeds
+ROUNDING = 2.0**-22  # relative: metrics that differ by less are equal, as some are computed in float32
 
 
 class Power(NamedTuple):
@@ -46,7 +49,8 @@ class Comparison(NamedTuple):
     """An arm less the reference, on one task or on the mean of all (None), in the units of what is reported.
 
     `test` is of the paired differences and None where fewer than two seeds have both; `p_holm` and `power` are None
-    where no verdict may be given. `family` is how many comparisons Holm's correction was made over.
+    where no verdict may be given. `family` is how many comparisons Holm's correction was made over. Differences that
+    are all equal carry no t statistic, and are judged by `p_permutation` instead: "not said" where it is not enough.
     """
 
     arm: str
@@ -69,13 +73,26 @@ class Comparison(NamedTuple):
         """The mean difference."""
         return math.fsum(self.differences.values()) / self.n if self.n else None
 
+    @property
+    def p_permutation(self) -> float | None:
+        """The p of flipping the signs of the differences; those that are equal but for a rounding count as equal."""
+        if self.test is None:
+            return None
+        return permutation_p(list(self.differences.values()) if self.test.deviation else [self.test.mean] * self.n)
+
+    @property
+    def p(self) -> float | None:
+        """The uncorrected p that decides: of the t test, or where there is no spread of flipping the signs."""
+        return None if self.test is None else self.p_permutation if self.test.p is None else self.test.p
+
 
 def comparisons(study: Study) -> list[Comparison]:
     """Every arm against the reference over all tasks, then, where there are several, on each of them.
 
     The comparisons over all tasks are one family for Holm's correction, and those on single tasks, of all arms and
     tasks together, another: the first is the study's question, and the second shows where its answer comes from.
-    Comparisons of fewer than three paired seeds get no verdict and belong to neither.
+    Comparisons of fewer than three paired seeds, and those of an arm that was not tuned over every value, get no
+    verdict and belong to neither.
     """
     arms = [arm for arm in study.spec.arms if arm != study.spec.reference]
     tasks = study.spec.tasks if len(study.spec.tasks) > 1 else ()
@@ -101,9 +118,19 @@ def between_the_best(study: Study) -> tuple[Comparison, str] | None:
 def _pair(study: Study, arm: str, task: str | None, against: str) -> Comparison:
     values, reference = study.by_seed(arm, task), study.by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
-    test = t_test(list(differences.values())) if len(differences) >= 2 else None
+    test = _paired_test(list(differences.values()), values, reference) if len(differences) >= 2 else None
     learning = Learning(learned_of(study, arm, task), learned_of(study, against, task), None)
     return Comparison(arm, task, differences, test, None, 0, "not said", None, learning)
+
+
+def _paired_test(differences: Sequence[float], values: Mapping[int, float], reference: Mapping[int, float]) -> MeanTest:
+    resolution = rounding_of([*values.values(), *reference.values()])
+    return t_test(differences, resolution=resolution, step=step_of_ties(differences, resolution))
+
+
+def rounding_of(values: Sequence[float]) -> float:
+    """How far apart equal metrics of the size of these can be."""
+    return ROUNDING * max(map(abs, values), default=0.0)
 
 
 def learned_of(study: Study, arm: str, task: str | None) -> tuple[int, int]:
@@ -129,18 +156,31 @@ def _differs(learning: Learning) -> bool:
 
 
 def _judge(study: Study, family: Sequence[Comparison]) -> Iterator[Comparison]:
-    able = [pair.test.p for pair in family if pair.test is not None and pair.n >= LEAST_FOR_A_VERDICT]
+    enough = [pair.n >= LEAST_FOR_A_VERDICT and not not_tuned(study, pair) for pair in family]
+    able = [pair.p for pair, judged in zip(family, enough, strict=True) if judged and pair.p is not None]
     corrected = iter(holm(able))
-    for pair in family:
-        if pair.test is None or pair.n < LEAST_FOR_A_VERDICT:
+    for pair, judged in zip(family, enough, strict=True):
+        if pair.test is None or not judged:
             yield pair
             continue
         p = next(corrected)
         verdict = "no difference seen"
         if p < SIGNIFICANCE:
             verdict = "better" if beats(study.spec, pair.test.mean, 0.0) else "worse"
+        elif pair.test.p is None and pair.test.mean:
+            verdict = "not said"  # a difference was seen with every seed, and nothing tells how much of it is chance
         power = _power(pair.test, SIGNIFICANCE / len(able), study.spec.notable)
         yield pair._replace(p_holm=p, family=len(able), verdict=verdict, power=power)
+
+
+def not_tuned(study: Study, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
+    """The combinations of tuned values that either arm of a comparison was not tuned over, by arm."""
+    tasks = study.spec.tasks if pair.task is None else (pair.task,)
+    return {
+        arm: gaps
+        for arm in (pair.arm, study.spec.reference)
+        if (gaps := [tuned for task in tasks for tuned in untried(study, arm, task)])
+    }
 
 
 def _power(test: MeanTest, level: float, notable: float | None) -> Power:

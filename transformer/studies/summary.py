@@ -9,6 +9,7 @@ from transformer.studies.comparisons import LEAST_FOR_A_VERDICT, Comparison, Pow
 from transformer.studies.statistics import SIGNIFICANCE, Interval, fisher
 from transformer.studies.wording import (
     corrected,
+    difference_in_words,
     interval_in_words,
     listed,
     on_task,
@@ -16,7 +17,6 @@ from transformer.studies.wording import (
     reason,
     rounded,
     share,
-    signed,
     survivors,
 )
 
@@ -76,10 +76,10 @@ def _count_test(pair: Comparison, of: int) -> str:
 
 def _runner_up(pair: Comparison, other: str) -> str:
     assert pair.test is not None
-    difference = f"{signed(pair.test.mean, pair.test.interval)} ({interval_in_words(pair.test.interval)})"
+    assert pair.p is not None
     return (
-        f"The two best, {pair.arm} less {other}: {difference}, {probability(pair.test.p)} over {pair.n} paired seeds, "
-        "uncorrected: they were picked by these very values, so that it is no verdict."
+        f"The two best, {pair.arm} less {other}: {difference_in_words(pair.test)}, {probability(pair.p)} over {pair.n} "
+        "paired seeds, uncorrected: they were picked by these very values, so that it is no verdict."
     )
 
 
@@ -110,6 +110,8 @@ def _winner(study: Study, verdicts: Mapping[str, str], arms: Sequence[Mapping[st
 
 
 def _value(arm: Mapping[str, Any]) -> str:
+    if arm["interval"] is None:
+        return f"{rounded(arm['mean'])} (with every seed)"
     low, high = arm["interval"]
     return f"{rounded(arm['mean'], (high - low) / 2)} ({interval_in_words(Interval(low, high))})"
 
@@ -118,18 +120,14 @@ def _sentence(study: Study, pair: Comparison) -> str:
     where, against, test = on_task(pair.task), study.spec.reference, pair.test
     if pair.verdict == "not said" or test is None:
         return f"Nothing is said of {pair.arm} against {against}{where}: {reason(study, pair)}"
-    low, high = test.interval
     if pair.verdict == "no difference seen":
-        difference = f"{signed(test.mean, test.interval)} ({interval_in_words(test.interval)}, {corrected(pair)})"
         return (
-            f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: {difference}"
-            f"{_could_see(pair.power, study.spec.notable, pair.n)}."
+            f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: "
+            f"{difference_in_words(test, corrected(pair))}{_could_see(pair.power, study.spec.notable, pair.n)}."
         )
-    interval = Interval(low, high) if test.mean > 0 else Interval(-high, -low)
-    size = f"{rounded(abs(test.mean), (high - low) / 2)} in {study.spec.reported} ({interval_in_words(interval)}"
+    size = difference_in_words(test, f"{corrected(pair)}; {pair.n} paired seeds", of=study.spec.reported)
     return (
-        f"{pair.arm} is {pair.verdict} than {against}{where} by {size}, {corrected(pair)}; "
-        f"{pair.n} paired seeds){survivors(study, pair)}.{untried(study, pair)}"
+        f"{pair.arm} is {pair.verdict} than {against}{where} by {size}{survivors(study, pair)}.{untried(study, pair)}"
     )
 
 

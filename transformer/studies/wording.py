@@ -1,13 +1,14 @@
 """The words in which a study is told: numbers with their digits, and the reason of each verdict."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from transformer.studies.cells import Cell
+from transformer.studies.cells import Cell, values_in_words
 from transformer.studies.choice import DIVERGED, Study
-from transformer.studies.comparisons import Comparison
-from transformer.studies.statistics import SIGNIFICANCE, Interval
+from transformer.studies.comparisons import LEAST_FOR_A_VERDICT, Comparison, not_tuned
+from transformer.studies.statistics import SIGNIFICANCE, Interval, MeanTest
 
 
 def rounded(value: float, error: float | None = None) -> str:
@@ -52,7 +53,8 @@ def listed(words: Iterable[Any]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """Some seeds, as "seed 3" or "seeds 1, 2 and 3"."""
     return f"seed{'s' if len(seeds) > 1 else ''} {listed(seeds)}"
 
 
@@ -64,16 +66,19 @@ def on_task(task: str | None) -> str:
 def reason(study: Study, pair: Comparison) -> str:
     """Why a comparison has its verdict, in one sentence."""
     test = pair.test
+    if pair.n >= LEAST_FOR_A_VERDICT and (gaps := not_tuned(study, pair)):
+        lacking = [f"{arm} has no run of {listed(map(values_in_words, tried))}" for arm, tried in gaps.items()]
+        return (
+            f"{listed(lacking)} to compare with its other values: what one arm has over the other may be its tuning "
+            "(--retry-failed trains again what failed)."
+        )
     if test is None or pair.p_holm is None:
         told = lost_seeds(study, pair.arm, pair.task) or lost_seeds(study, study.spec.reference, pair.task)
         lost = f": {told}" if told else ""
         return f"{pair.n} paired seed{'s' if pair.n != 1 else ''}, and no verdict is given under three{lost}."
-    if test.deviation == 0:
-        size = rounded(test.mean) if test.mean else "0"
-        tail = "every seed says the same, and p counts as 0" if test.mean else "the arms are alike"
-        return f"All {pair.n} paired differences are {size}: {tail}{survivors(study, pair)}."
-    size = f"{signed(test.mean, test.interval)} ({interval_in_words(test.interval)})"
-    told = f"The mean difference is {size}, {corrected(pair)}"
+    if test.p is None:
+        return f"All {pair.n} paired differences are {_without_spread(pair, test)}{survivors(study, pair)}."
+    told = f"The mean difference is {difference_in_words(test)}, {corrected(pair)}"
     if pair.verdict != "no difference seen":
         return f"{told}, over {pair.n} paired seeds{survivors(study, pair)}."
     if test.p < SIGNIFICANCE:
@@ -81,16 +86,37 @@ def reason(study: Study, pair: Comparison) -> str:
     return f"{told}, over {pair.n} paired seeds: the interval holds 0{survivors(study, pair)}."
 
 
-def signed(mean: float, interval: Interval) -> str:
-    """A difference with its sign and the digits of its interval."""
-    text = rounded(mean, (interval.high - interval.low) / 2)
-    return text if text.startswith("-") else f"+{text}"
+def _without_spread(pair: Comparison, test: MeanTest) -> str:
+    """What differences that are all equal tell: their size, and what flipping their signs gives."""
+    if not test.mean:
+        return "0: the arms are alike"
+    told = f"{difference_in_words(test)}: they carry no t statistic, and flipping their signs gives"
+    if pair.verdict != "not said" or pair.p is None:
+        return f"{told} {corrected(pair)}"
+    # Two of the 2^n choices of signs are as far from zero.
+    enough = next(n for n in itertools.count(pair.n) if pair.family * 2 / 2**n < SIGNIFICANCE)
+    return f"{told} {probability(pair.p)}, the least that {pair.n} seeds can; a verdict takes {enough} that agree"
+
+
+def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
+    """A mean difference with the digits of its interval, and that in brackets with what else is said of it.
+
+    With its sign; `of` a metric, in which an arm is better or worse by it, without.
+    """
+    low, high = test.interval or (test.mean, test.mean)
+    size, interval = test.mean, Interval(low, high)
+    if of and size < 0:
+        size, interval = -size, Interval(-high, -low)
+    text = rounded(size, (high - low) / 2)
+    text = f"{text} in {of}" if of else text if text.startswith("-") else f"+{text}"
+    told = interval_in_words(interval) if test.interval else "with every seed"
+    return f"{text} ({', '.join(filter(None, (told, more)))})"
 
 
 def survivors(study: Study, pair: Comparison) -> str:
     """The seeds of a comparison that diverged, and so do not count in it."""
     lost = [
-        f"{arm} diverged with {_seeds(seeds)}"
+        f"{arm} diverged with {seeds_in_words(seeds)}"
         for arm in (pair.arm, study.spec.reference)
         if (seeds := _seeds_in(study, arm, pair.task, DIVERGED))
     ]
@@ -117,7 +143,7 @@ def lost_seeds(study: Study, arm: str, task: str | None) -> str:
         words = [word for cell in runs if (word := _trouble(study, cell))]
         if words:
             reasons.setdefault(words[0], []).append(seed)
-    return listed(f"{arm} {word} with {_seeds(seeds)}" for word, seeds in reasons.items()) if reasons else ""
+    return listed(f"{arm} {word} with {seeds_in_words(seeds)}" for word, seeds in reasons.items()) if reasons else ""
 
 
 def _trouble(study: Study, cell: Cell | None) -> str:
