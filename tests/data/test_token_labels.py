@@ -93,4 +93,5 @@ def test_bytes_behind_pieces_join_to_a_character() -> None:
 
 def test_characters_stand_as_they_are() -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({" ": 0, "a": 1, "▁": 2}, "a"))
+    backend.decoder = decoders.Fuse()
     assert Tokenizer(backend).labels([0, 1, 2]) == [" ", "a", "▁"]

@@ -74,7 +74,7 @@ def bert(tmp_path: Path) -> Tokenizer:
 def test_wordpiece_takes_the_longest_pieces_and_drops_case_and_accents(bert: Tokenizer) -> None:
     assert bert.encode(["UNAFFABLE the!", "Résumés dog [MASK]"]) == [[5, 6, 7, 8, 9], [11, 10, 1, 1, 1, 1]]
     assert bert.decode([2, 5, 6, 7, 8, 9, 3, 8]) == "unaffable the!"
-    assert written(bert, [2, 5, 6, 7, 8, 9]) == b" unaffable the !"
+    assert written(bert, [2, 5, 6, 7, 8, 9]) == b" unaffable the!"
     assert bert.word_starts()[[5, 6, 7, 8]].tolist() == [True, False, False, True]
 
 

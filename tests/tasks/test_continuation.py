@@ -26,5 +26,5 @@ def tokens_of(text: str) -> list[int]:
 )
 def test_the_tokens_are_those_of_the_text(chosen: list[int], stops: tuple[str, ...], text: str, kept: int) -> None:
     prompt = tokens_of("say: ")
-    continued = _continued(TOKENIZER, prompt, chosen, stops)
+    continued = _continued(TOKENIZER, "say: ", prompt, chosen, stops)
     assert (continued.text, continued.tokens) == (text, prompt + chosen[:kept])

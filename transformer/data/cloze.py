@@ -106,9 +106,12 @@ def _question(
     if answer in WORD.findall(after):
         return None
     # The end of what stands before; a word that is cut is left out.
-    whole = tokenizer.encode([text[max(found.start() - room * _CHARACTERS, 0) : found.start()], after])
+    stretch = text[max(found.start() - room * _CHARACTERS, 0) : found.start()]
+    whole = tokenizer.encode([stretch, after])
     kept = room - len(whole[1]) - _CHARACTERS
     before = tokenizer.decode(whole[0][-kept:]) if kept > 0 else ""
+    if not before[-1:].isspace():
+        before += stretch[len(stretch.rstrip()) :]  # which a tokenizer of words drops
     if len(whole[0]) > kept:
         before = before[re.match(r"\S*\s*", before).end() :]  # type: ignore[union-attr]
     known = sorted(

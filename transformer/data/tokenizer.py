@@ -12,7 +12,7 @@ import tokenizers.decoders
 
 from transformer.config import UserError, nearest
 from transformer.data.token_labels import label_tokens
-from transformer.data.tokenizer_pieces import WORD_START, Writing, bytes_of, writing_of
+from transformer.data.tokenizer_pieces import CONTINUES, WORD_START, Writing, bytes_of, writing_of
 from transformer.storage import storage_of
 
 ROLES = ("pad", "begin", "end", "unknown", "mask")
@@ -103,6 +103,19 @@ class Tokenizer:
         # With Metaspace the first piece of every word brings a space; a text has none in front.
         return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
 
+    def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
+        """What token numbers behind others add to their text, up to the first end token.
+
+        Both are decoded together: alone, the first of them would lose the space that stands between.
+        """
+        kept = up_to_end(ids, None, self.end)
+        text, whole = (self.backend.decode(each, skip_special_tokens=True) for each in (before, [*before, *kept]))
+        if whole.startswith(text):
+            return whole[len(text) :]
+        # Bytes that make no character spoil those in front of them.
+        written = self.token_bytes()
+        return b"".join(written[number] for number in kept).decode(errors="replace")
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The tokens as they are written in the vocabulary."""
         return [self.backend.id_to_token(int(number)) or "<unknown>" for number in ids]
@@ -127,21 +140,43 @@ class Tokenizer:
         return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
 
     def _bytes(self, number: int, piece: str) -> bytes:
-        return self._added[number] if number in self._added else bytes_of(piece, self.writing)
+        if self.writing is Writing.BYTES and number in self._added:
+            return self._added[number]
+        return bytes_of(piece, self.writing, self.backend.decoder)
 
     def token_bytes(self) -> list[bytes]:
-        """The bytes that each token adds to a text, by token number: nothing for special tokens.
+        """The bytes that each token adds within a text, by token number: nothing for special tokens.
 
         Exact for byte-level BPE, bytes and characters; a tokenizer that drops spaces or case gives those of the
-        text that it would write, in which the first piece of every word brings a space.
+        text that it would write, with the spaces between words.
         """
+        return list(self._written)
+
+    @functools.cached_property
+    def _written(self) -> tuple[bytes, ...]:
         pieces = enumerate(self.pieces(range(self.vocabulary)))
-        return [b"" if number in self.special else self._bytes(number, piece) for number, piece in pieces]
+        return tuple(b"" if number in self.special else self._bytes(number, piece) for number, piece in pieces)
+
+    def first_bytes(self) -> list[bytes]:
+        """The bytes that each token adds to an empty text: as `token_bytes`, less a space in front that is dropped."""
+        decoder, writing = self.backend.decoder, self.writing
+        drops = writing in (Writing.WORDS, Writing.JOINED)
+        drops |= writing is Writing.SPACES and decoder.decode([f"{WORD_START}x"]) == "x"
+        return [text.removeprefix(b" ") if drops else text for text in self._written]
 
     def word_starts(self) -> np.ndarray:
-        """Whether each token begins a word [V]: it brings white space; special tokens are words of their own."""
-        written = self.token_bytes()
-        return np.array([n in self.special or text[:1].isspace() for n, text in enumerate(written)])
+        """Whether each token begins a word [V]: it brings white space; special tokens are words of their own.
+
+        Errors: UserError where a token says that a word ends, not that one begins.
+        """
+        if self.writing is Writing.WORD_ENDS:
+            raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
+        if self.writing is Writing.WORDS:
+            # A full stop is a word although it brings no space.
+            starts = [not piece.startswith(CONTINUES) for piece in self.pieces(range(self.vocabulary))]
+        else:
+            starts = [text[:1].isspace() for text in self._written]
+        return np.array([n in self.special or start for n, start in enumerate(starts)])
 
     @property
     def languages(self) -> list[str]:

@@ -128,6 +128,12 @@ class MarianTokenizer:
         kept = [number for number in up_to_end(ids, self.begin, self.end) if number not in self.special]
         return self._writer.decode_pieces(self.pieces(kept)).strip()
 
+    def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
+        """What token numbers behind others add to their target text, up to the first end token."""
+        kept = [[n for n in up_to_end(each, self.begin, self.end) if n not in self.special] for each in (before, ids)]
+        text, whole = (self._writer.decode_pieces(self.pieces(each)) for each in (kept[0], [*kept[0], *kept[1]]))
+        return whole.removeprefix(text)
+
     @property
     def opening(self) -> list[int]:
         """Nothing stands before a text."""
@@ -148,6 +154,10 @@ class MarianTokenizer:
         """The bytes that each token adds to a text, by token number: nothing for special tokens."""
         pieces = self.pieces(range(self.vocabulary))
         return [b"" if n in self.special else bytes_of(piece, Writing.SPACES) for n, piece in enumerate(pieces)]
+
+    def first_bytes(self) -> list[bytes]:
+        """The bytes that each token adds to an empty text: as `token_bytes`, less the space in front."""
+        return [text.removeprefix(b" ") for text in self.token_bytes()]
 
     def word_starts(self) -> np.ndarray:
         """Whether each token begins a word [V]; special tokens are words of their own."""

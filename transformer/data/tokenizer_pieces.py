@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import tokenizers
 
+from transformer.config import UserError
+
 WORD_START = "▁"
-_CONTINUES = "##"
+CONTINUES = "##"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -19,24 +21,46 @@ class Writing(enum.Enum):
     """Each character stands for one byte (GPT-2)."""
     WORDS = "words"
     """A piece is a word behind a space, or the rest of one behind "##" (BERT)."""
+    WORD_ENDS = "word_ends"
+    """"</w>" ends a word; a space follows, but for the text's last (GPT-1)."""
     SPACES = "spaces"
     """"▁" is a space, "<0x0A>" a byte (SentencePiece)."""
+    JOINED = "joined"
+    """The pieces are words, with spaces between them."""
     PLAIN = "plain"
     """The characters are the text."""
 
 
+# By the kinds of stages that a decoder may have: any of SentencePiece's together, of the others one alone.
+_SENTENCEPIECE = {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
+_ALONE = {
+    "ByteLevel": Writing.BYTES,
+    "WordPiece": Writing.WORDS,
+    "BPEDecoder": Writing.WORD_ENDS,
+    "Fuse": Writing.PLAIN,
+}
+
+
 def writing_of(backend: tokenizers.Tokenizer) -> Writing:
-    """How a tokenizer writes, known by its decoder."""
+    """How a tokenizer writes, known by its decoder.
+
+    Errors: UserError for a decoder that writes in a way of its own.
+    """
     if backend.decoder is None:
-        return Writing.PLAIN
-    stages = list(_stages(json.loads(backend.decoder.__getstate__())))
+        return Writing.JOINED
+    described = json.loads(backend.decoder.__getstate__())
+    stages = list(_stages(described))
     kinds = {stage["type"] for stage in stages}
-    if "ByteLevel" in kinds:
-        return Writing.BYTES
-    if "WordPiece" in kinds:
-        return Writing.WORDS
-    replaces_spaces = any(stage.get("pattern") == {"String": WORD_START} for stage in stages)
-    return Writing.SPACES if "Metaspace" in kinds or replaces_spaces else Writing.PLAIN
+    if len(kinds) == 1 and kinds <= _ALONE.keys() and stages[0].get("prefix", CONTINUES) == CONTINUES:
+        return _ALONE[kinds.pop()]
+    spaces = [stage for stage in stages if stage["type"] == "Metaspace" or stage.get("pattern")]
+    marks = {stage.get("replacement") or stage["pattern"].get("String") for stage in spaces}
+    if kinds <= _SENTENCEPIECE and marks == {WORD_START} and all(stage.get("content", " ") == " " for stage in stages):
+        return Writing.SPACES
+    raise UserError(
+        f"the tokenizer's decoder {json.dumps(described)[:200]} is not read: only those of byte-level BPE, WordPiece, "
+        "SentencePiece and GPT-1 are"
+    )
 
 
 def _stages(decoder: dict) -> Iterator[dict]:
@@ -57,16 +81,23 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(0x100)]
 
 
-def bytes_of(piece: str, writing: Writing) -> bytes:
-    """The bytes that a piece adds to a text; a word's first piece brings the space before it."""
+def bytes_of(piece: str, writing: Writing, decoder: tokenizers.decoders.Decoder | None = None) -> bytes:
+    """The bytes that a piece adds within a text; a space between words is brought by the piece that writes it.
+
+    `decoder` is the tokenizer's own: of words it knows which stand without a space, such as a full stop.
+    """
     if writing is Writing.BYTES:
         return b"".join(_BYTE_OF[c] if c in _BYTE_OF else c.encode() for c in piece)
-    if writing is Writing.WORDS:
-        return (piece.removeprefix(_CONTINUES) if piece.startswith(_CONTINUES) else f" {piece}").encode()
     if writing is Writing.SPACES:
         if byte := _BYTE.fullmatch(piece):
             return bytes.fromhex(byte[1])
         return piece.replace(WORD_START, " ").encode()
+    if writing is Writing.JOINED:
+        return f" {piece}".encode()
+    if writing is Writing.WORDS and decoder is not None:
+        return decoder.decode(["x", piece]).removeprefix("x").encode()
+    if writing is Writing.WORD_ENDS and decoder is not None:
+        return decoder.decode([piece, "x"]).removesuffix("x").encode()
     return piece.encode()
 
 

@@ -9,32 +9,47 @@ from jaxtyping import Int
 from transformer.config import UserError
 
 
-def stop_table(stops: Sequence[str], token_bytes: Sequence[bytes]) -> Int[np.ndarray, "S V"]:
+def stop_table(
+    stops: Sequence[str], token_bytes: Sequence[bytes], first_bytes: Sequence[bytes] | None = None
+) -> Int[np.ndarray, "S V"]:
     """next_state[state, token] of the automaton that is complete once the text holds one of the stop strings.
 
     The state is the longest end of the text's UTF-8 bytes that begins a stop string (Aho and Corasick 1975; for one
     string, Knuth, Morris and Pratt 1977), so that it does not matter how tokens divide the text. State 0 is the
     start; the last state is complete and is never left. `token_bytes[v]` is what token v adds to the text: nothing
-    for a special token.
+    for a special token. `first_bytes[v]` is what it adds to an empty text, with which state 0 is then: a tokenizer of
+    words drops the space in front.
 
     Errors: UserError for no stop string and for an empty one, which every text would hold.
     """
     if not stops or not all(stops):
         raise UserError(f"stop strings {list(stops)} must be at least one, and none of them empty")
     byte_SxU = _automaton([stop.encode() for stop in stops])
+    table_SxV = _over_tokens(byte_SxU, np.arange(len(byte_SxU), dtype=np.int32), token_bytes)
+    if first_bytes is None:
+        return table_SxV
+    start_1xV = _over_tokens(byte_SxU, np.zeros(1, np.int32), first_bytes)
+    start_1xV[:, [not text for text in first_bytes]] = -1
+    return np.concatenate([start_1xV, table_SxV]) + np.int32(1)
+
+
+def _over_tokens(
+    byte_SxU: Int[np.ndarray, "S 256"], states_N: Int[np.ndarray, " N"], token_bytes: Sequence[bytes]
+) -> Int[np.ndarray, "N V"]:
+    """The states behind each token, from some states."""
     lengths = np.array([len(piece) for piece in token_bytes], np.int64)
     order = np.argsort(-lengths, kind="stable")
     texts_VxU = np.zeros((len(token_bytes), max(lengths, default=0)), np.uint8)
     for row, piece in zip(texts_VxU, token_bytes, strict=True):
         row[: len(piece)] = np.frombuffer(piece, np.uint8)
     # In the order of falling length: the tokens that have a byte at an index are the first `count`.
-    table_SxV = np.repeat(np.arange(len(byte_SxU), dtype=np.int32)[:, None], len(token_bytes), axis=1)
+    table_NxV = np.repeat(states_N[:, None], len(token_bytes), axis=1)
     for place in range(texts_VxU.shape[1]):
         count = int(np.sum(lengths > place))
         bytes_of_place = texts_VxU[order[:count], place]
-        table_SxV[:, :count] = byte_SxU[table_SxV[:, :count], bytes_of_place]
-    ordered = np.empty_like(table_SxV)
-    ordered[:, order] = table_SxV
+        table_NxV[:, :count] = byte_SxU[table_NxV[:, :count], bytes_of_place]
+    ordered = np.empty_like(table_NxV)
+    ordered[:, order] = table_NxV
     return ordered
 
 

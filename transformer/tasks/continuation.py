@@ -36,8 +36,10 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
     return padded(encoded, tokenizer)
 
 
-def roll_out(view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Decoding) -> Rollout:
-    """The model's continuations of the prompts, a pure function that can run under jit."""
+def roll_out(
+    view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Decoding, *, begins: bool = False
+) -> Rollout:
+    """The model's continuations of the prompts, a pure function that can run under jit; `begins`: none has text."""
     inputs = {name: jnp.asarray(prompts[name]) for name in ("tokens", "lengths")}
     return generate(
         view.model,
@@ -48,7 +50,7 @@ def roll_out(view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Deco
         tokens=Tokens(tokenizer.pad, tokenizer.begin, tokenizer.end),
         key=jax.random.key(decoding.seed),
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
-        constraints=decoding.constraints(tokenizer, generated_tokens(view, inputs)),
+        constraints=decoding.constraints(tokenizer, generated_tokens(view, inputs), begins=begins),
     )
 
 
@@ -62,8 +64,8 @@ def continuations(
         return {}, {"tokens": roll_out(view, tokenizer, batch, decoding).tokens[:, 0]}
 
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
-        pairs = zip(texts, rows["tokens"], strict=True)
-        samples = [{"prompt": text, "output": tokenizer.decode(tokens)} for text, tokens in pairs]
+        said = zip(texts, read_prompts(prompts), rows["tokens"].tolist(), strict=True)
+        samples = [{"prompt": text, "output": _continued(tokenizer, text, *tokens).text} for text, *tokens in said]
         return Report({}, samples, note=f"{len(samples)} prompts continued")
 
     return Evaluation("continuations", split, [prompts], step, finish)
@@ -93,17 +95,27 @@ def continue_texts(
                 f"{text[:40]!r}... has {length} tokens: with {decoding.length} more it exceeds the model's "
                 f"{max_length} positions; shorten it{advice}"
             )
-    run = jax.jit(lambda variables, batch: roll_out(view._replace(variables=variables), tokenizer, batch, decoding))
+    begins = all(tokenizer.special.issuperset(row) for row in read_prompts(prompts))
+
+    @jax.jit
+    def run(variables: Variables, batch: Batch) -> Rollout:
+        return roll_out(view._replace(variables=variables), tokenizer, batch, decoding, begins=begins)
+
     rollout = run(view.variables, prompts)
     tokens, lengths = np.asarray(rollout.tokens), np.asarray(rollout.lengths)
-    read = [row[:length] for row, length in zip(prompts["tokens"], prompts["lengths"], strict=True)]
     return [
         [
-            _continued(tokenizer, list(prompt), [int(number) for number in row[:length]], decoding.stops)
+            _continued(tokenizer, text, prompt, row[:length].tolist(), decoding.stops)
             for row, length in zip(rows, row_lengths, strict=True)
         ]
-        for prompt, rows, row_lengths in zip(read, tokens, lengths, strict=True)
+        for text, prompt, rows, row_lengths in zip(texts, read_prompts(prompts), tokens, lengths, strict=True)
     ]
+
+
+def read_prompts(prompts: Batch) -> list[list[int]]:
+    """The tokens of each prompt, without padding."""
+    rows = zip(np.asarray(prompts["tokens"]), np.asarray(prompts["lengths"]), strict=True)
+    return [row[:length].tolist() for row, length in rows]
 
 
 def answers_by_continuing(
@@ -129,14 +141,21 @@ def answers_by_continuing(
     return answers_of(view, lines, reading_of(tokenizer, rows))
 
 
-def _continued(tokenizer: AnyTokenizer, prompt: list[int], chosen: list[int], stops: Sequence[str]) -> Continued:
+def _continued(
+    tokenizer: AnyTokenizer, text: str, prompt: list[int], chosen: list[int], stops: Sequence[str] = ()
+) -> Continued:
     if tokenizer.end in chosen:
         chosen = chosen[: chosen.index(tokenizer.end)]
-    whole = tokenizer.decode(chosen)
-    text = cut(whole, stops)
-    while len(text) < len(whole) and len(tokenizer.decode(chosen[:-1])) >= len(text) and chosen:
+    whole = tokenizer.continuation(prompt, chosen)
+    # A space that the next word would show may be the end of a stop string already.
+    spaced = bool(chosen) and tokenizer.token_bytes()[chosen[-1]].endswith(b" ") and not whole.endswith(" ")
+    said = cut(whole + " " * spaced, stops)[: len(whole)]
+    while len(said) < len(whole) and len(tokenizer.continuation(prompt, chosen[:-1])) >= len(said) and chosen:
         chosen = chosen[:-1]
-    return Continued(text, prompt + chosen)
+    # Where a tokenizer drops the white space at the end of a text, that of the text itself stands there.
+    if text[-1:].isspace() and tokenizer.encode([text]) == tokenizer.encode([text.rstrip()]):
+        said = said.removeprefix(" ")
+    return Continued(said, prompt + chosen)
 
 
 def generated_tokens(view: View, inputs: Batch) -> int:

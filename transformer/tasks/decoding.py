@@ -76,17 +76,18 @@ class Decoding:
             return Sampling(temperature, self.top_k or 0, top_p, beams=self.samples)
         return Greedy() if self.beams == 1 else Beam(self.beams, self.length_penalty)
 
-    def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int) -> Constraints:
+    def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int, *, begins: bool) -> Constraints:
         """The repetition penalty, and the stop strings as the tokenizer's tokens spell them.
 
-        `vocabulary` is the model's: tokens that the tokenizer does not know are never generated.
+        `vocabulary` is the model's: tokens that the tokenizer does not know are never generated. `begins`: no text
+        stands before the first token.
         """
-        known = tokenizer.token_bytes()
-        if not self.stops:
-            table = None
-        else:
-            table = stop_table(self.stops, [*known, *[b""] * (vocabulary - len(known))])
-        return Constraints(self.repetition_penalty, tuple(range(len(known), vocabulary)), table)
+        unknown = range(tokenizer.vocabulary, vocabulary)
+        table = None
+        if self.stops:
+            written = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
+            table = stop_table(self.stops, *([*known, *[b""] * len(unknown)] for known in written))
+        return Constraints(self.repetition_penalty, tuple(unknown), table)
 
     def _sampled(self) -> list[str]:
         """The given options that ask for sampling."""

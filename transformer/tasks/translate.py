@@ -52,7 +52,7 @@ def translate(
     widest = max(map(len, encoded.sources))
     batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
-    constraints = decoding.constraints(tokenizer, generated_tokens(view, source_only))
+    constraints = decoding.constraints(tokenizer, generated_tokens(view, source_only), begins=True)
 
     @jax.jit
     def run(variables: Variables, inputs: Batch) -> Rollout:

@@ -101,7 +101,7 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
             chooser=chosen,
             length=inputs["source"].shape[1],
             tokens=Tokens(*special_tokens(tokenizer)),
-            constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs)),
+            constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs), begins=True),
             coverage=coverage_over(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
         return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
