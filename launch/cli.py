@@ -2,9 +2,9 @@
 
 Exit codes: 0 done; 1 the run failed, with the traceback unless one line says all; 2 a mistake of the user, told in one
 line on stderr; 3 a worker whose trials failed one after another; 75 a training run that was told to stop by SIGTERM or
-SIGINT and has saved itself, or had nothing to save: start it again; 130 interrupted, 128 + the signal's number where a
-second one ended it at once; 141 nobody reads the output any more. jax is imported late, where a key of the config is
-set, so that a mistake in flags is reported at once.
+SIGINT and has saved itself, or had nothing to save: start it again; 130 interrupted, or a training run that a second
+SIGINT ended at once; 141 nobody reads the output any more. jax is imported late, where a key of the config is set, so
+that a mistake in flags is reported at once.
 """
 
 import errno

@@ -16,7 +16,8 @@ COMMAND = Command(
     description=(
         "Train the model of a config file in a run directory, logging metrics and the attention maps of every "
         "head. The same command on the same directory resumes the run, then without --config if you like. On "
-        "several processes or machines start it on each: TPU pods, Slurm and Open MPI are recognised; elsewhere give "
+        "several processes or machines start it on each: TPU pods, Slurm and Open MPI (5 or newer: with "
+        "mpi4py) are recognised; elsewhere give "
         "--coordinator, --processes and --process, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
     ),
     example="python -m launch.train --config=experiments/demo.py --workdir=runs/demo",
@@ -35,7 +36,7 @@ COMMAND = Command(
         Flag("serve", "give the page to a browser of this machine while the run trains", default=False, kind=bool),
         Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
         Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
-        Flag("processes", "number of processes", kind=int),
+        Flag("processes", "number of processes; 1: this one trains alone, whatever started it", kind=int),
         Flag("process", "which of them this is, from 0", kind=int),
         Flag("heartbeat", "seconds of silence after which a process counts as lost", default=60, kind=int),
         Flag("watchdog", "seconds without progress that end the process; 0: never (default: by the steps)", kind=float),

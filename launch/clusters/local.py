@@ -36,9 +36,10 @@ COMMAND = Command(
     ),
 )
 COUNT_FLAG = "--xla_force_host_platform_device_count"
-# Seconds from SIGTERM to SIGKILL: of processes whose peer is lost, which come to no end of their step, and of those
-# that were told to stop, which save.
-GRACE, STOPPING = 10.0, 120.0
+# Seconds from SIGTERM to SIGKILL for processes whose peer is lost: they come to no end of their step.
+GRACE = 10.0
+# So many times Ctrl-C kills what hangs: by the second the processes have ended whatever is no save.
+KILLS = 3
 LOOK = 0.05
 
 
@@ -81,11 +82,13 @@ def plan(arguments: Arguments, training: Training) -> list[Process]:
         raise UserError(f"--processes={count} is more than the {len(cards)} GPUs of CUDA_VISIBLE_DEVICES")
     coordinator = f"--coordinator=127.0.0.1:{arguments.port or free_port()}"
     flags = [part for part in training.environment.get("XLA_FLAGS", "").split() if not part.startswith(COUNT_FLAG)]
+    # NCCL would listen on another interface of the machine.
+    loopback = {} if "NCCL_SOCKET_IFNAME" in training.environment else {"NCCL_SOCKET_IFNAME": "lo"}
     fake = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{COUNT_FLAG}={devices}"])}
     return [
         Process(
             train_command(sys.executable, training, coordinator, f"--processes={count}", f"--process={index}"),
-            {"CUDA_VISIBLE_DEVICES": cards[index]} if arguments.gpus else fake,
+            {"CUDA_VISIBLE_DEVICES": cards[index], **loopback} if arguments.gpus else fake,
         )
         for index in range(count)
     ]
@@ -101,8 +104,8 @@ def free_port() -> int:
 def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -> int:
     """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
 
-    A failure ends the others. A signal that this process gets goes on to all, and 128 + its number is returned, or
-    AGAIN where all of them have stopped and saved.
+    A failure ends the others. A signal that this process gets goes on to all, and they are waited for while they stop
+    and save; 128 + its number is returned, or AGAIN where all of them have. The third SIGINT kills them.
     """
     started: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []
@@ -140,10 +143,11 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
     while any(child.poll() is None for child in started):
         if len(received) > passed:
             code = code or 128 + received[passed]
-            _send(started, received[passed] if passed == 0 else signal.SIGKILL)
-            deadline, passed = min(deadline, time.monotonic() + STOPPING), passed + 1
+            passed += 1
+            kills = received[:passed].count(signal.SIGINT) >= KILLS
+            _send(started, signal.SIGKILL if kills else received[passed - 1])
         failed = _failed(started)
-        if failed is not None and deadline == float("inf"):
+        if failed is not None and not received and deadline == float("inf"):
             index, code = failed
             print(f"process {index} ended with exit code {code}: ending the others", file=sys.stderr, flush=True)
             _send(started, signal.SIGTERM)

@@ -37,7 +37,9 @@ COMMAND = Command(
         Flag("gpus-per-node", "the GPUs of a node", kind=int, default=8),
         Flag("tasks", "what one process has: a GPU, or all GPUs of its node", choices=("gpu", "node"), default="gpu"),
         Flag("time", "how long the job runs before it is queued again, as MINUTES, HH:MM:SS or DAYS-HH:MM:SS"),
-        Flag("grace", "seconds before the end of its time that the run has to stop", kind=int, default=120),
+        Flag(
+            "grace", "seconds that the run has at least to stop and save, before its time is up", kind=int, default=240
+        ),
         NAME,
         Flag("options", "more options of sbatch, such as --partition=NAME, in one string"),
         Flag("directory", "the checkout (default: where sbatch is called)"),
@@ -46,6 +48,9 @@ COMMAND = Command(
     ),
 )
 TIME = r"\d+|(\d+:)?\d+:\d\d|\d+-\d+(:\d\d){0,2}"
+# Seconds before the end of the job's time that it goes back into the queue, whether or not the run has stopped: Slurm
+# kills a job at that end, and queues it no more.
+REQUEUE = 60
 # A node's own disk: no other node sees it, and the next run of the job may be on other nodes.
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
@@ -79,8 +84,8 @@ def script(arguments: Arguments, training: Training) -> str:
         raise UserError(f"--grace={arguments.grace} must be at least 1 second")
     if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
         raise UserError(f"--workdir={training.workdir} is on a node's own disk: name a directory that all nodes see")
-    # Twice the grace: Slurm may send it up to a minute late, and the job must leave before it is killed.
-    warning = 2 * arguments.grace + 60
+    # Slurm may send it up to a minute earlier, never later: the run has the whole of what is left.
+    warning = arguments.grace + REQUEUE
     if arguments.time is not None and 0 < _seconds(_time(arguments.time)) <= 2 * warning:
         raise UserError(
             f"--time={arguments.time} is too short: the job is told to stop {warning} seconds before its end, and "
@@ -110,13 +115,12 @@ def script(arguments: Arguments, training: Training) -> str:
         *((f"export JAX_LOCAL_DEVICE_IDS={devices}",) if arguments.tasks == "node" else ()),
         "# srun does not take this from its job by itself.",
         'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi',
-        "# Shortly before the end: stop the processes, then queue the job again whether or not they have stopped.",
+        "# Before the end: tell the processes to stop, and queue the job again once they have saved. Whatever has not",
+        "# ended then gets SIGTERM from Slurm, which changes nothing more, and is killed KillWait seconds (30) later.",
         "again() {",
+        f"  local until=$((SECONDS + {arguments.grace}))",
         '  scancel --signal=TERM "$SLURM_JOB_ID"',
-        f"  for _ in {{1..{arguments.grace}}}; do",
-        '    kill -0 "$processes" 2>/dev/null || break',
-        "    sleep 1",
-        "  done",
+        '  while kill -0 "$processes" 2>/dev/null && ((SECONDS < until)); do sleep 1; done',
         '  scontrol requeue "$SLURM_JOB_ID"',
         "  exit",
         "}",

@@ -46,7 +46,7 @@ def act(plan: dict[str, Any]) -> None:
             time.sleep(3600)
         case "twice":
             threading.Timer(plan["delay"], send, (plan, signal.SIGTERM)).start()
-            threading.Timer(plan["delay"] + 0.7, send, (plan, signal.SIGTERM)).start()
+            threading.Timer(plan["delay"] + 0.7, send, (plan, signal.SIGINT)).start()
             time.sleep(3600)  # the first alone would wait for it
         case name:
             threading.Timer(plan["delay"], send, (plan, signal.Signals[name])).start()

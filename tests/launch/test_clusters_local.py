@@ -32,8 +32,7 @@ LAUNCHER = """
 import sys
 from launch.clusters import local
 from launch.clusters.local import Process
-local.GRACE = local.STOPPING = float(sys.argv[1])
-calls = [Process((sys.executable, "-Sc", sys.argv[2], sys.argv[3], str(n), sys.argv[4]), {}) for n in range(2)]
+calls = [Process((sys.executable, "-Sc", sys.argv[1], sys.argv[2], str(n), sys.argv[3]), {}) for n in range(2)]
 sys.exit(local.run_together(calls, dict(PATH="")))
 """
 
@@ -87,6 +86,7 @@ def test_each_process_has_a_gpu_of_its_own_and_the_platform_that_the_user_chose(
     calls = sorted(engines.calls(), key=lambda call: call.words[-1])
     assert [call.environment["CUDA_VISIBLE_DEVICES"] for call in calls] == ["5", "7"]
     assert {call.environment["JAX_PLATFORMS"] for call in calls} == {"cuda"}
+    assert {call.environment["NCCL_SOCKET_IFNAME"] for call in calls} == {"lo"}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     engines.forget()
     assert launch("--gpus", "--processes=1", *TRAIN) == 0
@@ -162,31 +162,47 @@ def test_when_one_fails_all_are_ended_and_its_exit_code_is_theirs(capfd, tmp_pat
         os.kill(int((tmp_path / "0").read_text()), 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(("grace", "ends"), [("60", "ends"), ("0.2", "stays")])
-def test_a_signal_reaches_all_and_who_stays_is_killed(tmp_path, root, number, grace, ends):
-    words = [sys.executable, "-c", LAUNCHER, grace, WAITER, str(tmp_path), ends]
+def launcher_of(tmp_path: Path, root: Path, ends: str) -> subprocess.Popen[str]:
+    """A launcher whose two processes are there."""
+    words = [sys.executable, "-c", LAUNCHER, WAITER, str(tmp_path), ends]
     launcher = subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, text=True)
     until(lambda: all((tmp_path / n).exists() and (tmp_path / n).read_text() for n in "01"), "no processes")
+    return launcher
+
+
+def heard(launcher: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Send the launcher a signal, and wait until both processes have it."""
     launcher.send_signal(number)
-    out, _ = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + number
-    assert sorted(out.splitlines()) == [f"[{n}] got {number.name}" for n in range(2)]
+    assert launcher.stdout is not None
+    lines = sorted(launcher.stdout.readline() for _ in range(2))
+    assert lines == [f"[{n}] got {number.name}\n" for n in range(2)]
+
+
+def assert_none_is_left(tmp_path: Path) -> None:
     for n in "01":
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / n).read_text()), 0)
 
 
-def test_a_second_signal_kills(tmp_path, root):
-    words = [sys.executable, "-c", LAUNCHER, "60", WAITER, str(tmp_path), "stays"]
-    launcher = subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, text=True)
-    until(lambda: all((tmp_path / n).exists() and (tmp_path / n).read_text() for n in "01"), "no processes")
-    launcher.send_signal(signal.SIGINT)
-    assert launcher.stdout is not None
-    assert "got SIGINT" in launcher.stdout.readline() + launcher.stdout.readline()
-    launcher.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_all(tmp_path, root, number):
+    launcher = launcher_of(tmp_path, root, "ends")
+    heard(launcher, number)
     launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + signal.SIGINT
+    assert launcher.returncode == 128 + number
+    assert_none_is_left(tmp_path)
+
+
+def test_whoever_saves_is_waited_for_and_the_third_ctrl_c_kills(tmp_path, root):
+    launcher = launcher_of(tmp_path, root, "stays")
+    # As many as Slurm and its preemption send; then an impatient person.
+    for number in [signal.SIGTERM] * 3 + [signal.SIGINT] * 2:
+        heard(launcher, number)
+    assert launcher.poll() is None
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + signal.SIGTERM
+    assert_none_is_left(tmp_path)
 
 
 def test_ctrl_c_is_told_as_every_command_tells_it(engines, monkeypatch, capsys):

@@ -24,6 +24,17 @@ signal.signal(signal.SIGTERM, {action})
 open({mark!r}, "w").write(str(os.getpid()))
 time.sleep(60)
 """
+# One that is told to stop and has a save to finish.
+SAVING = """
+import signal, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+open({mark!r}, "w").write(str(os.getpid()))
+while not told or time.monotonic() < told[0] + 3:
+    time.sleep(0.05)
+open({mark!r} + ".saved", "w").close()
+sys.exit(75)
+"""
 SCANCEL = """
 import signal
 os.kill(int(open({mark!r}).read()), signal.SIGTERM)
@@ -150,6 +161,31 @@ def test_before_its_time_is_up_the_job_is_stopped_and_queued_again(engines, tmp_
     else:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_the_job_is_queued_again_as_soon_as_the_run_has_saved_and_no_earlier(engines, tmp_path):
+    mark = tmp_path / "mark"
+    engines.add("srun", SAVING.format(mark=str(mark)))
+    engines.add("scancel", SCANCEL.format(mark=str(mark)))
+    engines.add(
+        "scontrol", f"open({str(tmp_path / 'queued')!r}, 'w').write(str(os.path.exists({str(mark)!r} + '.saved')))"
+    )
+    job = run_job(engines, script(engines, *OWN, "--grace=50", *TRAIN), tmp_path)
+    deadline = time.monotonic() + 30
+    while not mark.exists() or not mark.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(job.pid, signal.SIGUSR1)
+    job.wait()
+    assert (tmp_path / "queued").read_text() == "True"
+
+
+def test_the_whole_warning_but_a_minute_is_the_run_s(engines):
+    """Slurm warns up to a minute earlier than it is asked to, and kills a job that is not in the queue by its end."""
+    for grace in (1, 240, 1000):
+        text = script(engines, *OWN, f"--grace={grace}", *TRAIN)
+        assert settings(text)["signal"] == f"B:USR1@{grace + 60}"
+        assert f"SECONDS + {grace}))" in text
 
 
 def test_hostile_words_reach_python_as_they_are(engines, tmp_path):

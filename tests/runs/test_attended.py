@@ -138,6 +138,7 @@ HEEDING = """
 import signal, sys, threading, time
 if sys.argv[1] == "background":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+from transformer.runs import saves
 from transformer.runs.pulse import Pulse, say
 from transformer.runs.news import News
 from transformer.runs.signals import heeded
@@ -146,8 +147,14 @@ with heeded(News(pulse).stop):
     if sys.argv[1] != "compiling":
         for unit in ("step 1", "step 2"):
             pulse.beat(unit, makes=True)
+    if sys.argv[1] == "saving":
+        saves.begin()
     say("ready")
-    if sys.argv[1] in ("stuck", "compiling"):
+    if sys.argv[1] == "saving":
+        sys.stdin.readline()
+        say("saved")
+        saves.end()
+    if sys.argv[1] in ("stuck", "saving", "compiling"):
         threading.Lock().acquire() and threading.Event().wait()
     while True:
         time.sleep(0.05)
@@ -161,7 +168,7 @@ with heeded(News(pulse).stop):
         ("going", [signal.SIGTERM], 1),  # the traceback of Stopped, which no command turned into its code
         ("background", [signal.SIGINT, signal.SIGTERM], 1),
         ("compiling", [signal.SIGINT], AGAIN),
-        ("stuck", [signal.SIGTERM, signal.SIGTERM], 143),
+        ("stuck", [signal.SIGTERM, signal.SIGINT], 130),
     ],
 )
 def test_signals_are_heard_whatever_the_main_thread_does(
@@ -186,7 +193,46 @@ def test_signals_are_heard_whatever_the_main_thread_does(
     finally:
         process.kill()
     assert ("Stopped: stopped before step" in said) == (code == 1)
-    assert (" again: ended" in said) == (code == 143)
+    assert (" again: ended" in said) == (code == 130)
+
+
+@pytest.mark.parametrize(
+    ("how", "signals"),
+    [("stuck", [signal.SIGTERM] * 3), ("saving", [signal.SIGTERM, signal.SIGTERM, signal.SIGINT])],
+)
+def test_no_signal_but_a_second_ctrl_c_ends_a_run_that_stops_and_none_ends_a_save(
+    root: Path, how: str, signals: list[signal.Signals]
+) -> None:
+    """Slurm sends SIGTERM again when it queues a job again: a run that ended by it would never have saved."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEEDING, how],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        while "ready" not in process.stderr.readline():
+            assert process.poll() is None
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.7)
+        assert process.poll() is None
+        if how == "stuck":
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=120) == 130
+            return
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(timeout=120) == 130
+        said = process.stderr.read()
+    finally:
+        process.kill()
+    assert said.index("SIGTERM again: the run is stopping already") < said.index("as soon as the checkpoint under way")
+    assert said.index("as soon as the checkpoint under way") < said.index("saved\n") < said.index("again: ended; the")
 
 
 @pytest.mark.parametrize("others", [(12, False), (11, True)], ids=["a unit later", "waiting in the same unit"])

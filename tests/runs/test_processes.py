@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.paths import by_path
-from transformer.runs import processes
+from transformer.runs import launchers, processes
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
@@ -284,6 +285,32 @@ def test_flags_come_before_the_environment() -> None:
         processes.start(heartbeat=0, environment={})
 
 
+# What mpirun of Open MPI 4.1 and of 5.0.11 set, of what matters here.
+OPEN_MPI_4 = {
+    "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.2:5",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
+OPEN_MPI_5 = {
+    "OMPI_VERSION": "5.0.11",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "PMIX_RANK": "1",
+    "PMIX_NAMESPACE": "prterun-host-23445@1",
+    "PRTE_LAUNCHED": "1",
+}
+
+
+def has_mpi4py(monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
+    """Let mpi4py be there, and see so many processes; None: let it be absent."""
+    world = SimpleNamespace(Get_size=lambda: size)
+    mpi = SimpleNamespace(COMM_WORLD=world, Get_library_version=lambda: "MPICH Version:      4.2")
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    monkeypatch.setattr(launchers, "find_spec", lambda name: None if size is None else name)
+
+
 @pytest.mark.parametrize(
     ("environment", "settings"),
     [
@@ -305,11 +332,29 @@ def test_flags_come_before_the_environment() -> None:
                 "SLURM_PROCID": "1",
                 "SLURM_LOCALID": "0",
             },
-            {},
+            {"cluster_detection_method": "slurm"},
         ),
+        (
+            {**GIVEN, processes.ADDRESS: "127.0.0.1:8476"},
+            {
+                "coordinator_address": "127.0.0.1:8476",
+                "num_processes": 4,
+                "process_id": 3,
+                "cluster_detection_method": "deactivate",
+                "coordinator_bind_address": "127.0.0.1:8476",
+            },
+        ),
+        ({processes.COUNT: "1"}, None),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, None),  # a batch script, not a task of it
-        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.2:5", "OMPI_COMM_WORLD_SIZE": "2"}, {}),
-        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.2:5", "OMPI_COMM_WORLD_SIZE": "1"}, None),
+        (OPEN_MPI_4, {"cluster_detection_method": "ompi"}),
+        ({**OPEN_MPI_4, "OMPI_COMM_WORLD_SIZE": "1"}, None),
+        (OPEN_MPI_5, {"cluster_detection_method": "mpi4py"}),
+        ({**OPEN_MPI_5, "OMPI_COMM_WORLD_SIZE": "1"}, None),
+        # Inside a Slurm job mpirun starts what SLURM_NTASKS counts otherwise.
+        (
+            {**OPEN_MPI_5, "SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"},
+            {"cluster_detection_method": "mpi4py"},
+        ),
     ],
 )
 def test_what_starts_the_processes_is_recognised(
@@ -317,12 +362,70 @@ def test_what_starts_the_processes_is_recognised(
 ) -> None:
     asked: list[dict[str, Any]] = []
     updated: dict[str, Any] = {}
+    has_mpi4py(monkeypatch, 2)
+    monkeypatch.setattr(processes, "_listen_to_this_machine", lambda: None)
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
     monkeypatch.setattr(jax.config, "update", updated.__setitem__)
     assert processes.start(heartbeat=20, environment=environment) == (settings is not None)
     assert asked == ([] if settings is None else [{**settings, "heartbeat_timeout_seconds": 20}])
     # Else the process would live on when it is told to end.
     assert settings is None or updated["jax_enable_preemption_service"] is False
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (
+            None,
+            "Open MPI started 2 processes, which find each other by mpi4py, and it is not installed: pip install",
+        ),
+        (1, "Open MPI started 2 processes, and mpi4py sees 1: it uses another MPI (MPICH Version: 4.2)"),
+    ],
+)
+def test_open_mpi_5_needs_an_mpi4py_of_its_own(monkeypatch: pytest.MonkeyPatch, size: int | None, says: str) -> None:
+    has_mpi4py(monkeypatch, size)
+    with pytest.raises(UserError) as caught:
+        processes.start(environment=OPEN_MPI_5)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "--processes=$OMPI_COMM_WORLD_SIZE --process=$OMPI_COMM_WORLD_RANK" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"PMI_SIZE": "4", "PMI_RANK": "2"}, "number 2 of 4 (PMI_SIZE, PMI_RANK)"),
+        ({"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "0"}, "MVAPICH2 started this process as number 0 of 2"),
+        ({"JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_RANK": "0"}, "jsrun started"),
+        ({"FLUX_JOB_SIZE": "8", "FLUX_TASK_RANK": "7"}, "Flux started this process as number 7 of 8"),
+        (
+            {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},
+            "--processes=$SLURM_STEP_NUM_TASKS --process=$SLURM_PROCID",
+        ),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "10.0.0.2"}, "torchrun started this process"),
+        ({"NUM_PROCESSES": "2", "PROCESS_ID": "1", "COORDINATOR_ADDRESS": "a"}, "Kubeflow started this process"),
+        ({"PMIX_RANK": "0", "PRTE_LAUNCHED": "1"}, "PMIx started this process as number 0 (PMIX_RANK)"),
+        ({"PALS_RANKID": "3"}, "Cray PALS started this process as number 3"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": "cpu"}, "names 2 hosts, and jax finds no TPU here"),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "two", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
+            "is no number",
+        ),
+    ],
+)
+def test_a_process_of_several_whose_launcher_is_not_known_does_not_train_alone(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], says: str
+) -> None:
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **given: pytest.fail("it joined"))
+    with pytest.raises(UserError) as caught:
+        processes.start(environment=environment)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not processes.start(processes=1, environment=environment)
+    assert not processes.start(environment={**environment, processes.COUNT: "1"})
+    alone = {name: "1" if value.isdecimal() and int(value) > 1 else value for name, value in environment.items()}
+    if "PMI_SIZE" in alone or "WORLD_SIZE" in alone:
+        assert not processes.start(environment=alone)
 
 
 def test_a_tpu_without_its_pod_is_one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -377,6 +480,8 @@ def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
         "processes.start(heartbeat=10)\n"
         "import jax\n"
         "processes.decided(lambda: 0)\n"
+        "from tests.runs.listening import addresses\n"
+        "print(*addresses(), flush=True)\n"
         "leave(int(sys.argv[1 + jax.process_index()]))\n"
     )
     port, began = free_port(), time.monotonic()
@@ -386,9 +491,16 @@ def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)}
             | {processes.ADDRESS: f"127.0.0.1:{port}", processes.COUNT: "2", processes.INDEX: str(index)},
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            text=True,
         )
         for index in range(2)
     ]
-    assert [process.wait(timeout=200) for process in started] == [3, 4]
+    said = [process.communicate(timeout=200)[0] for process in started]
+    assert [process.returncode for process in started] == [3, 4]
+    # Nobody else can join, which would end the run: jax would listen on all interfaces.
+    listening = [address for each in said for address in each.splitlines()[-1].split()]
+    assert f"127.0.0.1:{port}" in listening
+    assert all(address.startswith("127.0.0.1:") for address in listening)
     assert time.monotonic() - began < 200  # jax's own farewell would take 300 seconds

@@ -18,6 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
+from transformer.runs import saves
 from transformer.runs.digest import differing
 from transformer.runs.endings import Failed
 from transformer.runs.manifest import (
@@ -116,12 +117,17 @@ class Checkpoints:
         stored = {name: storable(name, leaf) for name, leaf in leaves.items()}
         manifest = make_manifest(leaves, stored, metadata)
         filled = {name: array for name, array in stored.items() if array.size}  # orbax refuses empty arrays
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(state=ocp.args.PyTreeSave(filled), manifest=ocp.args.JsonSave(manifest)),
-            force=True,
-        )
-        self._verifying = Verification(self._manager, self._directory / str(step), step, manifest)
+        saves.begin()
+        try:
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(state=ocp.args.PyTreeSave(filled), manifest=ocp.args.JsonSave(manifest)),
+                force=True,
+            )
+        except BaseException:
+            saves.end()
+            raise
+        self._verifying = Verification(self._manager, self._directory / str(step), step, manifest, saves.end)
 
     def steps(self) -> list[int]:
         """The steps whose checkpoints are complete, ascending."""

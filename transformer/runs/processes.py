@@ -7,8 +7,12 @@ A process learns of the others in one of these ways, the first that applies:
                                    (Kubernetes, or any launcher; I counts from 0, HOST is where I is 0)
     Slurm                          srun with more than one task: SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS,
                                    SLURM_PROCID, SLURM_LOCALID
-    Open MPI                       mpirun with more than one process: OMPI_MCA_orte_hnp_uri, OMPI_COMM_WORLD_SIZE ...
+    Open MPI                       mpirun with more than one process: OMPI_COMM_WORLD_SIZE ..., from version 5 on
+                                   with mpi4py installed
     a TPU pod                      the metadata of the TPU's machine or of GKE (read by jax)
+
+A process that another launcher started as one of several (transformer.runs.launchers) does not train alone: it is told
+to name the others by flags. `--processes=1` says that it is the only one.
 
 Every process runs the same program on the same data and makes the same programs in the same order. Where
 their answers could differ (is the directory free, which checkpoint is the newest) the first decides for all.
@@ -20,6 +24,8 @@ by a signal to any of them, stops behind the same step in all (transformer.runs.
 """
 
 import contextlib
+import dataclasses
+import ipaddress
 import json
 import os
 import re
@@ -34,6 +40,7 @@ from jax.experimental import multihost_utils
 
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory
+from transformer.runs.launchers import joined_by, refuse_unknown
 from transformer.storage import locate
 
 HEARTBEAT = 60  # seconds
@@ -59,26 +66,58 @@ def start(
     """
     if heartbeat < 1:
         raise UserError(f"--heartbeat={heartbeat} must be at least 1 second")
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] | None
     flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
     variables = {name: environment.get(name) or None for name in (ADDRESS, COUNT, INDEX)}
-    if any(value is not None for value in flags.values()):
-        settings = _explicit(flags)
-    elif any(value is not None for value in variables.values()):
-        settings = _explicit(variables)
-    recognised = bool(settings) or _started_by_slurm(environment) or _started_by_mpi(environment)
-    if not (recognised or _has_tpu(environment, files)):
+    given = next((each for each in (flags, variables) if any(value is not None for value in each.values())), None)
+    if given is not None and _says_alone(*given.values()):
         return False
+    settings = joined_by(environment) if given is None else _explicit(given)
+    if settings is None and not _has_tpu(environment, files):
+        refuse_unknown(environment)
+        return False
+    if settings is not None and on_loopback(str(settings.get("coordinator_address"))):
+        if not environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
+            settings["coordinator_bind_address"] = settings["coordinator_address"]
+        _listen_to_this_machine()
     # jax would treat SIGTERM as a notice of preemption and go on; transformer.runs.signals hears it.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
-        jax.distributed.initialize(**settings, heartbeat_timeout_seconds=heartbeat)
+        jax.distributed.initialize(**settings or {}, heartbeat_timeout_seconds=heartbeat)
     except ValueError:
-        if recognised:
+        if settings is not None:
             raise
+        refuse_unknown(environment)
         return False  # a TPU without signs of a pod
     return True
+
+
+def on_loopback(address: str) -> bool:
+    """Whether HOST:PORT is this machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _listen_to_this_machine() -> None:
+    """Let the collectives of CPU devices listen on loopback: gloo would where the host's name leads."""
+    # jax has no setting for it.
+    from jax._src import distributed, xla_bridge
+    from jax._src.lib import _jax
+
+    def make_client() -> Any:
+        client = distributed.global_state.client
+        return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(client, hostname="127.0.0.1"))
+
+    registered = xla_bridge._backend_factories["cpu"]
+    xla_bridge._backend_factories["cpu"] = dataclasses.replace(registered, factory=make_client)
+
+
+def _says_alone(address: object, count: object, index: object) -> bool:
+    """Whether what is given says that this process is the only one."""
+    return address is None and str(count) == "1" and str(index or 0) == "0"
 
 
 def _explicit(given: Mapping[str, str | int | None]) -> dict[str, Any]:
@@ -108,15 +147,6 @@ def _explicit(given: Mapping[str, str | int | None]) -> dict[str, Any]:
         "process_id": int(number),
         "cluster_detection_method": "deactivate",
     }
-
-
-def _started_by_slurm(environment: Mapping[str, str]) -> bool:
-    names = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
-    return all(name in environment for name in names) and int(environment["SLURM_NTASKS"]) > 1
-
-
-def _started_by_mpi(environment: Mapping[str, str]) -> bool:
-    return "OMPI_MCA_orte_hnp_uri" in environment and int(environment.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
 
 
 def _has_tpu(environment: Mapping[str, str], files: Path) -> bool:

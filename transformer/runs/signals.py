@@ -1,12 +1,14 @@
-"""SIGTERM and SIGINT: the first lets a run stop and save, the second ends it. This module does not import jax."""
+"""SIGTERM and SIGINT: the first lets a run stop and save; a second SIGINT ends it. This module does not import jax."""
 
 import contextlib
+import functools
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+from transformer.runs import saves
 from transformer.runs.pulse import leave_at_once, say
 
 # Those who end a process with its group, such as timeout(1), send the same signal twice.
@@ -15,11 +17,15 @@ _ONE_WISH = 0.5  # seconds
 
 @contextlib.contextmanager
 def heeded(stop: Callable[[str], None]) -> Iterator[None]:
-    """Call `stop` with the name of the first signal, in a thread of its own; end the process at the second.
+    """Call `stop` with the name of the first signal, in a thread of its own; end the process at a second SIGINT.
 
     The thread is told by the interpreter's own handler, in C: it also hears a signal while the main thread compiles or
     waits for another process, and no exception is raised in the midst of anything. SIGINT stays ignored where it was,
-    as in what a shell starts in the background. The second signal ends with 128 + its number, as if nothing heeded it.
+    as in what a shell starts in the background.
+
+    A SIGTERM behind the first signal changes nothing: schedulers send it again before they kill (Slurm when it queues a
+    job again), and the run is stopping already. A second SIGINT is of a person who does not want to wait for the step:
+    the process ends with 128 + its number, once a save that is under way is done.
     """
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -50,8 +56,18 @@ def _listen(pipe: int, numbers: set[int], stop: Callable[[str], None]) -> None:
         name = signal.Signals(number).name
         if first is None:
             first = time.monotonic()
-            say(f"{name}: the run stops behind what it is doing, and saves; a second signal ends it at once")
+            say(f"{name}: the run stops behind what it is doing, and saves; a second Ctrl-C ends it at once")
             threading.Thread(target=stop, args=(name,), name="stopping", daemon=True).start()
-        elif time.monotonic() - first > _ONE_WISH:
-            say(f"{name} again: ended; the run goes on from its last checkpoint")
-            leave_at_once(128 + number)
+        elif time.monotonic() - first <= _ONE_WISH:
+            continue
+        elif number == signal.SIGTERM:
+            say(f"{name} again: the run is stopping already, and saves")
+        else:
+            if saves.under_way():
+                say(f"{name} again: ended as soon as the checkpoint under way is saved")
+            saves.once_done(functools.partial(_leave, number))
+
+
+def _leave(number: int) -> None:
+    say(f"{signal.Signals(number).name} again: ended; the run goes on from its last checkpoint")
+    leave_at_once(128 + number)

@@ -1,7 +1,7 @@
 """Reading a checkpoint back once it is committed, beside the steps that follow."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,21 @@ from transformer.storage import storage_of
 
 
 class Verification:
-    """A thread that reads a checkpoint back once it is committed; of several processes each reads its share."""
+    """A thread that reads a checkpoint back once it is committed; of several processes each reads its share.
 
-    def __init__(self, manager: ocp.CheckpointManager, path: Path, step: int, manifest: Mapping[str, Any]):
+    It calls `committed` once nothing more is written, whether the save has succeeded or not.
+    """
+
+    def __init__(
+        self,
+        manager: ocp.CheckpointManager,
+        path: Path,
+        step: int,
+        manifest: Mapping[str, Any],
+        committed: Callable[[], None] = lambda: None,
+    ):
         self.path, self.step = path, step
-        self._manager, self._manifest = manager, manifest
+        self._manager, self._manifest, self._committed = manager, manifest, committed
         self._wrong: str | None = "it was not verified"
         self._thread = threading.Thread(target=self._verify, name=f"verification of step {step}", daemon=True)
         self._thread.start()
@@ -33,6 +43,8 @@ class Verification:
             self._manager.wait_until_finished()
         except BaseException:  # told where the saving thread waits
             return
+        finally:
+            self._committed()
         try:
             storage_of(self.path).sync_tree(self.path)
             read = read_manifest((self.path / "manifest" / "metadata").read_bytes())
