@@ -86,15 +86,16 @@ def main(arguments: Arguments) -> None:
 
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
-    from transformer.named import check_trusted, names_in
+    from transformer.named import names_in
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
+    from transformer.studies.trials import check_recorded
     from transformer.training.sinks.tracking import asked_for
 
     ledger = Ledger.existing(locate(arguments.workdir))
     vouched = {*arguments.trusted, *names_in(arguments.config)}
     for trial in ledger.trials():
-        check_trusted(trial.config, vouched)
+        check_recorded(trial, vouched)
     work_here(
         ledger,
         None,

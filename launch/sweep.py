@@ -140,10 +140,11 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     Errors: UserError for invalid flags, and for a directory that holds another sweep.
     """
-    from transformer.named import check_trusted, names_in
+    from transformer.named import names_in
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
     from transformer.studies.proposers import PLANNED, any_drawn, check_total, choose_engine, planned
+    from transformer.studies.trials import check_recorded
 
     base = arguments.config
     space = _space(arguments)
@@ -166,7 +167,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     ledger = Ledger.open(locate(arguments.workdir), facts)
     vouched = frozenset(arguments.trusted).union(*map(names_in, (base, *(trial.config for trial in trials))))
     for trial in ledger.trials():
-        check_trusted(trial.config, vouched)
+        check_recorded(trial, vouched)
     if arguments.retry_failed:
         print(f"{ledger.forget_failed()} failed trials are pending again")
     if engine in PLANNED:

@@ -7,9 +7,11 @@ import contextlib
 import dataclasses
 import difflib
 import enum
+import functools
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -71,6 +73,20 @@ class Range(NamedTuple):
             raise UserError(f"{path}={value!r} must be at most {self.greatest:.10g}")
 
 
+class Matching(NamedTuple):
+    """What a text must be; a field has it as `Annotated[str, Matching("[0-9a-f]{8}", "8 hexadecimal digits")]`."""
+
+    pattern: str
+    meaning: str
+
+    def check(self, value: str, path: str) -> None:
+        """Errors: UserError naming `path` for a text that the pattern does not match as a whole."""
+        if not re.fullmatch(self.pattern, value):
+            raise UserError(f"{path}={_shown(value)} must be {self.meaning}")
+
+
+Limit = Range | Matching
+
 # The greatest integer that arrays of 32 bits hold.
 _GREATEST = 2**31 - 1
 Positive = Annotated[int, Range(1, _GREATEST)]
@@ -91,6 +107,7 @@ Share = Annotated[float, Range(0.0, 1.0)]
 # What arrays hold, where a field says nothing else: 32 bits.
 _WHOLE = Range(-_GREATEST - 1, _GREATEST)
 _LARGEST = 3.4e38
+_LONGEST_SHOWN = 300  # characters of a value in a message
 
 
 def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
@@ -102,16 +119,17 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     missing key without a default, a value of the wrong type, or one that `__post_init__` refuses by a ValueError.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    within = f"{path}." if path else ""
     for key in values:
         if key not in fields:
-            raise UserError(f"unknown key {path}.{key}: {nearest(str(key), fields)}")
-    hints = typing.get_type_hints(cls, include_extras=True)
+            raise UserError(f"unknown key {within}{key}: {nearest(str(key), fields)}")
+    hints = _hints(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
         if name in values:
-            arguments[name] = convert(hints[name], values[name], f"{path}.{name}")
+            arguments[name] = convert(hints[name], values[name], f"{within}{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise UserError(f"{path}.{name} is missing: it has no default, so the config must say it")
+            raise UserError(f"{within}{name} is missing: it has no default")
     try:
         return cls(**arguments)
     except UserError:
@@ -119,22 +137,27 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     except ValueError as error:
         # Attention and layers know nothing of configs: they name the field alone.
         named = str(error).partition("=")[0] in fields
-        raise UserError(f"{path}.{error}" if named else str(error)) from error
+        raise UserError(f"{within}{error}" if named else str(error)) from error
 
 
-def convert(hint: Any, value: Any, path: str, ranges: tuple[Range, ...] = ()) -> Any:
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) -> Any:
     """The value as the type `hint` of a dataclass's field has it: as `from_config` does for each of its keys.
 
-    A number must be within all `ranges`; without any, within what 32 bits hold.
+    A number or a text must be within all `limits`; a number without any, within what 32 bits hold.
 
-    Errors: UserError naming `path` for a value of another type, and for a number out of its range.
+    Errors: UserError naming `path` for a value of another type, and for one that is not within its limits.
     """
     origin, parameters = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
     if origin is Annotated:
         kind, *said = parameters
-        return convert(kind, value, path, tuple(each for each in said if isinstance(each, Range)))
+        return convert(kind, value, path, tuple(each for each in said if isinstance(each, Limit)))
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
@@ -145,33 +168,70 @@ def convert(hint: Any, value: Any, path: str, ranges: tuple[Range, ...] = ()) ->
         return convert(last, value, path)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return from_config(typing.cast(type, hint), value, path)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(convert(parameters[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if isinstance(value, (list, tuple)):
+        if origin is tuple:
+            kinds = (parameters[0],) * len(value) if parameters[-1] is Ellipsis else parameters
+            return tuple(_items(kinds, value, path))
+        if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+            return hint(*_items(tuple(_hints(hint).values()), value, path))
     if origin in (dict, Mapping):
         if isinstance(value, Mapping):
-            return dict(value.items())
+            return _entries(parameters, value, path)
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         if isinstance(value, hint):
             return value
         if isinstance(value, str):
             return choice(value, {str(member.value): member for member in hint}, path)
     elif hint in (int, float) and isinstance(value, (int, float)) and type(value) in (int, hint):
-        return _number(hint, value, path, ranges)
+        return _number(hint, value, path, limits)
     elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
-        if isinstance(value, str) and (any("\ud800" <= each <= "\udfff" for each in value) or "\0" in value):
-            raise UserError(f"{path}={value!r} must be text of UTF-8 without null characters")
+        if isinstance(value, str):
+            return _text(value, path, limits)
         return value
     name = getattr(hint, "__name__", str(hint))
-    raise UserError(f"{path}={value!r} is a {type(value).__name__}; it must be a {name}")
+    raise UserError(f"{path}={_shown(value)} is a {type(value).__name__}; it must be a {name}")
 
 
-def _number(kind: type, value: float, path: str, ranges: tuple[Range, ...]) -> Any:
+def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> list[Any]:
+    """Errors: UserError naming `path` for another number of values than there are kinds, and as `convert`."""
+    if len(kinds) != len(values):
+        raise UserError(f"{path}={_shown(values)} has {len(values)} values; it must have {len(kinds)}")
+    return [convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
+
+
+def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Errors: UserError naming `path` and the key, as `convert`."""
+    if kinds[1] is Any:
+        return dict(values.items())
+    return {
+        convert(kinds[0], key, f"a key of {path}"): convert(kinds[1], value, f"{path}[{key!r}]")
+        for key, value in values.items()
+    }
+
+
+def _number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> Any:
     """Errors: UserError naming `path` for a number that is infinite or none, and for one out of its range."""
     if kind is float and not abs(value) <= _LARGEST:
         raise UserError(f"{path}={value!r} must be a finite number of 32 bits")
-    for each in ranges or ((_WHOLE,) if kind is int else ()):
-        each.check(value, path)
+    for each in limits or ((_WHOLE,) if kind is int else ()):
+        each.check(value, path)  # type: ignore[arg-type]
     return kind(value)
+
+
+def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
+    """Errors: UserError naming `path` for what is no text of UTF-8, and for one out of its limits."""
+    wide = not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)
+    if wide or "\0" in value:
+        raise UserError(f"{path}={_shown(value)} must be text of UTF-8 without null characters")
+    for each in limits:
+        each.check(value, path)  # type: ignore[arg-type]
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value as a message shows it, the end of a long one left out."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def to_config(value: Any) -> Any:

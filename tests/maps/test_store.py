@@ -16,10 +16,12 @@ from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.config import UserError
 from transformer.data.wav import wav
+from transformer.json_files import checked
 from transformer.maps import store as module
 from transformer.maps import store as store_module
-from transformer.maps.description import describe_site, site_of
+from transformer.maps.description import describe_site
 from transformer.maps.store import MapStore
+from transformer.maps.sums import DamagedMaps
 from transformer.maps.tiers import StoredMaps, Tiers, keep, levels_of
 from transformer.tasks.labels import Labels, Link
 
@@ -38,7 +40,7 @@ SITES = (
 def test_all_that_a_site_is_comes_back(values):
     slots, patches = Axis("memory", AxisKind.SLOTS, size=3), Axis("patches", AxisKind.GRID, shape=(2, 3), leading=1)
     site = Site("memory/read", patches, slots, ("0", "1"), ("read",), causal=True, values=values)
-    assert site_of(json.loads(json.dumps(describe_site(site)))) == site
+    assert checked(Site, json.loads(json.dumps(describe_site(site))), "a site") == site
 
 
 def some_weights(seed: int) -> dict[str, np.ndarray]:
@@ -542,3 +544,36 @@ def all_of(path) -> dict[str, np.ndarray]:
 def all_of_store(store: MapStore) -> dict[str, np.ndarray]:
     read = {f"{site.name} {step}": store.read(site.name, step) for site in store.sites for step in store.steps}
     return {**read, **{site.name: store.statistics(site.name).values for site in store.sites}}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"shape": [10**6] * 6}, "the shape"),
+        ({"shape": [1, 2, 1, 2, 3]}, "number of axes"),
+        ({"shape": "x"}, "shape='x' is a str"),
+        ({"shape": [10**30, 2, 1, 2, 3, 3]}, "must be at most"),
+        ({"data_type": "float32"}, "data_type='float32' must be 'uint8'"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**6] * 6}}}, "the chunk_shape"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0] * 6}}}, "is none"),
+        ({"codecs": []}, "its codecs"),
+        ({"codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1] * 6}}]}, "its codecs"),
+        ({"storage_transformers": [{"name": "x"}]}, "unknown key storage_transformers"),
+        ("[" * 200_000, "stand too deep"),
+        ("[" * 150 + "]" * 150, "more than 100 deep"),
+        ("{}", "is missing"),
+        (" " * (1 << 21), "at most"),
+    ],
+)
+def test_no_array_reaches_tensorstore_that_is_not_the_plans(tmp_path, change, says):
+    store = open_store(tmp_path / "maps")
+    store.write(1, some_maps(1, store))
+    file = tmp_path / "maps" / "encoder" / "self" / "full" / "codes" / "zarr.json"
+    text = change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change)
+    file.write_text(text)
+    for read in (
+        lambda: MapStore.existing(tmp_path / "maps").read("encoder/self", 1),
+        lambda: MapStore.check(tmp_path / "maps"),
+    ):
+        with pytest.raises(DamagedMaps, match=says):
+            read()

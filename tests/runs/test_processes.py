@@ -26,7 +26,7 @@ from transformer.models.paths import by_path
 from transformer.runs import launchers, processes
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.runs.records import read_records
+from transformer.runs.records import HEADS, read_records
 from transformer.training import assembly, experiment, mesh
 from transformer.training import train as training
 
@@ -146,7 +146,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-6)
         for name in set(line) - {"split"}:
             assert line[name] == pytest.approx(other[name], rel=1e-5), name
-    heads, others = (read_records(at / "heads.jsonl", ("step", "site")) for at in (run, reference))
+    heads, others = (read_records(at / "heads.jsonl", HEADS) for at in (run, reference))
     assert [set(line) for line in heads] == [set(line) for line in others]
     for line, other in zip(heads, others, strict=True):
         for statistic in set(line) - {"step", "site"}:

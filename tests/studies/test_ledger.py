@@ -219,11 +219,11 @@ def _plan_slowly(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"name": "../../x"}, "the trial '../../x' is not what a sweep writes"),
-        ({"name": "/tmp"}, "the trial '/tmp' is not what a sweep writes"),
-        ({"name": ["x"]}, "is not what a sweep writes"),
-        ({"config": {"steps": 1, "task": {"name": "canary.task"}}}, "is not what a sweep writes"),
-        ({"config": None}, "is not what a sweep writes"),
+        ({"name": "../../x"}, "name='../../x' must be 16 hexadecimal digits"),
+        ({"name": "/tmp"}, "name='/tmp' must be 16 hexadecimal digits"),
+        ({"name": ["x"]}, "name=['x'] is a list; it must be a str"),
+        ({"config": {"steps": 1, "task": {"name": "canary.task"}}}, "is not the hash of the trial's config"),
+        ({"config": None}, "config=None is a NoneType; it must be a Mapping"),
         (None, "is no JSON object but a list"),
     ],
 )

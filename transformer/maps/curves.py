@@ -13,7 +13,7 @@ from transformer.attention import pooling
 from transformer.config import UserError, flatten
 from transformer.data.png import SIGNATURE
 from transformer.runs.directory import RunDirectory
-from transformer.runs.records import read_records
+from transformer.runs.records import SAMPLES, read_records
 
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
@@ -70,7 +70,7 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
     "picture" of any row names, as data URLs.
     """
     groups: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for record in read_records(directory.samples_file):
+    for record in read_records(directory.samples_file, SAMPLES):
         row = {name: value for name, value in record.items() if isinstance(value, str) and name != "split"}
         groups.setdefault((str(record["split"]), int(record["step"])), []).append(row)
     samples: list[dict[str, Any]] = []

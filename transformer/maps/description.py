@@ -1,16 +1,63 @@
 """Descriptions of a store's sites and labels as plain JSON values, and back."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from transformer.attention.sites import Axis, AxisKind, Site, Values
+from transformer.attention.sites import Axis, Site
+from transformer.config import Matching, Range, convert
 from transformer.maps.plan import Sizes
 from transformer.maps.tiers import Tiers
 from transformer.tasks.labels import Labels, Link
+
+_PART = r"(?!\.{1,2}(/|$))[^/\0]+"
+Path = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]
+"""The name of a site or an array, which is its folder in the store."""
+Shown = Annotated[
+    str, Matching(f"{_PART}(/{_PART})*/(picture|spectrogram|sound)", "AXIS/picture, AXIS/spectrogram or AXIS/sound")
+]
+Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
+MOST_POSITIONS = 2**24
+"""Of an axis of a stored map."""
+Period = Annotated[int, Range(2, MOST_POSITIONS)]
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelsEntry:
+    """Labels in a description: `shown` are the SHA-256 of the arrays of pictures and sounds by their names."""
+
+    tokens: Mapping[str, tuple[tuple[Any, ...], ...]]
+    titles: tuple[Any, ...]
+    links: Mapping[str, tuple[tuple[Link, ...], ...]] | None
+    periods: tuple[Period | None, ...] | None
+    shown: Mapping[Shown, Sha256]
+    linked: str | None = None
+
+    def __post_init__(self) -> None:
+        # A token may be a null character, which no other text is.
+        words = [word for examples in self.tokens.values() for example in examples for word in example]
+        if not all(isinstance(word, str) for word in (*words, *self.titles)):
+            raise ValueError("tokens: each token and title must be a text")
+        if not self.titles:
+            raise ValueError("titles: there must be an example")
+
+
+def check_site(site: Site) -> None:
+    """Refuse a stored site that is none: its name is a folder, and its axes name all their positions.
+
+    Errors: ValueError naming the field.
+    """
+    convert(Path, site.name, "name")
+    if not site.layers or not site.heads:
+        raise ValueError(f"layers: the site {site.name!r} must have layers and heads")
+    for axis in (site.query, site.key):
+        rows, columns = axis.shape or (axis.size or 0, 1)
+        if not (rows >= 0 and columns >= 0 and rows * columns + axis.leading <= MOST_POSITIONS):
+            raise ValueError(f"shape: the axis {axis.name!r} of {site.name!r} has too many positions")
 
 
 def describe(sites: tuple[Site, ...], labels: Labels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
@@ -66,27 +113,18 @@ def shown(labels: Labels) -> dict[str, np.ndarray]:
     return pictures | heard | sounds
 
 
-def site_of(entry: Mapping[str, Any]) -> Site:
-    """The site of a description: the inverse of `describe_site`."""
-    query, key = (_axis(entry[side]) for side in ("query", "key"))
-    names = tuple(entry["layers"]), tuple(entry["heads"])
-    return Site(entry["name"], query, key, *names, entry["causal"], Values(entry["values"]))
+def labels_of(entry: LabelsEntry, read: Callable[[str], np.ndarray]) -> Labels:
+    """The labels of a description; `read` gives the array of a picture, spectrogram or sound.
 
-
-def labels_of(entry: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Labels:
-    """The labels of a description; `read` gives the array of a picture or spectrogram."""
-    links, periods = entry["links"], entry["periods"]
-    arrays = {name: read(name) for name in entry["shown"]}
+    Errors: ValueError where the parts disagree on the number of examples.
+    """
+    arrays = {name: read(name) for name in entry.shown}
     return Labels(
-        tokens={axis: tuple(tuple(words) for words in examples) for axis, examples in entry["tokens"].items()},
-        titles=tuple(entry["titles"]),
-        links=None
-        if links is None
-        else {
-            site: tuple(tuple(Link(*link) for link in each) for each in examples) for site, examples in links.items()
-        },
-        periods=None if periods is None else tuple(periods),
-        linked=entry.get("linked"),
+        tokens=entry.tokens,
+        titles=entry.titles,
+        links=entry.links,
+        periods=entry.periods,
+        linked=entry.linked,
         pictures={name.removesuffix("/picture"): a for name, a in arrays.items() if name.endswith("/picture")},
         spectrograms={
             name.removesuffix("/spectrogram"): a for name, a in arrays.items() if name.endswith("/spectrogram")
@@ -118,16 +156,3 @@ def _describe_axis(axis: Axis) -> dict[str, Any]:
         "leading": axis.leading,
         "size": axis.size,
     }
-
-
-def _axis(entry: Mapping[str, Any]) -> Axis:
-    shape = entry["shape"]
-    return Axis(
-        entry["name"],
-        AxisKind(entry["kind"]),
-        None if shape is None else (shape[0], shape[1]),
-        entry["stride"],
-        entry["offset"],
-        entry["leading"],
-        entry["size"],
-    )

@@ -16,7 +16,7 @@ from transformer.maps.page_payload import Block
 from transformer.maps.store import MapStore
 from transformer.maps.timelines import change_points, describe, head_roles
 from transformer.runs.directory import RunDirectory
-from transformer.runs.records import read_records
+from transformer.runs.records import HEADS, read_records
 
 COLUMNS = 400  # steps of a heat map at most: more would be less than a pixel each
 CODES = 65_534  # the code after the last one stands for what is not defined
@@ -108,7 +108,7 @@ def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     Errors: as `transformer.runs.records.read_records`.
     """
     heads: dict[str, dict[int, dict[str, Any]]] = {}
-    for record in read_records(path, ("step", "site")):
+    for record in read_records(path, HEADS):
         heads.setdefault(record.pop("site"), {})[int(record.pop("step"))] = record
     return heads
 

@@ -19,20 +19,33 @@ and their number may differ from one start of a run to the next. Beside the step
 process wrote (transformer.maps.sums): what is read is compared with them.
 """
 
+import dataclasses
 import functools
+import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from transformer.attention.pooling import evenly
 from transformer.attention.sites import Site
-from transformer.config import UserError
-from transformer.json_files import as_object, read_object
-from transformer.maps.description import describe, describe_site, labels_of, longest, shown, site_of
+from transformer.config import Range, UserError
+from transformer.json_files import as_object, checked, parse, read_object, read_regular
+from transformer.maps.description import (
+    MOST_POSITIONS,
+    LabelsEntry,
+    check_site,
+    describe,
+    describe_site,
+    labels_of,
+    longest,
+    shown,
+)
+from transformer.maps.description import Path as NameInStore
 from transformer.maps.pieces import cut, statistics_pieces
 from transformer.maps.plan import Sizes, statistic_names
 from transformer.maps.quantise import Quantised
@@ -51,10 +64,13 @@ from transformer.maps.zarr_files import (
     array_metadata,
     open_array,
     own_pieces,
+    read_whole,
     replace_file,
     write_group,
     write_whole,
 )
+from transformer.runs.digest import Digest
+from transformer.runs.records import Step
 from transformer.storage import locate
 from transformer.storage.sealed import is_sealed, sealed
 from transformer.tasks.labels import Labels
@@ -63,6 +79,56 @@ FORMAT = "headwise-maps"
 VERSION = 4
 _AXES = ("step", "example", "layer", "head")
 _PARTS = Quantised._fields
+
+
+_MOST_WRITERS = 1 << 16
+_SHOWN = {"picture": (4, "uint8"), "spectrogram": (3, "float32"), "sound": (2, "uint8")}
+"""How many axes the arrays of labels have, and of what they are."""
+
+Positions = Annotated[int, Range(1, MOST_POSITIONS)]
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenFile:
+    """What written-N.json holds: the steps that a writer has written, and the digests of each array at each of them."""
+
+    steps: tuple[Step, ...]
+    digests: Mapping[NameInStore, tuple[Digest, ...]]
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if any(one >= other for one, other in itertools.pairwise(self.steps)):
+            raise ValueError("steps: each must be after the one before")
+        for name, digests in self.digests.items():
+            if len(digests) != len(self.steps):
+                raise ValueError(f"digests: {name!r} has {len(digests)} for {len(self.steps)} steps")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreFile(WrittenFile):
+    """The attributes of the store's zarr.json: what `WrittenFile` says of the first writer, and what the store is."""
+
+    format: str
+    version: int
+    config_hash: str
+    writers: Annotated[int, Range(1, _MOST_WRITERS)]
+    sites: tuple[Site, ...]
+    labels: LabelsEntry
+    tiers: Tiers
+    sizes: Mapping[str, tuple[Positions, Positions]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for site in self.sites:
+            check_site(site)
+        names = [site.name for site in self.sites]
+        if len(set(names)) != len(names) or set(self.sizes) != set(names):
+            raise ValueError("sizes: there must be one for each site, and no two sites of one name")
+        cells, rows, top = self.tiers.cells, self.tiers.rows, self.tiers.top
+        if not cells or cells[0] < 1 or any(one >= other for one, other in itertools.pairwise(cells)):
+            raise ValueError(f"tiers: cells={cells} must ascend from at least 1")
+        if not (1 <= rows <= MOST_POSITIONS and 0 <= top <= MOST_POSITIONS):
+            raise ValueError(f"tiers: rows={rows} and top={top} are none")
 
 
 class Statistics(NamedTuple):
@@ -122,17 +188,17 @@ class MapStore:
         known_sizes = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
         store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), known_sizes, writers)
         if (path / "zarr.json").exists():
-            stored = _read_attributes(path)
+            stored, file = _read_attributes(path)
             for part, value in store._described.items():
                 if stored.get(part) != value:
                     raise UserError(
                         f"the map store {path} was written with other {part}: take a new run directory, "
                         "or move that store away"
                     )
-            store._list_of(path, stored)
+            store._list_of(path, file)
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
-            store._arrays[array] = open_array(path / array, metadata)
+            store._arrays[array] = open_array(path / array, metadata, create=True)
         for array, values in shown(labels).items() if writers[0] == 0 else ():
             write_whole(path / "labels" / array, values)
         if not writers[0]:
@@ -148,25 +214,20 @@ class MapStore:
     def tiers_at(cls, path: Path) -> Tiers | None:
         """The tiers of the store at `path`; None where it does not exist."""
         path = locate(path).resolve()
-        return _tiers(_read_attributes(path)) if (path / "zarr.json").exists() else None
+        return _read_attributes(path)[1].tiers if (path / "zarr.json").exists() else None
 
     @classmethod
     def existing(cls, path: Path) -> "MapStore":
         """Open the store at `path` for reading.
 
-        Errors: UserError if it does not exist, or was written by an unknown version.
+        Errors: UserError if it does not exist, or was written by an unknown version; DamagedMaps.
         """
         path = locate(path).resolve()
         if not (path / "zarr.json").exists():
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
-        stored = _read_attributes(path)
-        sites = tuple(site_of(entry) for entry in stored["sites"])
-        labels = labels_of(
-            stored["labels"], lambda name: np.asarray(open_array(path / "labels" / name).read().result())
-        )
-        sizes = {name: (queries, keys) for name, (queries, keys) in stored["sizes"].items()}
-        store = cls(path, sites, labels, stored["config_hash"], _tiers(stored), sizes, (0, stored["writers"]))
-        store._list_of(path, stored)
+        _, file = _read_attributes(path)
+        store = cls(path, file.sites, _labels(path, file), file.config_hash, file.tiers, file.sizes, (0, file.writers))
+        store._list_of(path, file)
         return store
 
     @classmethod
@@ -181,12 +242,11 @@ class MapStore:
         store = cls.existing(path)
         for name, metadata in store._wanted_arrays():
             try:
-                store._arrays[name] = open_array(path / name)
-                sound = store._arrays[name].shape[1:] == tuple(metadata["shape"][1:])
+                store._arrays[name] = open_array(path / name, metadata)
+            except UserError as error:
+                raise DamagedMaps(path, str(error)) from error
             except Exception as error:
                 raise DamagedMaps(path, f"its array {name} cannot be opened") from error
-            if not sound:
-                raise DamagedMaps(path, f"its array {name} is not of the shape that it was written with")
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -308,6 +368,8 @@ class MapStore:
         index, site = self._index(step), name.rsplit("/", 2 if name.count("/") > 2 else 1)[0]
         try:
             array = np.asarray(self._array(name)[index].read().result())
+        except UserError as error:
+            raise DamagedMaps(self.path, f"the maps of {site} at step {step} cannot be read: {error}", step) from error
         except Exception as error:  # a flipped byte can surface as any error of any decoder
             raise DamagedMaps(self.path, f"the maps of {site} at step {step} cannot be read", step) from error
         if of_array(array) != self._digests[step].get(name):
@@ -316,12 +378,12 @@ class MapStore:
 
     def _array(self, name: str) -> Any:
         if name not in self._arrays:
-            self._arrays[name] = open_array(self.path / name)
+            self._arrays[name] = open_array(self.path / name, self._metadata_by_name[name])
         return self._arrays[name]
 
     def _resized(self, name: str, steps: int) -> Any:
         # Opened anew if another writer may have made it longer.
-        array = self._array(name) if self._writers == 1 else open_array(self.path / name)
+        array = self._array(name) if self._writers == 1 else open_array(self.path / name, self._metadata_by_name[name])
         if array.shape[0] < steps:
             # Never shorter: another writer may be ahead, and shrinking an array deletes its data.
             array = array.resize(exclusive_max=[steps] + [None] * (array.rank - 1), expand_only=True).result()
@@ -372,6 +434,10 @@ class MapStore:
                 yield self._metadata(f"{site.name}/top/keys", (*heads, *groups["top"]), ("query", "rank"), "int32")
             count = len(statistic_names(site, self.labels))
             yield self._metadata(f"{site.name}/statistics", (*heads, count), ("statistic",), "float32")
+
+    @functools.cached_property
+    def _metadata_by_name(self) -> dict[str, dict[str, Any]]:
+        return dict(self._wanted_arrays())
 
     def _metadata(self, name: str, shape: tuple[int, ...], last: tuple[str, ...], kind: str) -> tuple[str, dict]:
         """One step and one writer's examples a shard; in it one layer a chunk, so that a reader may fetch it alone."""
@@ -424,35 +490,68 @@ class MapStore:
         record = sealed({"steps": steps, "digests": by_array(digests, steps)})
         replace_file(self.path / f"written-{writer}.json", json.dumps(record))
 
-    def _list_of(self, path: Path, attributes: Mapping[str, Any]) -> None:
+    def _list_of(self, path: Path, file: StoreFile) -> None:
         """Take over the steps of which every writer has written its part, and their digests."""
-        lists = [attributes, *(_read_list(path, writer) for writer in range(1, attributes["writers"]))]
-        self._steps = [step for step in attributes["steps"] if all(step in each["steps"] for each in lists)]
-        self._places = {step: place for place, step in enumerate(attributes["steps"])}
-        self._digests = together([by_step(each) for each in lists], self._steps)
+        lists = [file, *(_read_list(path, writer) for writer in range(1, file.writers))]
+        written = set(file.steps).intersection(*(each.steps for each in lists))
+        self._steps = [step for step in file.steps if step in written]
+        self._places = {step: place for place, step in enumerate(file.steps)}
+        self._digests = together([by_step(each.steps, each.digests) for each in lists], self._steps)
 
 
-def _read_list(path: Path, writer: int) -> Mapping[str, Any]:
+def _read_list(path: Path, writer: int) -> WrittenFile:
     file = path / f"written-{writer}.json"
     if not file.exists():
-        return {"steps": [], "digests": {}}
+        return WrittenFile((), {}, "")
     try:
-        record = json.loads(file.read_text())
-    except ValueError:
+        record = read_object(file)
+    except UserError:
         record = {}
     if not is_sealed(record):
         raise DamagedMaps(path, f"{file.name} is not what was written")
-    return record
-
-
-def _tiers(attributes: Mapping[str, Any]) -> Tiers:
-    return Tiers(**{**attributes["tiers"], "cells": tuple(attributes["tiers"]["cells"])})
-
-
-def _read_attributes(path: Path) -> dict[str, Any]:
     try:
-        attributes = as_object(read_object(path / "zarr.json").get("attributes"), "its attributes")
-    except UserError:
+        return checked(WrittenFile, record, file.name)
+    except UserError as error:
+        raise DamagedMaps(path, str(error)) from error
+
+
+def _labels(path: Path, file: StoreFile) -> Labels:
+    """The labels of a store; they name all positions of its sites.
+
+    Errors: DamagedMaps.
+    """
+
+    def read(name: str) -> np.ndarray:
+        try:
+            array = read_whole(path / "labels" / name, *_SHOWN[name.rpartition("/")[2]])
+        except UserError as error:
+            raise DamagedMaps(path, str(error)) from error
+        except Exception as error:  # a flipped byte can surface as any error of any decoder
+            raise DamagedMaps(path, f"labels/{name} cannot be read") from error
+        if hashlib.sha256(array.tobytes()).hexdigest() != file.labels.shown[name]:
+            raise DamagedMaps(path, f"labels/{name} is not what was written")
+        return array
+
+    try:
+        labels = labels_of(file.labels, read).completed(file.sites)
+        for site in file.sites:
+            statistic_names(site, labels)
+            if any(size < most for size, most in zip(file.sizes[site.name], longest(site, labels), strict=True)):
+                raise ValueError(f"sizes[{site.name!r}] is smaller than the longest example")
+    except DamagedMaps:
+        raise
+    except ValueError as error:
+        raise DamagedMaps(path, f"its zarr.json is not usable: {error}: move that directory away") from error
+    return labels
+
+
+def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
+    """The attributes of the store's group, as they stand there and as they are meant."""
+    try:
+        # A token may be anything that a tokenizer has.
+        group = as_object(parse(read_regular(path / "zarr.json"), "it", surrogates=True), "it")
+        attributes = as_object(group.get("attributes"), "its attributes")
+    except (UserError, OSError):
         raise DamagedMaps(path, "its zarr.json is not the group of a map store: move that directory away") from None
     version = attributes.get("format"), attributes.get("version")
     if version != (FORMAT, VERSION):
@@ -462,4 +561,7 @@ def _read_attributes(path: Path) -> dict[str, Any]:
         )
     if not is_sealed(attributes):
         raise DamagedMaps(path, "its zarr.json is not what was written: move that directory away")
-    return attributes
+    try:
+        return attributes, checked(StoreFile, attributes, "its zarr.json")
+    except UserError as error:
+        raise DamagedMaps(path, f"{error}: move that directory away") from error

@@ -6,7 +6,6 @@ text for each step of the list beside them.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -45,12 +44,9 @@ def by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
     return {name: [digests.get(step, {}).get(name, added()) for step in steps] for name in names}
 
 
-def by_step(record: Mapping[str, Any]) -> Digests:
-    """The digests of a JSON object with `steps` and `digests`."""
-    return {
-        step: {name: of_steps[place] for name, of_steps in record["digests"].items()}
-        for place, step in enumerate(record["steps"])
-    }
+def by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
+    """The inverse of `by_array`."""
+    return {step: {name: of_steps[place] for name, of_steps in digests.items()} for place, step in enumerate(steps)}
 
 
 def together(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:

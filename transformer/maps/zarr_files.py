@@ -1,18 +1,150 @@
 """Arrays and groups of zarr v3 on disk: arrays by tensorstore, and the group files that it does not write."""
 
+import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 import tensorstore
 
+from transformer.config import Matching, Range, UserError
+from transformer.json_files import checked, read_value
 from transformer.storage import storage_of
 
 # An index into an array, and the values to write at it.
 Piece = tuple[tuple[slice, ...], np.ndarray]
+
+
+_FILE = "zarr.json"
+_LARGEST_FILE = 1 << 20  # bytes of an array's metadata
+_LARGEST_ARRAY = 1 << 34  # bytes of an array's values at one step
+
+Size = Annotated[int, Range(0, 2**31 - 1)]
+"""The length of an axis of an array."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A part of an array's metadata that zarr v3 says by a name and a configuration."""
+
+    name: str
+    configuration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """The configuration of a regular grid of chunks."""
+
+    chunk_shape: tuple[Size, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayFile:
+    """What the zarr.json of an array holds, as tensorstore writes `array_metadata`."""
+
+    zarr_format: Annotated[int, Range(3, 3)]
+    node_type: Annotated[str, Matching("array", "'array'")]
+    shape: tuple[Size, ...]
+    data_type: Annotated[str, Matching("uint8|int32|float32", "uint8, int32 or float32")]
+    fill_value: Annotated[float, Range(0, 0)]
+    dimension_names: tuple[str, ...]
+    chunk_grid: Named
+    codecs: tuple[Named, ...]
+    chunk_key_encoding: Named = Named("default")
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def read_array_file(path: Path) -> ArrayFile:
+    """The metadata of the array at `path`.
+
+    Errors: UserError naming the file and the field for what `array_metadata` does not make, and for an array whose
+    values at one step take more memory than a machine should give them.
+    """
+    file, value = path / _FILE, read_value(path / _FILE, _LARGEST_FILE)
+    stored = checked(ArrayFile, value, str(file))
+    grid = checked(Chunks, stored.chunk_grid.configuration, f"{file}: chunk_grid.configuration")
+    if len({len(stored.shape), len(stored.dimension_names), len(grid.chunk_shape)}) != 1:
+        raise UserError(f"{file} is not usable: shape, dimension_names and chunk_shape differ in their number of axes")
+    if stored.chunk_grid.name != "regular" or stored.chunk_key_encoding.name != "default" or stored.attributes:
+        raise UserError(f"{file} is not usable: its chunk_grid, chunk_key_encoding or attributes are not a map store's")
+    inner = _inner_chunk(stored.codecs, str(file))
+    wanted = array_metadata(stored.shape, grid.chunk_shape, inner, stored.dimension_names, stored.data_type)
+    if _normal(stored.codecs) != _normal(tuple(Named(**codec) for codec in wanted["codecs"])):
+        raise UserError(f"{file} is not usable: its codecs are not a map store's")
+    if not all(grid.chunk_shape) or not all(inner) or len(inner) != len(stored.shape):
+        raise UserError(f"{file} is not usable: a chunk of {grid.chunk_shape} in chunks of {inner} is none")
+    return stored
+
+
+def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
+    """Refuse the array at `path` unless it is as `array_metadata` said that it should be; it may be longer or shorter.
+
+    Nothing of an array is given to tensorstore before: it ends the process over metadata that it cannot hold. How the
+    examples were parted among writers may have changed from one start of a run to the next.
+
+    Errors: UserError naming the file and the field.
+    """
+    stored = read_array_file(path)
+    for field in ("data_type", "dimension_names"):
+        said, planned = getattr(stored, field), wanted[field]
+        if said != (tuple(planned) if isinstance(planned, list) else planned):
+            raise UserError(f"{path / _FILE} is not usable: {field}={said!r} must be {planned!r}")
+    if stored.shape[1:] != tuple(wanted["shape"][1:]):
+        raise UserError(
+            f"{path / _FILE} is not usable: the shape {stored.shape} must be (steps, {str(tuple(wanted['shape']))[4:]}"
+        )
+    chunk = tuple(stored.chunk_grid.configuration["chunk_shape"])
+    planned = tuple(wanted["chunk_grid"]["configuration"]["chunk_shape"])
+    if chunk[:1] + chunk[2:] != planned[:1] + planned[2:] or not 1 <= chunk[1] <= max(stored.shape[1], 1):
+        raise UserError(f"{path / _FILE} is not usable: the chunk_shape {chunk} must be {planned}")
+    inner = _inner_chunk(stored.codecs, str(path / _FILE))
+    if inner != _inner_chunk(tuple(Named(**codec) for codec in wanted["codecs"]), "it"):
+        raise UserError(f"{path / _FILE} is not usable: its inner chunks are {inner}")
+    check_memory(path, stored.shape[1:], stored.data_type)
+
+
+def check_memory(path: Path, shape: tuple[int, ...], data_type: str) -> None:
+    """Errors: UserError for an array whose values take more memory than a machine should give them."""
+    size = math.prod(shape) * np.dtype(data_type).itemsize
+    if size > _LARGEST_ARRAY:
+        raise UserError(f"{path / _FILE} is not usable: values of shape {shape} take {size:.3g} bytes at one step")
+
+
+def _inner_chunk(codecs: tuple[Named, ...], file: str) -> tuple[int, ...]:
+    if len(codecs) != 1 or codecs[0].name != "sharding_indexed":
+        raise UserError(f"{file} is not usable: its codecs are not a map store's")
+    shape = {"chunk_shape": codecs[0].configuration.get("chunk_shape")}
+    return checked(Chunks, shape, f"{file}: the configuration of its codec").chunk_shape
+
+
+def _normal(codecs: tuple[Named, ...]) -> list[Any]:
+    """Codecs with what tensorstore fills in, and without the level of compression, which no reader needs."""
+    return [[codec.name, _normal_configuration(codec)] for codec in codecs]
+
+
+def _normal_configuration(codec: Named) -> Any:
+    given = dict(codec.configuration)
+    match codec.name:
+        case "bytes":
+            return {"endian": "little"} | given
+        case "gzip":
+            given.pop("level", None)
+            return given
+        case "sharding_indexed":
+            own = given | {"index_location": given.get("index_location", "end")}
+            index = given.get("index_codecs", [{"name": "bytes"}, {"name": "crc32c"}])
+            return own | {"codecs": _normal_list(given.get("codecs")), "index_codecs": _normal_list(index)}
+    return given
+
+
+def _normal_list(codecs: Any) -> Any:
+    if not isinstance(codecs, list):
+        return None
+    return _normal(tuple(checked(Named, codec, "a codec") for codec in codecs))
 
 
 def array_metadata(
@@ -31,21 +163,46 @@ def array_metadata(
     }
 
 
-def open_array(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
-    """The array at `path`; created if it is missing and its metadata is given."""
+def open_array(path: Path, metadata: Mapping[str, Any], *, create: bool = False) -> Any:
+    """The array at `path`, of this metadata; made if it is missing and `create` says so.
+
+    Errors: as `check_array`.
+    """
     spec: dict[str, Any] = {"driver": "zarr3", "kvstore": storage_of(path).key_value_store(path)}
-    if metadata is not None and not (path / "zarr.json").exists():
+    if create and not (path / _FILE).exists():
         spec |= {"open": True, "create": True, "metadata": dict(metadata)}
+    else:
+        check_array(path, metadata)
     return tensorstore.open(spec).result()
+
+
+def read_whole(path: Path, axes: int, data_type: str) -> np.ndarray:
+    """The values of an array that `write_whole` wrote, of so many axes or more.
+
+    Errors: UserError naming the file for another array.
+    """
+    stored = read_array_file(path)
+    check_memory(path, stored.shape, stored.data_type)
+    wanted = _whole_metadata(stored.shape, stored.data_type)
+    if stored.data_type != data_type or not axes <= len(stored.shape) <= axes + 1 or not all(stored.shape):
+        raise UserError(
+            f"{path / _FILE} is not usable: an array of {stored.data_type} and shape {stored.shape} must be of "
+            f"{data_type} with {axes} axes"
+        )
+    return np.asarray(open_array(path, wanted).read().result())
 
 
 def write_whole(path: Path, values: np.ndarray) -> None:
     """Write an array of a fixed size, and the groups that contain it."""
-    names = tuple(f"axis_{axis}" for axis in range(values.ndim))
     for parent in (path.parent.parent, path.parent):
         write_group(parent, {})
-    array = open_array(path, array_metadata(values.shape, values.shape, values.shape, names, str(values.dtype)))
+    array = open_array(path, _whole_metadata(values.shape, str(values.dtype)), create=True)
     array.write(values).result()
+
+
+def _whole_metadata(shape: tuple[int, ...], data_type: str) -> dict[str, Any]:
+    names = tuple(f"axis_{axis}" for axis in range(len(shape)))
+    return array_metadata(shape, shape, shape, names, data_type)
 
 
 def own_pieces(array: Any) -> Iterator[Piece]:

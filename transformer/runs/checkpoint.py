@@ -7,6 +7,7 @@ can be restored on any number of processes and devices, in any sharding.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
+from transformer.json_files import read_as, read_regular
 from transformer.runs import saves
 from transformer.runs.digest import differing
 from transformer.runs.endings import Failed
@@ -32,6 +34,7 @@ from transformer.runs.manifest import (
     storable,
 )
 from transformer.runs.processes import decided, primary
+from transformer.runs.records import Step
 from transformer.runs.stored_arrays import Unreadable, for_orbax, not_saved, on_device, read_arrays, sharding_of
 from transformer.runs.telling import anywhere, told
 from transformer.runs.verification import Verification
@@ -58,6 +61,13 @@ class Sound[T](NamedTuple):
     step: int
     value: T
     damaged: Mapping[int, DamagedCheckpoint]
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedLast:
+    """What the file beside the checkpoints' directory holds: the step that was saved last."""
+
+    newest: Step
 
 
 class Checkpoints:
@@ -279,7 +289,7 @@ class Checkpoints:
 
     def _note(self, newest: int) -> None:
         path = saved_last_file(self._directory)
-        storage_of(path).replace(path, f"{json.dumps({'newest': newest})}\n".encode())
+        storage_of(path).replace(path, f"{json.dumps(dataclasses.asdict(SavedLast(newest)))}\n".encode())
 
     def _set_aside(self, step: int) -> str:
         names = [f"{ASIDE}{step}", *(f"{ASIDE}{step}-{number}" for number in range(2, 1000))]
@@ -328,7 +338,7 @@ class Checkpoints:
 
         def load() -> dict[str, Any]:
             try:
-                return {"manifest": read_manifest((self._directory / str(step) / "manifest" / "metadata").read_bytes())}
+                return {"manifest": read_manifest(read_regular(self._directory / str(step) / "manifest" / "metadata"))}
             except ValueError as error:
                 return {"wrong": str(error)}
             except OSError:
@@ -360,7 +370,13 @@ class Checkpoints:
             if on_device(expected[name]):
                 place = sharding_of(expected[name])
                 stored[name] = jax.make_array_from_callback(array.shape, place, array.__getitem__)
-        return {name: as_expected(stored[name], leaf, entries[name]) for name, leaf in expected.items()}
+        restored = {}
+        for name, leaf in expected.items():
+            try:
+                restored[name] = as_expected(stored[name], leaf, entries[name])
+            except (TypeError, ValueError) as error:
+                raise self._damaged(step, f"leaf {name!r} is not as its manifest says") from error
+        return restored
 
     def _compare(self, step: int, saved: Mapping[str, StoredLeaf], expected: Mapping[str, Any]) -> None:
         wanted = {name: describe(leaf) for name, leaf in expected.items()}
@@ -393,9 +409,10 @@ def saved_last_file(directory: Path) -> Path:
 
 def saved_last(directory: str | Path) -> int | None:
     """The step that was saved last, whether its checkpoint is left or not; None where none was, 0 if unreadable."""
-    try:
-        return int(json.loads(saved_last_file(locate(directory)).read_bytes())["newest"])
-    except FileNotFoundError:
+    path = saved_last_file(locate(directory))
+    if not path.exists():
         return None
-    except (ValueError, KeyError, TypeError):
+    try:
+        return read_as(SavedLast, path).newest
+    except UserError:
         return 0

@@ -13,13 +13,17 @@ It detects accidents, not forgery.
 import concurrent.futures
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import UInt32, UInt64
 
+from transformer.config import Matching
+
+Digest = Annotated[str, Matching("[0-9a-f]{32}", "32 hexadecimal digits")]
+"""A digest as it stands in a file."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _LAST = (0x94D049BB133111EB, 0xD6E8FEB86659FD93)

@@ -15,10 +15,11 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from transformer.config import UserError, flatten
-from transformer.json_files import read_value
+from transformer.config import Count, Range, UserError, flatten
+from transformer.json_files import checked, read_value
+from transformer.runs.records import Extent, RecordsName, Step
 from transformer.storage import Appended, Lost, locate, storage_of
 
 _CONFIG = "config.json"
@@ -26,6 +27,50 @@ _LOCK = "lock"
 _ABSENT = "absent"
 _UNFINISHED = re.compile(r".+\.\d+\.new")
 _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """The devices that a start computes on."""
+
+    platform: str
+    kind: str
+    count: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """The checkpoint that was saved before its step was reported, and how long the records were once it was."""
+
+    step: Step
+    records: Mapping[RecordsName, Extent]
+
+
+Batches = Annotated[int, Range(0, 2**53)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """One start in environment.json: the facts of `environment`, then what is recorded of it later."""
+
+    started: str | None = None
+    command: str | None = None
+    host: str | None = None
+    platform: str | None = None
+    cpus: Count | None = None
+    devices: Devices | None = None
+    python: str | None = None
+    packages: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    commit: str | None = None
+    parameters: Annotated[int, Range(0, 2**63)] | None = None
+    initialised_from: Mapping[str, Any] | None = None
+    converted: Mapping[str, Any] | None = None
+    tracked_as: str | None = None
+    diverged_at: Step | None = None
+    rewind: tuple[Step | None, Batches] | None = None
+    passed_batches: tuple[tuple[Batches, Batches], ...] | None = None
+    going_back_to: Step | None = None
+    reported: Reported | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +139,7 @@ class RunDirectory:
         directory = cls(locate(path))
         with usable(directory.path):
             storage_of(directory.path).reach(directory.path)
-            refuse_links(directory.path)
+            check_files(directory.path)
         why = _why_no_run(directory.path)
         if why is not None:
             raise UserError(f"--workdir={path} {why}")
@@ -121,7 +166,7 @@ class RunDirectory:
         with contextlib.ExitStack() as stack:
             with usable(directory.path):
                 storage.reach(directory.path)
-                refuse_links(directory.path)
+                check_files(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
                 directory._check(plain, may_change)
                 stack.enter_context(storage.claim(directory.path, _LOCK))
@@ -134,9 +179,11 @@ class RunDirectory:
             yield dataclasses.replace(directory, fresh=fresh)
 
     def record(self, **facts: Any) -> None:
-        """Add facts about this start to environment.json."""
+        """Add facts about this start, fields of `Start`, to environment.json."""
         starts = self._starts()
-        write_json(self.environment_file, [*starts[:-1], {**starts[-1], **facts}])
+        start = {**starts[-1], **facts}
+        checked(Start, start, f"a fact for {self.environment_file}")  # what is written must be readable
+        write_json(self.environment_file, [*starts[:-1], start])
 
     def abandon(self) -> None:
         """Empty a new run's directory, so that a corrected config can start in it.
@@ -150,6 +197,13 @@ class RunDirectory:
                 storage_of(entry).remove_tree(entry)
             elif entry.name != _LOCK:
                 entry.unlink()
+
+    def starts(self) -> list[Start]:
+        """All starts, the first one first.
+
+        Errors: UserError naming what of environment.json is not as it is written.
+        """
+        return [checked(Start, start, str(self.environment_file)) for start in self._starts()]
 
     def facts(self) -> dict[str, Any]:
         """The latest value of each fact in environment.json."""
@@ -220,8 +274,13 @@ class RunDirectory:
 
     def _starts(self) -> list[Any]:
         starts = _read_json(self.environment_file, list) if self.environment_file.exists() else []
-        if not all(isinstance(start, dict) for start in starts):
-            raise UserError(f"{self.environment_file} is not what a run writes; repair it or choose another --workdir")
+        for number, start in enumerate(starts):
+            try:
+                checked(Start, start, f"start {number}")
+            except UserError as error:
+                raise UserError(
+                    f"{self.environment_file} is not what a run writes ({error}); repair it or choose another --workdir"
+                ) from error
         return starts
 
 
@@ -295,12 +354,13 @@ def _runs_in(folder: Path) -> list[Path]:
     return sorted(each for each in folder.iterdir() if (each / _CONFIG).is_file()) if folder.is_dir() else []
 
 
-def refuse_links(path: Path) -> None:
-    """Refuse a directory of a run or a sweep in which anything is a link: what is written to it lands elsewhere.
+def check_files(path: Path) -> None:
+    """Refuse a directory of a run or a sweep in which anything is a link, or neither a file nor a directory.
 
-    The directory itself may be one: a person named it. In a bucket there are none.
+    What is written to a link lands elsewhere, and a pipe is never read to its end. The directory itself may be a link:
+    a person named it. In a bucket there are none.
 
-    Errors: UserError naming the first link.
+    Errors: UserError naming the first.
     """
     if not isinstance(path, Path) or not path.is_dir():
         return
@@ -316,6 +376,11 @@ def refuse_links(path: Path) -> None:
                     )
                 if entry.is_dir():
                     folders.append(entry.path)
+                elif not entry.is_file() and os.path.lexists(entry.path):
+                    raise UserError(
+                        f"{entry.path} is no regular file (a pipe, a socket or a device), and reading it might never "
+                        "end: remove it"
+                    )
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,16 +7,45 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 
-from transformer.runs.digest import digests
+from transformer.config import Matching, Range, UserError
+from transformer.json_files import checked, parse
+from transformer.runs.digest import Digest, digests
 
 PyTree = Any
 
 SCALARS = {bool: "python bool", int: "python int", float: "python float"}
+
+
+Dimension = Annotated[int, Range(0, 2**48)]
+"""The length of an axis of a stored array."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafEntry:
+    """A leaf in a manifest; `implementation` is that of keys."""
+
+    shape: tuple[Dimension, ...]
+    dtype: str
+    digest: Digest
+    implementation: Annotated[str, Matching("threefry2x32|rbg|unsafe_rbg", "an implementation of keys in jax")] = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype.startswith("key<") != bool(self.implementation):
+            raise ValueError(f"implementation={self.implementation!r} does not belong to a leaf of {self.dtype}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What the file of a manifest holds; `metadata` is what was said beside the leaves."""
+
+    leaves: Mapping[str, LeafEntry]
+    metadata: Mapping[str, Any]
+    sha256: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,19 +123,28 @@ def read_manifest(text: str | bytes) -> dict[str, Any]:
     Errors: ValueError saying that it cannot be read, or is not what was saved.
     """
     try:
-        manifest = json.loads(text)
+        manifest = parse(text, "it")
         sound = manifest["sha256"] == _sha256(manifest["leaves"], manifest["metadata"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError("cannot be read") from error
     if not sound:
         raise ValueError("is not what was saved")
+    try:
+        checked(Manifest, manifest, "it")
+    except UserError as error:
+        raise ValueError(f"is not what a run saves: {error}") from error
     return manifest
 
 
 def as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
-    """The leaf in the caller's form, from the stored array and the leaf's entry in the manifest."""
+    """The leaf in the caller's form, from the stored array and the leaf's entry in the manifest.
+
+    Errors: ValueError where the stored bits are not keys of the expected kind and shape.
+    """
     if is_key(expected):
         key = jax.random.wrap_key_data(stored, impl=entry["implementation"])
+        if (key.dtype, key.shape) != (expected.dtype, expected.shape):
+            raise ValueError(f"keys of {key.dtype} and shape {key.shape} are not those of {expected.dtype}")
         return key if expected.sharding is None else jax.device_put(key, expected.sharding)
     if type(expected) in SCALARS:
         return stored.item()

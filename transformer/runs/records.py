@@ -3,16 +3,45 @@
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from transformer.config import UserError
+from transformer.config import Matching, Range, UserError
+from transformer.json_files import open_regular, parse, read_regular
 from transformer.storage import locate
 
 _TAIL = 1 << 16  # bytes that hold the last reports of a run
+_LARGEST = 1 << 34  # bytes of a file of records
+_LAST_STEP = 2**53
+_GREATEST = 1e308
 
 Record = dict[str, Any]
+
+
+class Lines(NamedTuple):
+    """What each line of a file of records holds: a step, a text under the key `owner`, and values of one kind."""
+
+    owner: str
+    is_value: Callable[[Any], bool]
+    value: str
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and -_GREATEST <= value <= _GREATEST)
+
+
+def _is_table(value: Any) -> bool:
+    rows = isinstance(value, list) and all(isinstance(row, list) for row in value)
+    return rows and all(_is_number(item) for row in value for item in row)
+
+
+METRICS = Lines("split", _is_number, "a number or null")
+"""metrics.jsonl (transformer.training.sinks.jsonl)."""
+SAMPLES = Lines("split", lambda value: True, "any value")
+"""samples.jsonl (transformer.training.sinks.samples)."""
+HEADS = Lines("site", _is_table, "a list of lists of numbers")
+"""heads.jsonl (transformer.training.sinks.heads)."""
 
 
 class Metric(NamedTuple):
@@ -32,11 +61,16 @@ class Reached(NamedTuple):
     value: float | None
 
 
+RecordsName = Annotated[str, Matching(r"(metrics|samples|heads)\.jsonl", "the name of a file of records")]
+Step = Annotated[int, Range(0, 2**53)]
+"""A step of a run, as it stands in a file."""
+
+
 class Extent(NamedTuple):
     """How long a file of records was, and the SHA-256 of that content."""
 
-    length: int
-    sha256: str
+    length: Annotated[int, Range(0, 2**53)]
+    sha256: Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
 
 
 def extent_of(content: bytes) -> Extent:
@@ -97,19 +131,19 @@ def parse_metric(text: str) -> Metric:
     return Metric(split, name)
 
 
-def read_records(path: str | Path, keys: Collection[str] = ("step", "split")) -> list[Record]:
+def read_records(path: str | Path, lines: Lines = METRICS) -> list[Record]:
     """The records of a file in order, none where the file does not exist yet; a number that was not finite is None.
 
     A last line that is being written, or was torn by a kill, is left out.
 
-    Errors: UserError for another line that is no JSON object with all of `keys`.
+    Errors: UserError for another line that is not as `lines` says.
     """
     path = locate(path)
     try:
-        content = path.read_bytes()
+        content = read_regular(path, _LARGEST)
     except FileNotFoundError:
         return []
-    return parse_records(whole_lines(content), path, keys)
+    return parse_records(whole_lines(content), path, lines)
 
 
 def read_last_records(path: Path) -> list[Record]:
@@ -120,28 +154,40 @@ def read_last_records(path: Path) -> list[Record]:
     if not isinstance(path, Path):  # a bucket's objects are read whole
         return read_records(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             length = file.seek(0, 2)
             file.seek(max(0, length - _TAIL))
             content = file.read()
     except FileNotFoundError:
         return []
     first_whole = content if length <= _TAIL else content.partition(b"\n")[2]
-    return parse_records(whole_lines(first_whole), path, ("step", "split"))
+    return parse_records(whole_lines(first_whole), path, METRICS)
 
 
-def parse_records(content: bytes, path: Path, keys: Collection[str]) -> list[Record]:
+def parse_records(content: bytes, path: Path, lines: Lines) -> list[Record]:
     """The records of a file's whole lines. Errors: as `read_records`, naming `path`."""
     records = []
     for number, line in enumerate(content.splitlines(), start=1):
         record = _record(line)
-        if record is None or not set(keys) <= record.keys():
-            raise UserError(
-                f"{path}:{number} is no JSON object with {' and '.join(keys)}: {line[:40]!r}; repair or remove that "
-                "line"
-            )
+        what = _wrong(record, lines)
+        if record is None or what is not None:
+            raise UserError(f"{path}:{number} {what}: {line[:40]!r}; repair or remove that line")
         records.append(record)
     return records
+
+
+def _wrong(record: Record | None, lines: Lines) -> str | None:
+    """What of a record is not as a file's lines are; None where nothing is."""
+    if record is None or not {"step", lines.owner} <= record.keys():
+        return f"is no JSON object with step and {lines.owner}"
+    if type(record["step"]) is not int or not 0 <= record["step"] <= _LAST_STEP:
+        return f"has a step that is no integer from 0 to {_LAST_STEP}"
+    if not isinstance(record[lines.owner], str):
+        return f"has a {lines.owner} that is no text"
+    for name, value in record.items():
+        if name not in ("step", lines.owner) and not lines.is_value(value):
+            return f"holds {name[:40]!r}, which is not {lines.value}"
+    return None
 
 
 def whole_lines(content: bytes) -> bytes:
@@ -152,7 +198,8 @@ def whole_lines(content: bytes) -> bytes:
 
 def _record(line: bytes) -> Record | None:
     try:
-        record = json.loads(line)
+        # Parsed with care only where there may be half a surrogate pair: files of records are long.
+        record = parse(line, "it") if b"\\u" in line else json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):  # also what is not UTF-8
         return None
     return record if isinstance(record, dict) else None

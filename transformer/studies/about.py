@@ -1,12 +1,14 @@
 """What is known of an ablation beside its runs: how its arms differ and what they share, kept in its directory."""
 
+import dataclasses
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from transformer.config import UserError, to_config
+from transformer.config import Count, Range, RunConfig, UserError, from_config, to_config
+from transformer.json_files import checked, read_object
 from transformer.runs.directory import write_json
 from transformer.storage import storage_of
 from transformer.studies.ablation import Ablation
@@ -18,6 +20,98 @@ from transformer.studies.trials import plain
 from transformer.training.experiment import resolve
 
 _FILE = "about.json"
+
+Norm = float | None
+"""None where it was not finite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A key of the config, its value in the reference, and in an arm."""
+
+    key: str
+    reference: Any
+    arm: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """How many arrays of parameters begin with the reference's values: see `transformer.studies.fairness.Beginning`."""
+
+    same: Count
+    of: Count
+    differing: tuple[str, ...]
+    apart: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """What is known of an arm before it is trained."""
+
+    differences: tuple[Difference, ...]
+    parameters: Annotated[int, Range(0, 2**63)]
+    shared: Shared | None
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredArm:
+    """The norms of an arm's first gradient in each layer at one depth: mean, least and greatest over seeds."""
+
+    arm: str
+    depth: Count
+    layers: tuple[Norm, ...]
+    low: tuple[Norm, ...]
+    high: tuple[Norm, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """The norm of the last layer over that of the first, of an arm at one depth."""
+
+    arm: str
+    depth: Count
+    last_over_first: Norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponent:
+    """How the last layer's norm grows with the depth, of an arm."""
+
+    arm: str
+    value: Norm
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredStack:
+    """What `transformer.studies.initial_gradients` measures of one stack."""
+
+    name: str
+    depths: tuple[Count, ...]
+    arms: tuple[MeasuredArm, ...]
+    ratio: tuple[Ratio, ...]
+    exponent: tuple[Exponent, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradients:
+    """The measured stacks, and how they were measured."""
+
+    stacks: tuple[MeasuredStack, ...]
+    how: str
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What about.json holds: the resolved base config, its arms, and what was measured of the study's `stacks`."""
+
+    base: Mapping[str, Any]
+    arms: Mapping[str, Arm]
+    initial_gradients: Gradients | None = None
+    stacks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base.get("name"), str):
+            raise ValueError("base: it must be a config, with a name")
 
 
 def facts(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +129,7 @@ def check_seeds(spec: Ablation, ledger: Ledger) -> None:
 
     Errors: UserError naming them all.
     """
-    trained = {trial.config["seed"] for trial in ledger.trials()}
+    trained = {from_config(RunConfig, trial.config).seed for trial in ledger.trials()}
     missing = sorted(trained - set(spec.seeds))
     if missing:
         every = ",".join(str(seed) for seed in sorted(trained | set(spec.seeds)))
@@ -71,16 +165,17 @@ def check_arms(
 def read_about(path: Path) -> dict[str, Any] | None:
     """What `write_about` recorded in the directory of an ablation; None where it has not.
 
-    Errors: UserError for a file that is no JSON object.
+    Errors: UserError for a file that is not as `About` says.
     """
     file = path / _FILE
     if not file.is_file():
         return None
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-        return {"base": about["base"], "arms": about["arms"], **about}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is not what an ablation writes ({error!r}): remove it, and it is made anew") from error
+        about = read_object(file)
+        checked(About, about, str(file))
+    except UserError as error:
+        raise UserError(f"{error}: remove it, and it is made anew") from error
+    return about
 
 
 def write_about(path: Path, about: Mapping[str, Any]) -> None:

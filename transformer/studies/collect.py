@@ -1,8 +1,7 @@
 """From the run directories of an ablation to its cells: what was trained, read back from the files that runs leave."""
 
-import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
+from transformer.runs.directory import RunDirectory, Start
 from transformer.runs.records import read_records
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned
@@ -82,13 +81,13 @@ def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
 
 def provenance(directories: Sequence[Path]) -> dict[str, Any]:
     """Of the runs in `directories`: hardware, commit and versions; where they differ, each of them is named."""
-    starts = [start for directory in directories for start in _starts(directory)]
-    names = dict.fromkeys(name for start in starts for name in start["packages"])
-    packages = {name: _joined(start["packages"].get(name) for start in starts) for name in names}
+    starts = [start for directory in directories for start in RunDirectory(directory).starts()]
+    names = dict.fromkeys(name for start in starts for name in start.packages)
+    packages = {name: _joined(start.packages.get(name) for start in starts) for name in names}
     return {
         "hardware": _joined(_hardware(start) for start in starts),
-        "commit": _joined(start["commit"] for start in starts),
-        "versions": {"python": _joined(start["python"] for start in starts), **packages} if starts else {},
+        "commit": _joined(start.commit for start in starts),
+        "versions": {"python": _joined(start.python for start in starts), **packages} if starts else {},
     }
 
 
@@ -132,16 +131,11 @@ def _check_reported(spec: Ablation, records: Sequence[Record], planned: Planned)
             )
 
 
-def _starts(directory: Path) -> Iterator[Record]:
-    file = RunDirectory(directory).environment_file
-    if file.exists():
-        yield from json.loads(file.read_text(encoding="utf-8"))
-
-
-def _hardware(start: Record) -> str:
-    devices = start["devices"]
-    cores = "1 CPU core" if start["cpus"] == 1 else f"{start['cpus']} CPU cores"
-    return f"{devices['count']} x {devices['kind']}, {cores} a run, {start['platform']}"
+def _hardware(start: Start) -> str | None:
+    if start.devices is None:
+        return None
+    cores = "1 CPU core" if start.cpus == 1 else f"{start.cpus} CPU cores"
+    return f"{start.devices.count} x {start.devices.kind}, {cores} a run, {start.platform}"
 
 
 def _joined(facts: Any) -> str | None:

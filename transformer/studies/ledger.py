@@ -27,11 +27,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from transformer.config import UserError
-from transformer.json_files import as_object, parse, read_object
-from transformer.runs.directory import refuse_links, usable
+from transformer.config import Matching, Range, UserError
+from transformer.json_files import as_object, checked, parse, read_object, read_regular
+from transformer.runs.directory import check_files, usable
+from transformer.runs.records import Step
 from transformer.storage import InUse, locate, storage_of
 from transformer.storage.sealed import is_sealed, sealed, unsealed
 from transformer.studies.trials import Trial, named, plain
@@ -53,6 +54,50 @@ class State(enum.Enum):
     PRUNED = "pruned"
     DIVERGED = "diverged"
     FAILED = "failed"
+
+
+Time = Annotated[float, Range(0, 1e12)]
+"""Seconds since 1970."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialLine:
+    """A line of trials.jsonl, as `Trial` says; the name is the hash of the config."""
+
+    name: Annotated[str, Matching("[0-9a-f]{16}", "16 hexadecimal digits")]
+    overrides: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class AttemptLine:
+    """A line of attempts.jsonl: a start after `step` steps, that the last start was `left`, or all are `forgotten`."""
+
+    step: Step | None = None
+    began: Time | None = None
+    worker: str = ""
+    left: bool = False
+    forgotten: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.step is not None) + self.left + self.forgotten != 1:
+            raise ValueError("step: a line says either the step of a start, or that one was left, or all are forgotten")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeFile:
+    """What outcome.json holds: the `Outcome`, and when its attempt began and ended."""
+
+    state: State
+    value: float | None
+    step: Step
+    message: str
+    began: Time
+    ended: Time
+
+    def __post_init__(self) -> None:
+        if self.state in (State.PENDING, State.RUNNING):
+            raise ValueError(f"state={self.state.value!r} is no outcome")
 
 
 class Outcome(NamedTuple):
@@ -92,7 +137,7 @@ class Ledger:
         ledger = cls(path)
         with usable(path):
             storage_of(path).reach(path)
-            refuse_links(path)
+            check_files(path)
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
             with ledger._planning():
                 _check_directory(path)
@@ -114,7 +159,7 @@ class Ledger:
         path = locate(path)
         with usable(path):
             storage_of(path).reach(path)
-            refuse_links(path)
+            check_files(path)
             if not (path / _FACTS).is_file():
                 raise UserError(f"--workdir={path} holds no sweep: it has no {_FACTS}")
         return cls(path)
@@ -154,7 +199,7 @@ class Ledger:
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
             begun = self._begun()  # before the plan is read: what begins from here on is in it
-            content = (self.path / _TRIALS).read_bytes() if version else b""
+            content = read_regular(self.path / _TRIALS) if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
             lines = _whole_lines(content).splitlines()
             self._trials = tuple(
@@ -182,13 +227,8 @@ class Ledger:
             file = self._folder(trial) / "outcome.json"
             if not file.is_file():
                 return None
-            recorded = _object(file)
-            try:
-                self._outcomes[trial.name] = Outcome(
-                    State(recorded["state"]), recorded["value"], recorded["step"], recorded["message"]
-                )
-            except (KeyError, ValueError) as error:
-                raise UserError(f"{file} is not what a sweep writes ({error!r}): remove it") from error
+            ended = _outcome(file)
+            self._outcomes[trial.name] = Outcome(ended.state, ended.value, ended.step, ended.message)
         return self._outcomes[trial.name]
 
     def times(self, trial: Trial) -> tuple[float, float] | None:
@@ -196,8 +236,8 @@ class Ledger:
         file = self._folder(trial) / "outcome.json"
         if not file.is_file():
             return None
-        recorded = _object(file)
-        return recorded["began"], recorded["ended"]
+        ended = _outcome(file)
+        return ended.began, ended.ended
 
     def directory(self, trial: Trial) -> Path:
         """Where a trial is trained: a run directory as any other."""
@@ -280,17 +320,17 @@ class Lease:
     def attempts(self) -> list[Attempt]:
         """The starts so far that are not forgotten."""
         try:
-            content = (self.folder / "attempts.jsonl").read_bytes()
+            content = read_regular(self.folder / "attempts.jsonl")
         except FileNotFoundError:
             return []
         attempts: list[Attempt] = []
         for number, line in enumerate(_whole_lines(content).splitlines(), 1):
-            entry = _entry(line)
+            entry = _attempt(line)
             if entry is None:  # a start is counted too few
                 print(f"{self.folder}/attempts.jsonl:{number} is not what was written: left out", file=sys.stderr)
-            elif "step" in entry:
-                attempts.append(Attempt(entry["step"], left=False))
-            elif "forgotten" in entry:
+            elif entry.step is not None:
+                attempts.append(Attempt(entry.step, left=False))
+            elif entry.forgotten:
                 attempts.clear()
             elif attempts:
                 attempts[-1] = attempts[-1]._replace(left=True)
@@ -334,10 +374,26 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 def _entry(line: bytes) -> dict[str, Any] | None:
     """The entry of a line; None where it is not what was written."""
     try:
-        entry = json.loads(line)
-    except ValueError:
+        entry = parse(line, "it")
+    except UserError:
         return None
     return unsealed(entry) if is_sealed(entry) else None
+
+
+def _attempt(line: bytes) -> AttemptLine | None:
+    """The line; None where it is not what was written."""
+    try:
+        return checked(AttemptLine, _entry(line), "it")
+    except UserError:
+        return None
+
+
+def _outcome(file: Path) -> OutcomeFile:
+    """Errors: UserError for a file that is not what a sweep writes."""
+    try:
+        return checked(OutcomeFile, unsealed(_object(file)), str(file))
+    except UserError as error:
+        raise UserError(f"{error}; put back a copy of it, or remove it and the trial is trained again") from error
 
 
 def _trial(what: str, line: bytes) -> Trial:
@@ -350,14 +406,11 @@ def _trial(what: str, line: bytes) -> Trial:
         raise UserError(
             f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
         )
-    overrides, config = told.get("overrides"), told.get("config")
-    if isinstance(overrides, dict) and isinstance(config, dict):
-        trial = named(overrides, config)
-        if told.get("name") == trial.name:
-            return trial
-    raise UserError(
-        f"{what}: the trial {str(told.get('name'))[:80]!r} is not what a sweep writes; choose another --workdir"
-    )
+    planned = checked(TrialLine, unsealed(told), what)
+    trial = named(planned.overrides, planned.config)
+    if planned.name != trial.name:
+        raise UserError(f"{what}: name={planned.name!r} is not the hash of the trial's config: name another --workdir")
+    return trial
 
 
 def _whole_lines(content: bytes) -> bytes:

@@ -1,10 +1,11 @@
 """A trial: one resolved config of a sweep, named by the hash of that config."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, hash_of
+from transformer.config import RunConfig, UserError, from_config, hash_of
+from transformer.named import check_trusted
 from transformer.overrides import describe
 
 _DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
@@ -37,6 +38,20 @@ def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
 def named(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
     """The trial of a config that is resolved already, both as plain values."""
     return Trial(hash_of(config)[:_DIGITS], overrides, config)
+
+
+def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
+    """Refuse a trial that a ledger recorded unless its config is one of a run, and all code that it names is trusted.
+
+    The sections of the config are checked when the trial is built.
+
+    Errors: UserError naming the trial.
+    """
+    try:
+        from_config(RunConfig, trial.config)
+    except UserError as error:
+        raise UserError(f"the trial {trial.name} is not one that a sweep plans: {error}") from error
+    check_trusted(trial.config, trusted)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformer.config import UserError
+from transformer.config import Amount, UserError
+from transformer.json_files import read_as
 from transformer.overrides import describe
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import (
@@ -87,6 +88,14 @@ class Trainer(Protocol):
 
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         """Train as one program; for each trial the step at which it diverged, if it did."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """What gain-N.json holds: how many times faster N trials go as one program, and that in words."""
+
+    gain: Amount
+    message: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,11 +319,11 @@ def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
                 raise
             _note_gain(file, gain, message)
             _say(f"{count} trials as one program: {message}")
-    return float(json.loads(file.read_text())["gain"])
+    return read_as(Gain, file).gain
 
 
 def _note_gain(file: Path, gain: float, message: str) -> None:
-    text = json.dumps({"gain": gain, "message": message}, indent=2, allow_nan=False)
+    text = json.dumps(dataclasses.asdict(Gain(gain, message)), indent=2, allow_nan=False)
     storage_of(file).replace(file, f"{text}\n".encode())
 
 

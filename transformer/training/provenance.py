@@ -4,6 +4,7 @@ It is saved with every checkpoint and compared when one is read: a run never goe
 another config than it was trained with.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,16 +12,67 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import UserError
+from transformer.config import Positive, UserError
 from transformer.data.fingerprint import fingerprint
 from transformer.data.tokenizer import FILE, ROLES_FILE
+from transformer.json_files import checked, read_regular
 from transformer.runs.directory import RunDirectory, as_texts
+from transformer.runs.records import Extent, RecordsName, Step
 from transformer.training.assembly import Assembly
 from transformer.training.experiment import Experiment, changeable, resolve
 
 BATCHES = 3  # at the beginning of a run, whose content is compared
 _TOKENIZER = (FILE, ROLES_FILE, "source.spm", "target.spm", "vocab.json")
 _AGAIN = "put it back as it was, or choose another --workdir"
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """What is compared of the order of batches: a fingerprint of the first, and the parts that each is cut into."""
+
+    parts: Positive
+    content: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """The sums of a meter since its last report, of so many steps; a sum may be NaN."""
+
+    steps: Step
+    sums: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not all(type(value) in (int, float) for value in self.sums.values()):
+            raise ValueError("sums: each must be a number")
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What was under way when a run that was told to stop saved: see `transformer.training.loop.run`."""
+
+    window: Window | None = None
+    looked: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedBeside:
+    """What stands beside the arrays of a checkpoint: what `provenance` says, and what `Saver` adds to it."""
+
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tokenizer: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    batches: Batches | None = None
+    commit: str | None = None
+    records: Mapping[RecordsName, Extent] = dataclasses.field(default_factory=dict)
+    progress: Progress = Progress()
+
+
+def check_saved(recorded: Mapping[str, Any], path: Path, step: int) -> None:
+    """Refuse what was saved beside a checkpoint unless it is as `SavedBeside` says.
+
+    Errors: UserError naming the checkpoint and the field.
+    """
+    checked(SavedBeside, recorded, f"the manifest of step {step} in {path}")
 
 
 def provenance(experiment: Experiment, assembly: Assembly, directory: RunDirectory) -> dict[str, Any]:
@@ -101,4 +153,4 @@ def refuse(path: Path, what: str | None) -> None:
 def _tokenizer(path: Path) -> dict[str, str]:
     """The SHA-256 of each of the tokenizer's files."""
     files = {name: path / name for name in _TOKENIZER}
-    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}
+    return {name: hashlib.sha256(read_regular(file)).hexdigest() for name, file in files.items() if file.is_file()}

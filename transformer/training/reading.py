@@ -26,7 +26,7 @@ from transformer.training.averages import init_average
 from transformer.training.evaluate import view_of
 from transformer.training.experiment import Experiment, resolve
 from transformer.training.mesh import one_device
-from transformer.training.provenance import differing_config, differing_tokenizer, refuse
+from transformer.training.provenance import check_saved, differing_config, differing_tokenizer, refuse
 from transformer.training.state import TrainState
 
 
@@ -49,6 +49,7 @@ class RecordedRun(NamedTuple):
 
             def read_one(at: int) -> T:
                 metadata = checkpoints.metadata(at)
+                check_saved(metadata, path, at)
                 config = self.directory.config()
                 refuse(path, differing_config(metadata, config, at) or differing_tokenizer(metadata, path, at))
                 return read(checkpoints, at)

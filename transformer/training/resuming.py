@@ -17,6 +17,7 @@ from transformer.training.assembly import Assembly
 from transformer.training.opened import OpenRun
 from transformer.training.provenance import (
     changed_freely,
+    check_saved,
     differing_config,
     differing_data,
     differing_tokenizer,
@@ -112,6 +113,7 @@ def _refuse_no_common(
 
 def _compare(opened_run: OpenRun, metadata: Mapping[str, Any], step: int) -> None:
     path, now = opened_run.directory.path, opened_run.presumed
+    check_saved(metadata, path, step)
     what = (
         differing_config(metadata, opened_run.experiment.to_config(), step)
         or differing_tokenizer(metadata, path, step)
