@@ -19,6 +19,7 @@ from launch.parsing import help_text, parse
 from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
 from transformer.runs.endings import AGAIN, Failed, Stopped
+from transformer.storage.failures import disk_failure, explained
 
 _SHOWN = 1000
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
@@ -63,15 +64,25 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
         if error.errno in _NO_NAMES:
             print(f"error: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
-        traceback.print_exc()
-        return 1
+        return _failed(error, command, words)
     except KeyboardInterrupt:
         print("interrupted; start the same command again to resume", file=sys.stderr)
         return 130
-    except Exception:
-        traceback.print_exc()
-        return 1
+    except Exception as error:
+        return _failed(error, command, words)
     return 0
+
+
+def _failed(error: Exception, command: Command, words: Sequence[str]) -> int:
+    """Tell an error that nobody foresaw, in a line where a disk is to blame."""
+    failure = disk_failure(error)
+    if failure is None:
+        traceback.print_exc()
+    else:
+        run = next((word for word in words if word.startswith("--workdir=")), None)
+        go_on = "" if run is None else f" to go on with {run}"
+        print(f"error: {one_line(explained(failure, go_on))}", file=sys.stderr)
+    return 1
 
 
 def one_line(text: str) -> str:

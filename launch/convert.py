@@ -1,11 +1,11 @@
 """Make a run of a published model, or publish a run."""
 
 import shlex
-import sys
 from pathlib import Path
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
+from launch.platform import leave
 from transformer.config import UserError
 
 COMMAND = Command(
@@ -58,4 +58,4 @@ def main(arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(COMMAND, main))
+    leave(run(COMMAND, main))

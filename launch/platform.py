@@ -44,6 +44,16 @@ def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
     logging.set_verbosity(logging.ERROR)
     # logging.basicConfig, called by some library, leaves a root logger with a handler alone.
     stdlib_logging.getLogger().addHandler(stdlib_logging.NullHandler())
+    sys.unraisablehook = _except_of_closed_loops
+
+
+def _except_of_closed_loops(raised: "sys.UnraisableHookArgs") -> None:
+    """Tell what a library's thread raises, but not that TensorStore finds the event loop of a save closed that failed.
+
+    It would say so of every write; why the save failed is raised where the save is waited for.
+    """
+    if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(raised)
 
 
 def leave(code: int) -> NoReturn:
@@ -61,9 +71,11 @@ def leave(code: int) -> NoReturn:
         # The others end with the first process: first let those that fail too report it.
         time.sleep(1)
     trackers = sys.modules.get("transformer.training.sinks.in_a_thread")
-    if code == AGAIN or (several and code) or (trackers is not None and trackers.any_hangs()):
-        # Without waiting for threads, such as those that still compile, or for a tracker's library.
-        sys.stdout.flush()
-        sys.stderr.flush()
+    if code or (trackers is not None and trackers.any_hangs()):
+        # Without waiting for threads: some still compile, those of a failed save may wait for ever, and the library of
+        # a tracker may hang.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         os._exit(code)
     sys.exit(code)

@@ -77,9 +77,10 @@ def main(arguments: Arguments) -> None:
         from transformer.training.train import train
 
         if arguments.serve:
+            from transformer.training.sinks.contract import OptionalSink
             from transformer.training.sinks.live_page import LivePage
 
-            sinks = (*sinks, LivePage(workdir))
+            sinks = (*sinks, OptionalSink("the page of --serve", lambda: LivePage(workdir)))
         asked = (arguments.rewind, arguments.skip or 0)
         rewind = None if asked == (None, 0) else Rewind(*asked)
         with downloads(arguments.vouched):

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.compiled import keep
 from transformer.config import UserError
+from transformer.runs.endings import Failed
+from transformer.storage.failures import disk_failure, explained
 
 if TYPE_CHECKING:
     from transformer.studies.ledger import Ledger
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 # Deaths of one worker in a row, without a trial finished in between, after which it is not replaced. A trial that kills
 # its workers is recorded as failed by the first after `transformer.studies.worker.ATTEMPTS` of them: more than that.
 DEATHS = 7
-UNFIT = 3  # the exit code of a worker in which one trial after another failed: a new one would fail as well
+UNFIT = 3  # the exit code of a worker in which one trial after another or the disk failed: a new one would fail as well
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
 _WORKERS = "HEADWISE_WORKERS"  # the number of its workers
 _PERIOD = 1.0  # seconds between two checks
@@ -86,7 +88,7 @@ def run_workers(
     with this call. `also` is shown the trials too, at most once in some seconds, and told at the end, whatever brought
     it, that it is over. The workers have `environment`, plus the variables of their share of the machine.
 
-    Errors: UserError with the message of a worker's; RuntimeError where all died again and again or are UNFIT.
+    Errors: UserError with the message of a worker's; Failed where all died again and again or are UNFIT.
     """
     from transformer.runs.records import parse_metric
     from transformer.storage import storage_of
@@ -112,7 +114,9 @@ def run_workers(
                 rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
                 watch.show(rows, total)
                 if time.monotonic() >= due:
-                    also(rows, False)
+                    # At the end it must be written; until then a disk that fails once keeps no trial from going on.
+                    with contextlib.suppress(OSError):
+                        also(rows, False)
                     due = time.monotonic() + _SHOWN_ANEW
                 finished = sum(ledger.outcome(row.trial) is not None for row in rows)
                 if not any([slot.attend(finished) for slot in slots]):
@@ -125,7 +129,7 @@ def run_workers(
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
         one = given_up[0]
-        raise RuntimeError(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
+        raise Failed(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
 
 
 def become_worker() -> None:
@@ -155,7 +159,8 @@ def work_here(
     """Work in this process, which `become_worker` has made one, until all trials are finished, by any worker.
 
     `vouched` is what trials may name that is not this library's: modules, and data sets to download. `trackers` are
-    told of every trial. Where one trial after another fails it says so in one line and ends with the exit code UNFIT.
+    told of every trial. Where one trial after another fails, or a disk does, it says so in one line and ends with the
+    exit code UNFIT.
 
     Errors: UserError, as `transformer.studies.worker.work`.
     """
@@ -168,6 +173,12 @@ def work_here(
         work(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorise=vectorise, workers=workers)
     except Unfit as error:
         print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(UNFIT) from None
+    except Exception as error:
+        failure = disk_failure(error)
+        if failure is None:
+            raise
+        print(f"error: {explained(failure)}", file=sys.stderr)
         raise SystemExit(UNFIT) from None
 
 
@@ -194,7 +205,7 @@ class _Slot:
         self._deaths = self._deaths + 1 if finished == self._finished else 1
         self._finished = finished
         if code == UNFIT:
-            self.given_up = "saw one trial after another fail"
+            self.given_up = "found that another would fail as well"
         elif self._deaths >= DEATHS:
             self.given_up = f"died {DEATHS} times in a row"
         else:

@@ -1,6 +1,7 @@
 """The commands' front door: every mistake is one line and exit code 2, and no mistake reaches jax."""
 
 import dataclasses
+import errno
 import os
 import shutil
 import subprocess
@@ -373,6 +374,36 @@ def test_a_failure_of_the_run_keeps_its_traceback(capsys, config_file):
     said = capsys.readouterr().err
     assert "Traceback" in said
     assert "RuntimeError: the run failed" in said
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "runs/a/metrics.jsonl"),
+            "error: runs/a/metrics.jsonl: No space left on device; free space there, then start the same command again "
+            "to go on with --workdir=x\n",
+        ),
+        (
+            # As TensorStore says it.
+            ValueError(
+                'UNKNOWN: Failed writing: "/runs/a/checkpoints/5/d/81": Failed to write 8845 bytes to file 17: '
+                "Input/output error [os_error_code='5']"
+            ),
+            "error: /runs/a/checkpoints/5/d/81: Input/output error; see what the system's log says of that disk, then "
+            "start the same command again to go on with --workdir=x\n",
+        ),
+    ],
+)
+def test_a_disk_that_fails_is_told_in_one_line_with_the_file_the_run_and_what_to_do(capsys, config_file, raised, said):
+    def main(arguments: Arguments) -> None:
+        try:
+            raise raised
+        finally:
+            raise RuntimeError("closing failed as well")
+
+    assert cli.run(COMMAND, main, [f"--config={config_file}", "--workdir=x"]) == 1
+    assert capsys.readouterr().err == said
 
 
 def test_nothing_imports_jax_before_it_must(root, config_file):

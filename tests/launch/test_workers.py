@@ -173,7 +173,7 @@ def test_workers_that_only_die_are_given_up(tmp_path, program, monkeypatch):
 
 def test_a_worker_that_is_unfit_is_not_started_again(tmp_path, program):
     ledger = sweep(tmp_path / "s", [trial(1, ends="unfit")])
-    with pytest.raises(RuntimeError, match=r"one saw one trial after another fail; .*0\.log"):
+    with pytest.raises(RuntimeError, match=r"one found that another would fail as well; .*0\.log"):
         run(ledger, program, count=1)
     assert len((tmp_path / "s" / "trials" / f"{ledger.trials()[0].name}.marks").read_text().splitlines()) == 1
 

@@ -1,6 +1,7 @@
 """A run directory belongs to one live process, remembers its config, and loses nothing by a refusal."""
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory
+from transformer.storage.disk import AppendedFile, Disk
 
 CONFIG = {
     "seed": 0,
@@ -280,6 +282,40 @@ def test_the_log_holds_our_notes_and_their_warnings(run: Path):
         ours.info("again")
     lines = directory.log_file.read_text().splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == ["a note", "a warning", "again"]
+
+
+def test_a_log_that_cannot_be_written_is_said_once_and_goes_on_where_it_can(
+    run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ours, directory = logging.getLogger("transformer.training"), RunDirectory.open(run)
+    with directory.log_to_file():
+        ours.info("before")
+        with monkeypatch.context() as patch:
+            patch.setattr(AppendedFile, "append", full)
+            for _ in range(3):
+                ours.info("lost")
+        ours.info("after")
+    assert [line.rpartition(" ")[2] for line in directory.log_file.read_text().splitlines()] == ["before", "after"]
+    said = capfd.readouterr().err
+    assert said == f"{directory.log_file} lacks lines: No space left on device; the run goes on\n"
+
+
+def test_a_disk_that_is_full_is_no_mistake_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fails(error: int) -> Callable[..., None]:
+        def replace(*_: object) -> None:
+            raise OSError(error, os.strerror(error))
+
+        return replace
+
+    monkeypatch.setattr(Disk, "replace", fails(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"), RunDirectory.claim(tmp_path / "a", CONFIG):
+        pass
+    monkeypatch.setattr(Disk, "replace", fails(errno.EROFS))
+    with pytest.raises(UserError, match="cannot be used: Read-only"), RunDirectory.claim(tmp_path / "b", CONFIG):
+        pass
 
 
 @pytest.mark.parametrize("name", ["log.txt", "lock", "maps", "checkpoints/1/x"])

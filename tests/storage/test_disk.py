@@ -94,6 +94,21 @@ def test_a_failed_replacement_leaves_the_old_content_and_nothing_beside(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+@pytest.mark.parametrize("name", ["write", "fsync"])
+def test_a_failure_names_its_file(tmp_path: Path, name: str):
+    def fails(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = Disk().append_to(tmp_path / "m")
+    for act in (
+        lambda: file.append(b"a line\n") or file.flush(),
+        lambda: Disk().replace(tmp_path / "m", b"all of it"),
+    ):
+        with operation(name, fails), pytest.raises(OSError, match="Input/output error") as raised:
+            act()
+        assert raised.value.filename == str(tmp_path / "m")
+
+
 def test_flushing_and_renaming_reach_the_disk(tmp_path: Path):
     synced: list[bool] = []
     fsync = os.fsync

@@ -1,5 +1,6 @@
 """Workers: what they record of every way in which a trial can end, and that kills neither lose nor double a trial."""
 
+import errno
 import itertools
 import json
 import os
@@ -108,6 +109,22 @@ def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
     ledger = sweep(tmp_path, [trial(1)])
     run(ledger, Infinite())
     assert ledger.outcome(ledger.trials()[0]) == Outcome(State.DIVERGED, None, 3, "validation/loss is not finite")
+
+
+def test_a_disk_that_fails_is_no_failure_of_the_trial(tmp_path):
+    class OnFullDisk(Scripted):
+        def train(self, trial, directory, report):
+            try:
+                raise OSError(errno.ENOSPC, "No space left on device", str(directory))
+            finally:
+                raise RuntimeError("closing failed as well")
+
+    ledger = sweep(tmp_path, [trial(1), trial(1, seed=1)])
+    with pytest.raises(RuntimeError, match="closing failed as well"):
+        run(ledger, OnFullDisk())
+    assert [ledger.state(each) for each in ledger.trials()] == [State.PENDING] * 2
+    run(ledger)
+    assert [ledger.state(each) for each in ledger.trials()] == [State.DONE] * 2
 
 
 def test_one_failure_after_another_stops_the_worker(tmp_path):

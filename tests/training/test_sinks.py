@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -10,7 +11,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from transformer.data.png import png
 from transformer.maps.pictures import wall
 from transformer.maps.tiers import keep, levels_of
 from transformer.runs.records import read_records
+from transformer.storage import Lost
 from transformer.training.sinks import Console, Log, MetricsFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
+from transformer.training.sinks.contract import NullSink, OptionalSink
 
 
 class Recorder:
@@ -319,13 +321,69 @@ def test_events_are_on_the_disk_soon_and_not_only_at_the_end(tmp_path: Path):
     board = TensorBoard(tmp_path)
     board.scalars(1, "train", {"first": 1.0})
     (file,) = tmp_path.iterdir()
-    deadline = time.monotonic() + 8  # less than FLUSHED
     board.scalars(2, "train", {"second": 1.0})
-    while b"train/second" not in file.read_bytes() and time.monotonic() < deadline:
-        board.flush()  # as before a checkpoint; the writer's thread takes a moment to get there
-        time.sleep(0.01)
     assert b"train/second" in file.read_bytes()
     board.close()
+
+
+def test_an_event_that_cannot_be_written_leaves_the_events_before_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write, left = os.write, 20
+
+    def fills(descriptor: int, content: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left -= (fits := min(left, len(content)))
+        return write(descriptor, content[:fits])
+
+    board = TensorBoard(tmp_path)
+    board.scalars(1, "train", {"loss": 1.0})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fills)
+        with pytest.raises(OSError, match="No space left"):
+            board.scalars(2, "train", {"loss": 2.0})
+    board.scalars(3, "train", {"loss": 3.0})
+    board.close()
+    assert [event.step for event in _events(tmp_path) if event.summary.value] == [1, 3]
+
+
+@pytest.mark.parametrize("report", ["scalars", "samples", "maps", "heads", "progress", "flush", "close", "opening"])
+def test_what_an_optional_sink_raises_is_said_once_and_stops_nothing(
+    report: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(NullSink):
+        def __getattribute__(self, name: str) -> object:
+            if name in (report, "close"):
+                raise OSError(errno.EIO, "Input/output error", "events")
+            return super().__getattribute__(name)
+
+    def opened() -> NullSink:
+        if report == "opening":
+            raise OSError(errno.EIO, "Input/output error", "events")
+        return Failing()
+
+    sink = OptionalSink("the events", opened)
+    for _ in range(2):
+        sink.scalars(1, "train", {})
+        sink.samples(1, "train", [])
+        sink.maps(1, {})
+        sink.heads(1, {})
+        sink.progress(1, 2)
+        sink.flush()
+    sink.close()
+    said = capsys.readouterr().err
+    assert said == "the events: [Errno 5] Input/output error: 'events'; the run goes on without\n"
+
+
+def test_that_the_directory_is_lost_is_no_fault_of_an_optional_sink() -> None:
+    class Losing(NullSink):
+        def flush(self) -> None:
+            raise Lost("taken over")
+
+    with pytest.raises(Lost):
+        OptionalSink("the events", Losing).flush()
 
 
 def test_events_hold_scalars_samples_and_maps(tmp_path: Path):

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
 from transformer.json_files import read_object
+from transformer.storage import storage_of
 
 _MIDDLE, _WHITE = 127.5, 255
 FILE = "pictures.json"
@@ -109,7 +110,7 @@ class PictureFacts(NamedTuple):
     def save(self, directory: Path) -> None:
         """Write it."""
         content = json.dumps({"shape": self.shape, "classes": self.classes}, indent=2)
-        (directory / FILE).write_text(content + "\n", "utf-8")
+        storage_of(directory).replace(directory / FILE, f"{content}\n".encode())
 
     @classmethod
     def load(cls, directory: Path) -> "PictureFacts":

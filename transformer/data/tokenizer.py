@@ -192,7 +192,7 @@ class Tokenizer:
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer into a directory: `tokenizer.json`, and the roles beside it."""
-        (directory / FILE).write_text(self.backend.to_str(pretty=True), encoding="utf-8")
+        storage_of(directory).replace(directory / FILE, self.backend.to_str(pretty=True).encode())
         save_roles(directory, {role: getattr(self, role) for role in ROLES})
 
 

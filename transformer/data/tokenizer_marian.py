@@ -14,6 +14,7 @@ from transformer.config import UserError
 from transformer.data.token_labels import label_tokens
 from transformer.data.tokenizer import ROLES, save_roles, tags_of, up_to_end
 from transformer.data.tokenizer_pieces import Writing, bytes_of
+from transformer.storage import storage_of
 
 _SOURCE, _TARGET, _VOCABULARY = "source.spm", "target.spm", "vocab.json"
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -58,9 +59,9 @@ class MarianTokenizer:
 
     def save(self, directory: Path) -> None:
         """Write the three files and the roles into a directory."""
-        (directory / _SOURCE).write_bytes(self.source)
-        (directory / _TARGET).write_bytes(self.target)
-        (directory / _VOCABULARY).write_text(json.dumps(self.numbers, ensure_ascii=False), "utf-8")
+        numbers = json.dumps(self.numbers, ensure_ascii=False).encode()
+        for name, content in ((_SOURCE, self.source), (_TARGET, self.target), (_VOCABULARY, numbers)):
+            storage_of(directory).replace(directory / name, content)
         save_roles(directory, {"sentencepiece": True} | {role: getattr(self, role) for role in ROLES})
 
     @property

@@ -1,8 +1,10 @@
 """Conversion between Hugging Face folders (config.json, model.safetensors) and our models."""
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from transformer.models import registry
 from transformer.models.contract import PyTree
 from transformer.models.interface import Interface
 from transformer.models.paths import by_path
+from transformer.storage import storage_of
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
 _OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xlnet.XLNET)
@@ -113,7 +116,7 @@ def write_folder(
     claim_folder(folder, "--to")
     tensor_files.write(folder / tensor_files.WEIGHTS, to_tensors(slots, params))
     # Last: a folder with a config.json is whole.
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     return family
 
 
@@ -169,6 +172,20 @@ def _pictures(folder: Path, family: Family, interface: Interface) -> Config:
     file = folder / preprocessor.FILE
     side = interface.inputs["picture"].shape[1]
     return preprocessor.read_preprocessor(read_object(file) if file.is_file() else {}, family.model_type, side)
+
+
+@contextlib.contextmanager
+def claimed_folder(folder: Path, flag: str) -> Iterator[None]:
+    """A new folder for the context, which is removed where an error ends it: half a model is none.
+
+    Errors: as `claim_folder`.
+    """
+    claim_folder(folder, flag)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _section(family: Family, config: Config, names: frozenset[str]) -> tuple[Config, Interface]:

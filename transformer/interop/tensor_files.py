@@ -16,6 +16,7 @@ import safetensors
 import safetensors.numpy
 
 from transformer.config import UserError
+from transformer.storage.failures import disk_failure
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LENGTH, _LONGEST_HEADER = 8, 100_000_000
@@ -71,7 +72,13 @@ def read(headers: Mapping[str, Tensor], names: Sequence[str]) -> Iterator[tuple[
 
 def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors by name, with the metadata that Hugging Face asks for."""
-    safetensors.numpy.save_file(dict(tensors), path, {"format": "pt"})
+    try:
+        safetensors.numpy.save_file(dict(tensors), path, {"format": "pt"})
+    except safetensors.SafetensorError as error:
+        failure = disk_failure(error)
+        if failure is None:
+            raise
+        raise OSError(failure.errno, failure.strerror, str(path)) from error
 
 
 def read_header(file: Path) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import errno
 import importlib.metadata
 import json
 import logging
@@ -19,8 +20,10 @@ from typing import Annotated, Any
 
 from transformer.config import Count, Range, UserError, flatten
 from transformer.json_files import checked, read_value
+from transformer.runs.pulse import say
 from transformer.runs.records import Extent, RecordsName, Step
 from transformer.storage import Appended, Lost, locate, storage_of
+from transformer.storage.failures import disk_failure
 
 _CONFIG = "config.json"
 _LOCK = "lock"
@@ -223,7 +226,7 @@ class RunDirectory:
         They are INFO and above from `transformer`, WARNING and above from other libraries, without those of another
         run of this process. What is said at every trace of a program, as of attention's backends, stands there once.
         """
-        lines = _LogLines(storage_of(self.log_file).append_to(self.log_file))
+        lines = _LogLines(self.log_file)
         handler = logging.StreamHandler(lines)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         handler.addFilter(lambda record: getattr(record, "run", self.path) == self.path)
@@ -302,29 +305,46 @@ class _SaidOnce(logging.Filter):
 
 
 class _LogLines:
-    """The stream of a log handler, which appends to a file."""
+    """The stream of a log handler, which appends to a file; where that fails, it says so once, and the run goes on."""
 
-    def __init__(self, file: Appended):
-        self._file = file
+    def __init__(self, path: Path):
+        self._path, self._said = path, False
+        self._file: Appended | None = None
+        with self._said_once():
+            self._file = storage_of(path).append_to(path)
 
     def write(self, text: str) -> None:
         # The training process reports once that its directory is lost.
-        with contextlib.suppress(Lost):
-            self._file.append(text.encode())
+        with contextlib.suppress(Lost), self._said_once():
+            if self._file is not None:
+                self._file.append(text.encode())
 
     def flush(self) -> None:
         """Nothing: a log handler calls it at every line, and the file flushes itself."""
 
     def close(self) -> None:
-        self._file.close()
+        with self._said_once():
+            if self._file is not None:
+                self._file.close()
+
+    @contextlib.contextmanager
+    def _said_once(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._said:
+                self._said = True
+                say(f"{self._path} lacks lines: {error.strerror or error}; the run goes on")
 
 
 @contextlib.contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Raise a UserError where storage cannot be reached or written."""
+    """Raise a UserError where storage cannot be reached or written, but not where a disk is full or fails."""
     try:
         yield
     except OSError as error:
+        if disk_failure(error) is not None and error.errno != errno.EROFS:  # the right path, on a disk that fails
+            raise
         raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
 
 

@@ -4,6 +4,7 @@ A unit is a step with its batch, a batch of an evaluation, the maps of the probe
 begins the same units in the same order, so that "behind unit n" is one place for all of them.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -95,4 +96,5 @@ def leave_at_once(code: int = AGAIN) -> None:
 
 def say(line: str) -> None:
     """Write a line to stderr, also where another thread is stopped in the midst of writing."""
-    os.write(2, f"{line}\n".encode())
+    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
+        os.write(2, f"{line}\n".encode())

@@ -1,5 +1,6 @@
 """What processes tell each other, and the person who runs them, when something is wrong with what is stored."""
 
+import contextlib
 import logging
 import sys
 
@@ -13,7 +14,8 @@ _logger = logging.getLogger(__name__)
 
 def told(line: str) -> None:
     """Say it on stderr, and in the run's log where there is one."""
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
+        print(line, file=sys.stderr, flush=True)
     _logger.info("%s", line)  # as a warning it would be on stderr twice where no log is
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.storage.contract import InUse, Version
+from transformer.storage.failures import naming
 
 REMOVED = ".removed"  # ends the name of a folder that is being removed
 
@@ -47,7 +48,7 @@ class Disk:
         """
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            with temporary.open("wb", buffering=0) as file:
+            with naming(path), temporary.open("wb", buffering=0) as file:
                 _write_all(file.fileno(), content)
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -89,8 +90,9 @@ class Disk:
         descriptor = _locked(path, name)
         _held.add(descriptor)
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
+            with naming(path / name):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
             yield
         finally:
             if _stands(descriptor, path / name) and os.listdir(path) == [name]:
@@ -135,14 +137,15 @@ class AppendedFile:
     def append(self, content: bytes) -> None:
         """Errors: OSError, with the file as it was, also where a part had been written."""
         descriptor = self._file.fileno()
-        if os.fstat(descriptor).st_size != self._end:
-            os.ftruncate(descriptor, self._end)  # what an append before left that could not be taken back
-        try:
-            _write_all(descriptor, content)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, self._end)
-            raise
+        with naming(self._path):
+            if os.fstat(descriptor).st_size != self._end:
+                os.ftruncate(descriptor, self._end)  # what an append before left that could not be taken back
+            try:
+                _write_all(descriptor, content)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, self._end)
+                raise
         self._end += len(content)
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
@@ -156,11 +159,12 @@ class AppendedFile:
                 self._open()
 
     def flush(self) -> None:
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with self._file:
+            self.flush()
 
     def _open(self) -> None:
         self._file = self._path.open("ab", buffering=0)
@@ -213,7 +217,8 @@ def _sync_folder(folder: str | Path) -> None:
 def _sync(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -38,6 +38,7 @@ from transformer.runs.records import (
     read_records,
 )
 from transformer.storage import InUse, Lost, storage_of
+from transformer.storage.failures import disk_failure
 from transformer.studies.ledger import Lease, Ledger, Outcome, State
 from transformer.studies.proposers import Proposer
 from transformer.studies.trials import Trial
@@ -205,6 +206,8 @@ def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
     except UserError as error:
         return Outcome(State.FAILED, None, _step(directory), _one_line(error))
     except Exception as error:
+        if disk_failure(error) is not None:
+            raise  # no fault of the trial's, which goes on once the disk is mended
         traceback.print_exc()
         step = _step(directory)
         return Outcome(State.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
@@ -263,6 +266,8 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
         except (InUse, Lost, _Unknown):
             raise
         except Exception as error:
+            if disk_failure(error) is not None:
+                raise
             # One at a time they may well fit, and whose mistake it is shows then.
             _note_gain(_gain_file(setting, first.trial, 1 + len(companions)), 0.0, _one_line(error))
             _say(f"{len(leases)} trials as one program: {_one_line(error)}")
@@ -312,11 +317,11 @@ def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
                 with _watched([scratch], setting.patience):
                     gain = setting.trainer.gain([trial, *others], scratch)
                 message = f"{gain:.2f} times as fast as one by one"
-            except Exception as error:
+            except BaseException as error:
+                if not isinstance(error, Exception) or disk_failure(error) is not None:
+                    file.unlink()  # the worker was stopped, or its disk is to blame: nothing is known
+                    raise
                 gain, message = 0.0, _one_line(error)
-            except BaseException:
-                file.unlink()  # the worker was stopped: nothing is known
-                raise
             _note_gain(file, gain, message)
             _say(f"{count} trials as one program: {message}")
     return read_as(Gain, file).gain
@@ -353,7 +358,7 @@ def _attempted(leases: Sequence[Lease], steps: Sequence[int]) -> Iterator[None]:
         yield
     except BaseException:
         for lease in leases:
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(Lost, OSError):
                 lease.leave()
         raise
 

@@ -21,6 +21,7 @@ from transformer.data.png import png
 from transformer.data.strokes import DIGITS
 from transformer.models.contract import Aux
 from transformer.models.interface import GENERATION, Input, Interface, Modality
+from transformer.storage import storage_of
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -183,7 +184,7 @@ class PairedCanvases(PlainTask):
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
             (self.directory / "samples").mkdir(exist_ok=True)
-            (self.directory / where).write_bytes(png(wall_of(pictures)))
+            storage_of(self.directory).replace(self.directory / where, png(wall_of(pictures)))
             note += f"; {where}"
             picture = {"picture": where}
         left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(pictures)]

@@ -13,12 +13,13 @@ from transformer.data.pictures import PictureFacts
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizer_foreign import from_huggingface
 from transformer.interop import preprocessor
-from transformer.interop.huggingface import Foreign, read_folder, write_folder
+from transformer.interop.huggingface import Foreign, claimed_folder, read_folder, write_folder
 from transformer.layers.lora import LoraConfig, merged
 from transformer.models import registry
 from transformer.models.contract import PyTree, count_parameters
-from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory, write_json
+from transformer.storage import storage_of
 from transformer.tasks import registry as tasks
 from transformer.training.assembly import assemble
 from transformer.training.experiment import Experiment, changeable, resolve
@@ -102,7 +103,10 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
                 kept.save(directory.path)
             parameters, begun = _save_start(experiment, directory, foreign.params, fitting.seed, kept)
         except BaseException:
-            if not directory.checkpoints.exists():
+            if saved_last(directory.checkpoints) is None:
+                # Or the same command would be refused once the disk has space again.
+                if directory.checkpoints.exists():
+                    storage_of(directory.checkpoints).remove_tree(directory.checkpoints)
                 directory.abandon()
             raise
     return Converted(TASKS[foreign.model["family"]], parameters, (*foreign.notes, *begun))
@@ -219,12 +223,14 @@ def export_run(workdir: Path, target: Path, step: int | None = None) -> Converte
             raise UserError(f"{workdir} has pictures of {width} x {height} pixels: Hugging Face's are square")
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
-        family = write_folder(target, model, params, keys=labels)
-        said = preprocessor.written_preprocessor(family.model_type, height, experiment.task, channels)
-        write_json(target / preprocessor.FILE, said)
+        with claimed_folder(target, "--to"):
+            family = write_folder(target, model, params, keys=labels)
+            said = preprocessor.written_preprocessor(family.model_type, height, experiment.task, channels)
+            write_json(target / preprocessor.FILE, said)
     else:
-        family = write_folder(target, model, params, _token_keys(experiment, kept))
-        _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
+        with claimed_folder(target, "--to"):
+            family = write_folder(target, model, params, _token_keys(experiment, kept))
+            _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
     return Converted(family.model_type, count_parameters(params), tuple(notes))
 
 
@@ -244,7 +250,7 @@ def _token_keys(experiment: Experiment, tokenizer: AnyTokenizer) -> dict[str, in
 def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int) -> None:
     for name in _TOKENIZER_FILES:
         if (run / name).is_file():
-            (target / name).write_bytes((run / name).read_bytes())  # the run may lie in a bucket
+            storage_of(target).replace(target / name, (run / name).read_bytes())
     if isinstance(tokenizer, Tokenizer):
         write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length))
 

@@ -1,12 +1,14 @@
 """The protocol of sinks, and the sink that feeds several."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from transformer.maps.tiers import StoredMaps
+from transformer.runs.telling import told
+from transformer.storage import Lost
 
 Number = float | int | np.number
 Sample = Mapping[str, str]
@@ -97,3 +99,52 @@ class Sinks:
         with contextlib.ExitStack() as stack:
             for sink in reversed(self._sinks):
                 stack.callback(sink.close)
+
+
+class OptionalSink:
+    """A sink that a run can do without: what it raises is said once, and from then on it is told nothing.
+
+    That the run directory is lost is no fault of the sink's, and is raised.
+    """
+
+    def __init__(self, name: str, open_it: Callable[[], Sink]):
+        self._name = name
+        self._sink: Sink | None = NullSink()
+        self._tell(lambda _: self._keep(open_it()))
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        self._tell(lambda sink: sink.scalars(step, split, values))
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        self._tell(lambda sink: sink.samples(step, split, samples))
+
+    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+        self._tell(lambda sink: sink.maps(step, maps))
+
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        self._tell(lambda sink: sink.heads(step, heads))
+
+    def progress(self, step: int, total: int) -> None:
+        self._tell(lambda sink: sink.progress(step, total))
+
+    def flush(self) -> None:
+        self._tell(lambda sink: sink.flush())
+
+    def close(self) -> None:
+        self._tell(lambda sink: sink.close())
+
+    def _keep(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def _tell(self, report: Callable[[Sink], None]) -> None:
+        if self._sink is None:
+            return
+        try:
+            report(self._sink)
+        except Lost:
+            raise
+        except Exception as error:
+            broken, self._sink = self._sink, None
+            told(f"{self._name}: {' '.join(str(error).split())[:300]}; the run goes on without")
+            with contextlib.suppress(Exception):
+                broken.close()

@@ -15,7 +15,7 @@ from transformer.runs.processes import in_turn, primary
 from transformer.runs.records import Extent
 from transformer.training.sinks import HeadsFile, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
 from transformer.training.sinks.background import BackgroundMaps
-from transformer.training.sinks.contract import Sink
+from transformer.training.sinks.contract import OptionalSink, Sink
 from transformer.training.sinks.maps import Maps
 
 
@@ -78,9 +78,10 @@ def open_sinks(
     )
     for file in files:
         file.truncate(after_step=start or -1, extent=extents.get(file.path.name))
+    events = OptionalSink("TensorBoard's events", lambda: TensorBoard(directory.tensorboard, start or None))
     return RunSinks(
         files,
-        BackgroundMaps(Sinks(Maps(maps), TensorBoard(directory.tensorboard, start or None))),
+        BackgroundMaps(Sinks(Maps(maps), events)),
         Log(steps, directory.path),
     )
 

@@ -2,7 +2,10 @@
 
 import contextlib
 import importlib
+import socket
+import struct
 import sys
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,16 +24,15 @@ from transformer.storage import locate, storage_of
 from transformer.training.sinks.contract import NullSink, Number, Sample
 
 _EXAMPLES = 2
-FLUSHED = 10  # seconds after which reported values are in the file
 
 
-def _tensorboardx() -> ModuleType:
-    """tensorboardX, without the PyTorch that it would import where installed."""
+def _tensorboardx(module: str) -> ModuleType:
+    """A module of tensorboardX, without the PyTorch that it would import where installed."""
     if "torch" in sys.modules:
-        return importlib.import_module("tensorboardX")
+        return importlib.import_module(f"tensorboardX.{module}")
     sys.modules["torch"] = None  # type: ignore[assignment]  # makes its optional import fail
     try:
-        return importlib.import_module("tensorboardX")
+        return importlib.import_module(f"tensorboardX.{module}")
     finally:
         del sys.modules["torch"]
 
@@ -52,24 +54,30 @@ class TensorBoard(NullSink):
     """
 
     def __init__(self, directory: str | Path, resumed_step: int | None = None):
-        tensorboardx = _tensorboardx()
-        purge_step = None if resumed_step is None else resumed_step + 1
         directory = locate(directory)
         self._stack = contextlib.ExitStack()
         folder = self._stack.enter_context(storage_of(directory).stage(directory))
-        # Absolute, since tensorboardX takes what stands before a colon for the scheme of a bucket.
-        self._writer = tensorboardx.SummaryWriter(str(folder.absolute()), purge_step=purge_step, flush_secs=FLUSHED)
-        self._summary = importlib.import_module("tensorboardX.proto.summary_pb2")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = storage_of(folder).append_to(
+            folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+        )
+        # Their writer has a thread, which a single failed write ends, and a queue that then fills and blocks the run.
+        self._event, self._summary = _tensorboardx("proto.event_pb2"), _tensorboardx("summary")
+        self._checksum = _tensorboardx("record_writer").masked_crc32c
+        self._write(file_version="brain.Event:2")
+        if resumed_step is not None:
+            start = self._event.SessionLog(status=self._event.SessionLog.START)
+            self._write(step=resumed_step + 1, session_log=start)
 
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
         """One curve for each name, under its split."""
         for name, value in values.items():
-            self._writer.add_scalar(f"{split}/{name}", float(value), step)
+            self._write(step=step, summary=self._summary.scalar(f"{split}/{name}", float(value)))
 
     def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         """All samples as one text; indented, so that Markdown leaves them as they are."""
         lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
-        self._writer.add_text(f"{split}/samples", "\n".join(lines), step)
+        self._write(step=step, summary=self._summary.text(f"{split}/samples", "\n".join(lines)))
 
     def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """A picture for each site and each of the first examples; a curve for each statistic of each head.
@@ -83,12 +91,13 @@ class TensorBoard(NullSink):
                     mean_LxH = np.nanmean(np.asarray(values_BxLxH), axis=0)
                 for (layer, head), value in np.ndenumerate(mean_LxH):
                     if np.isfinite(value):
-                        self._writer.add_scalar(f"heads/{site}/{name}/{layer}.{head}", float(value), step)
+                        curve = self._summary.scalar(f"heads/{site}/{name}/{layer}.{head}", float(value))
+                        self._write(step=step, summary=curve)
             coarsest, held = zip(*map(_held, next(iter(kept.levels.values()))), strict=True)
             weights = Quantised(*coarsest).weights()
             for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
                 picture = wall(np.asarray(weights[example]))
-                # Not by add_image, which needs Pillow to encode the image, a PNG file already.
+                # Not by their function for images, which needs Pillow to encode the image, a PNG file already.
                 image = self._summary.Summary.Image(
                     height=picture.shape[0],
                     width=picture.shape[1],
@@ -96,11 +105,18 @@ class TensorBoard(NullSink):
                     encoded_image_string=png(picture),
                 )
                 value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
-                self._writer.file_writer.add_summary(self._summary.Summary(value=[value]), step)
+                self._write(step=step, summary=self._summary.Summary(value=[value]))
 
     def flush(self) -> None:
-        self._writer.flush()
+        self._file.flush()
 
     def close(self) -> None:
         with self._stack:
-            self._writer.close()
+            self._file.close()
+
+    def _write(self, step: int = 0, **what: Any) -> None:
+        """Append one event, as a record of TensorFlow's: its length and its bytes, each with a checksum."""
+        event = self._event.Event(wall_time=time.time(), step=int(step), **what).SerializeToString()
+        length = struct.pack("<Q", len(event))
+        checksums = (struct.pack("<I", self._checksum(each)) for each in (length, event))
+        self._file.append(b"".join((length, next(checksums), event, next(checksums))))

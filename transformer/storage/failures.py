@@ -1,0 +1,63 @@
+"""Disks that are full or fail: the OSError behind whatever a library raised, the file that it names, and what to do."""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FAILING = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO)
+# Of TensorStore, and of libraries in Rust, the system's error and the file are in the text alone.
+_CODE = re.compile(r"os_error_code='(\d+)'|\bOs \{ code: (\d+)|\(os error (\d+)\)")
+_FILE = re.compile(r'"(/[^"]+)"')
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an OSError name `path` where it names no file, as one of a write or of an fsync does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def disk_failure(error: BaseException) -> OSError | None:
+    """The failure of a disk that an error is, was caused by, or came of the handling of; None where there is none.
+
+    Of several the one that names a file.
+    """
+    failures = [failure for each in _chain(error) if (failure := _failure(each)) is not None]
+    return next((each for each in failures if each.filename is not None), failures[0] if failures else None)
+
+
+def explained(failure: OSError, what_for: str = "") -> str:
+    """What failed where, and what to do about it, in a line; `what_for` says why the command is to be started again."""
+    file = os.fsdecode(failure.filename) if failure.filename is not None else "a disk"
+    todo = "free space there" if failure.errno in _FULL else "see what the system's log says of that disk"
+    return f"{file}: {failure.strerror}; {todo}, then start the same command again{what_for}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += [*getattr(each, "exceptions", ()), *filter(None, (each.__cause__, each.__context__))]
+
+
+def _failure(error: BaseException) -> OSError | None:
+    if isinstance(error, OSError):
+        return error if error.errno in (*_FULL, *_FAILING) else None
+    found = _CODE.search(str(error))
+    code = int(next(filter(None, found.groups()))) if found else 0
+    if code not in (*_FULL, *_FAILING):
+        return None
+    file = _FILE.search(str(error))
+    return OSError(code, os.strerror(code), file and file[1])
