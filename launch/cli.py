@@ -19,7 +19,6 @@ from launch.parsing import help_text, parse
 from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
 from transformer.runs.endings import AGAIN, Failed, Stopped
-from transformer.storage.failures import disk_failure, explained
 
 _SHOWN = 1000
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
@@ -75,6 +74,8 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
 
 def _failed(error: Exception, command: Command, words: Sequence[str]) -> int:
     """Tell an error that nobody foresaw, in a line where a disk is to blame."""
+    from transformer.storage.failures import disk_failure, explained
+
     failure = disk_failure(error)
     if failure is None:
         traceback.print_exc()

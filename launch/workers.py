@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launch.compiled import keep
 from transformer.config import UserError
 from transformer.runs.endings import Failed
-from transformer.storage.failures import disk_failure, explained
 
 if TYPE_CHECKING:
     from transformer.studies.ledger import Ledger
@@ -164,6 +163,7 @@ def work_here(
 
     Errors: UserError, as `transformer.studies.worker.work`.
     """
+    from transformer.storage.failures import disk_failure, explained
     from transformer.studies.training import ModelTrainer
     from transformer.studies.worker import Unfit, work
 
