@@ -130,9 +130,17 @@ TRAINING = (
         ),
     ),
     Fault(
+        "batches-passed-by-another-bit",
+        "transformer/training/rewinding.py",
+        "if not is_sealed(record):",
+        "if False:",
+        "A changed bit in what a run leaves out makes it train on other batches.",
+        ("tests/training/test_rewinding.py",),
+    ),
+    Fault(
         "advice-that-counts-as-done",
         "transformer/training/rewinding.py",
-        "return way._replace(skip=way.skip + 1) if list(way) == asked else way",
+        "return way._replace(skip=way.skip + 1) if decided(done) else way",
         "return way",
         "A run that diverges again at the same steps names the request that it has already followed.",
         ("tests/training/test_rewinding.py",),

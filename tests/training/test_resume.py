@@ -220,6 +220,16 @@ def test_a_step_that_a_run_comes_back_to_is_reported_again(alone: tuple[Path, st
     assert without_clock(tmp_path / "longer")[: len(without_clock(alone[0]))] == without_clock(alone[0])
 
 
+def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+    training.train(experiment.resolve(CONFIG), folder, rewind=Rewind(SAVED, 1))
+    training.train(experiment.resolve(CONFIG), folder)
+    (folder / "rewinding.json").unlink()
+    with pytest.raises(UserError, match=rf"no longer has all batches that the run up to .* step {STEPS} has left out"):
+        training.train(experiment.resolve(CONFIG), folder)
+
+
 def test_neither_tensorflow_nor_torch_is_imported_by_a_run(alone: tuple[Path, str]) -> None:
     assert alone[1].splitlines()[-1] == "imported: []"
 

@@ -1,5 +1,7 @@
 """The advice of a run that bad batches stop: whoever follows it as printed gets past them."""
 
+import contextlib
+import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -9,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from transformer.config import UserError
 from transformer.models.interface import Input, Interface
 from transformer.runs.directory import RunDirectory
+from transformer.storage.sealed import sealed
 from transformer.training.batches import BadBatch
 from transformer.training.faults import Diverged
-from transformer.training.rewinding import Rewind, batches_of, explained, passable, rewound
+from transformer.training.rewinding import Rewind, batches_of, explained, forgotten_batches, passable, rewound
 
 WORD = 10  # no token of a vocabulary of so many
 
@@ -45,19 +49,16 @@ class Trial:
     """A run with checkpoints of these steps, in which some batches, by number, are bad."""
 
     def __init__(self, folder: Path, *saved: int, bad: Collection[int] = ()):
-        (folder / "environment.json").write_text("[{}]")
         experiment = SimpleNamespace(run=SimpleNamespace(seed=3), to_config=dict)
         self.run: Any = SimpleNamespace(
             directory=RunDirectory(folder), checkpoints=Saved(*saved), experiment=experiment
         )
         interface = Interface({"tokens": Input((1, 1))}, {"tokens": WORD})
-        self._assembly: Any = SimpleNamespace(
-            task=SimpleNamespace(source=lambda seed: Tokens(bad), interface=interface)
-        )
+        self.assembly: Any = SimpleNamespace(task=SimpleNamespace(source=lambda seed: Tokens(bad), interface=interface))
 
     @property
     def batches(self) -> Any:
-        return batches_of(self.run, self._assembly)
+        return batches_of(self.run, self.assembly)
 
     def numbers(self, first: int, last: int) -> list[int]:
         """The numbers of the batches of some steps."""
@@ -116,3 +117,35 @@ def test_the_advice_for_a_token_of_no_vocabulary_goes_past_its_batch(tmp_path: P
             trial.batches[step - 1]
         assert trial.follow(str(passable(bad.value, trial.run))) == advice
         assert trial.numbers(501, 501) == [following]
+
+
+def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
+    """Else the run would train on other batches."""
+    trial = Trial(tmp_path, 500)
+    rewound(trial.run, Rewind(500, 10))
+    file = trial.run.directory.rewinding_file
+    content = file.read_bytes()
+    assert trial.numbers(501, 501) == [510]
+    for place in range(len(content)):
+        for bit in range(8):
+            file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+            with contextlib.suppress(UserError):
+                assert trial.numbers(501, 501) == [510]  # of a blank that became another
+            with contextlib.suppress(UserError):
+                rewound(trial.run, None)
+    file.write_bytes(content.replace(b"10", b"11"))
+    with pytest.raises(UserError, match=r"rewinding\.json is not what was written"):
+        batches_of(trial.run, trial.assembly)
+    for value in ({"step": 500}, {"step": 500, "skip": 10, "passed_batches": [7], "going_back_to": None}):
+        file.write_text(json.dumps(sealed(value)))
+        with pytest.raises(UserError, match=r"rewinding\.json"):
+            batches_of(trial.run, trial.assembly)
+
+
+def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
+    saved = {"passed_batches": [[500, 10]]}
+    assert forgotten_batches(saved, [[500, 10]], 600) is None
+    assert forgotten_batches(saved, [[500, 30], [700, 1]], 600) is None
+    assert forgotten_batches({}, [[500, 30]], 600) is None
+    for passed in ([], [[500, 9]], [[501, 10]], [[400, 50]]):
+        assert "left out" in (forgotten_batches(saved, passed, 600) or "")

@@ -49,9 +49,6 @@ class Reported:
     records: Mapping[RecordsName, Extent]
 
 
-Batches = Annotated[int, Range(0, 2**53)]
-
-
 @dataclasses.dataclass(frozen=True)
 class Start:
     """One start in environment.json: the facts of `environment`, then what is recorded of it later."""
@@ -70,9 +67,6 @@ class Start:
     converted: Mapping[str, Any] | None = None
     tracked_as: str | None = None
     diverged_at: Step | None = None
-    rewind: tuple[Step | None, Batches] | None = None
-    passed_batches: tuple[tuple[Batches, Batches], ...] | None = None
-    going_back_to: Step | None = None
     reported: Reported | None = None
 
 
@@ -92,6 +86,11 @@ class RunDirectory:
     def environment_file(self) -> Path:
         """Versions, devices, commit and command of every start."""
         return self.path / "environment.json"
+
+    @property
+    def rewinding_file(self) -> Path:
+        """What the run was last asked to go back to, and the batches that it leaves out since."""
+        return self.path / "rewinding.json"
 
     @property
     def metrics_file(self) -> Path:

@@ -1,13 +1,20 @@
 """The batches of a run: looked over as they come, and without those that the run passes by."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from transformer.config import UserError
+from transformer.config import Range, UserError
 from transformer.data.batches import Batch, Source
 from transformer.models.interface import Interface, Modality
+
+
+class BatchRange(NamedTuple):
+    """`length` batches, the first of them number `first`, counted from 0."""
+
+    first: Annotated[int, Range(0, 2**53)]
+    length: Annotated[int, Range(1, 2**53)]
 
 
 def number_of(step: int, passed: Iterable[Sequence[int]]) -> int:

@@ -19,6 +19,7 @@ from transformer.json_files import checked, read_regular
 from transformer.runs.directory import RunDirectory, as_texts
 from transformer.runs.records import Extent, RecordsName, Step
 from transformer.training.assembly import Assembly
+from transformer.training.batches import BatchRange
 from transformer.training.experiment import Experiment, changeable, resolve
 
 BATCHES = 3  # at the beginning of a run, whose content is compared
@@ -63,6 +64,7 @@ class SavedBeside:
     tokenizer: Mapping[str, str] = dataclasses.field(default_factory=dict)
     batches: Batches | None = None
     commit: str | None = None
+    passed_batches: tuple[BatchRange, ...] = ()
     records: Mapping[RecordsName, Extent] = dataclasses.field(default_factory=dict)
     progress: Progress = Progress()
 

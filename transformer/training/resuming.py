@@ -23,6 +23,7 @@ from transformer.training.provenance import (
     differing_tokenizer,
     refuse,
 )
+from transformer.training.rewinding import forgotten_batches, passed_batches
 from transformer.training.state import TrainState
 
 # A fact in environment.json: the step of a checkpoint that a run which was told to stop saved before it reported that
@@ -114,10 +115,12 @@ def _refuse_no_common(
 def _compare(opened_run: OpenRun, metadata: Mapping[str, Any], step: int) -> None:
     path, now = opened_run.directory.path, opened_run.presumed
     check_saved(metadata, path, step)
+    passed = passed_batches(opened_run.directory)
     what = (
         differing_config(metadata, opened_run.experiment.to_config(), step)
         or differing_tokenizer(metadata, path, step)
         or differing_data(metadata, now, step)
+        or forgotten_batches(metadata, passed, step)
     )
     refuse(path, anywhere(what))
     for change in changed_freely(metadata, opened_run.experiment.to_config()) if primary() else ():

@@ -1,29 +1,31 @@
 """Going back to a checkpoint of a run and past batches that stop it: recorded, so that every later start does alike."""
 
+import dataclasses
 import io
 import shlex
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import UserError
+from transformer.config import Count, UserError, to_config
 from transformer.data.batches import Source
+from transformer.json_files import checked, read_object
 from transformer.models.paths import by_path
 from transformer.named import trust_words
+from transformer.runs.directory import RunDirectory, write_json
 from transformer.runs.endings import Failed
 from transformer.runs.processes import decided, primary
+from transformer.runs.records import Step
 from transformer.storage import storage_of
+from transformer.storage.sealed import is_sealed, sealed, unsealed
 from transformer.training.assembly import Assembly
-from transformer.training.batches import BadBatch, Vetted, merged, number_of
+from transformer.training.batches import BadBatch, BatchRange, Vetted, merged, number_of
 from transformer.training.faults import Diverged
 from transformer.training.opened import OpenRun
 from transformer.training.state import TrainState
-
-# Facts in environment.json: what was last asked for, the batches that the run leaves out, and a step that it is on its
-# way back to: a process that is killed on that way is followed by one that goes the rest of it.
-_ASKED, _PASSED, _GOING_BACK = "rewind", "passed_batches", "going_back_to"
 
 
 class Rewind(NamedTuple):
@@ -37,48 +39,110 @@ class Rewind(NamedTuple):
         return f"--skip={self.skip}" if self.step is None else f"--rewind={self.step} --skip={self.skip}"
 
 
+@dataclasses.dataclass(frozen=True)
+class RecordedRewind:
+    """The content of rewinding.json: what was last asked for, and the batches that the run leaves out since.
+
+    `going_back_to` is a step that it is on its way back to: a process that is killed on that way is followed by one
+    that goes the rest of it.
+    """
+
+    step: Step | None
+    skip: Count
+    passed_batches: tuple[BatchRange, ...]
+    going_back_to: Step | None
+
+    def repeats(self, wanted: Rewind) -> bool:
+        """Whether the same was asked for."""
+        return wanted == (self.step, self.skip)
+
+
+def recorded_rewind(directory: RunDirectory) -> RecordedRewind | None:
+    """What a run was last asked to go back to; None where it never was.
+
+    Errors: UserError for a file that is not as it was written: it decides which batches the run trains on.
+    """
+    path = directory.rewinding_file
+    if not path.exists():
+        return None
+    record = read_object(path)
+    if not is_sealed(record):
+        raise UserError(
+            f"{path} is not what was written, and which batches the run trains on depends on it: put it back as it "
+            "was, or choose another --workdir"
+        )
+    return checked(RecordedRewind, unsealed(record), str(path))
+
+
+def passed_batches(directory: RunDirectory) -> list[list[int]]:
+    """The batches that a run leaves out, each range as its first number and its count. All processes call it together.
+
+    Errors: as `recorded_rewind`.
+    """
+    return decided(lambda: _ranges(recorded_rewind(directory)))
+
+
+def _ranges(recorded: RecordedRewind | None) -> list[list[int]]:
+    return [] if recorded is None else [list(each) for each in recorded.passed_batches]
+
+
+def forgotten_batches(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
+    """That batches which the checkpoint of `step` was trained without are left out no longer; None where all are."""
+    if merged([*passed, *saved.get("passed_batches", ())]) == merged(passed):
+        return None
+    return f"rewinding.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
+
+
 def rewound(run: OpenRun, wanted: Rewind | None) -> None:
     """Bring a run's checkpoints and records to where `wanted` says; what was asked for last is not done twice.
 
     All processes call it together.
 
-    Errors: UserError for a step without a checkpoint.
+    Errors: UserError for a step without a checkpoint; as `recorded_rewind`.
     """
     steps = run.checkpoints.steps()
     target = decided(lambda: _target(run, wanted, steps))
     if target is not None:
         run.checkpoints.drop_after(target)
-        if primary():
-            run.directory.record(**{_GOING_BACK: None})
+        recorded = recorded_rewind(run.directory) if primary() else None
+        if recorded is not None:
+            _record(run.directory, dataclasses.replace(recorded, going_back_to=None))
 
 
 def _target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None:
-    facts = run.directory.facts()
-    under_way = facts.get(_GOING_BACK)
-    if wanted is None or list(wanted) == facts.get(_ASKED):
-        if wanted is not None and under_way is None:
+    recorded = recorded_rewind(run.directory)
+    under_way = None if recorded is None else recorded.going_back_to
+    if wanted is None:
+        return under_way
+    if recorded is not None and recorded.repeats(wanted):
+        if under_way is None:
             print(f"{wanted} was done before and changes nothing: to go past more, say another --skip", flush=True)
         return under_way
     step = max(steps, default=0) if wanted.step is None else wanted.step
     if step not in (0, *steps):
         there = f"of steps {', '.join(map(str, steps))}" if steps else "none"
         raise UserError(f"--rewind={step}: the run has checkpoints {there}, and 0 is its start")
-    if wanted.skip < 0:
+    if not 0 <= wanted.skip < 2**31:
         raise UserError(f"--skip={wanted.skip} must be a number of batches, 0 or more")
-    passed = [list(each) for each in merged(facts.get(_PASSED) or [])]
+    passed = _ranges(recorded)
     first = number_of(step, passed)
     if wanted.skip:
         last = number_of(step + wanted.skip - 1, passed)
         passed = [list(each) for each in merged([*passed, [first, last - first + 1]])]
-    run.directory.record(**{_ASKED: list(wanted), _PASSED: passed, _GOING_BACK: step})
+    ranges = tuple(BatchRange(*each) for each in passed)
+    _record(run.directory, RecordedRewind(wanted.step, wanted.skip, ranges, step))
     print(f"going back to step {step}, past {wanted.skip} batches from number {first} on", flush=True)
     return step
 
 
+def _record(directory: RunDirectory, rewind: RecordedRewind) -> None:
+    write_json(directory.rewinding_file, sealed(to_config(rewind)))
+
+
 def batches_of(run: OpenRun, assembly: Assembly) -> Source:
     """The batches of a run, looked over, without those that it leaves out."""
-    passed = decided(lambda: run.directory.facts().get(_PASSED) or [])
-    return Vetted(assembly.task.source(run.experiment.run.seed), assembly.task.interface, passed)
+    source = assembly.task.source(run.experiment.run.seed)
+    return Vetted(source, assembly.task.interface, passed_batches(run.directory))
 
 
 def explained(diverged: Diverged, run: OpenRun, batches: Source) -> Diverged:
@@ -105,9 +169,13 @@ def _way_past(run: OpenRun, step: int) -> Rewind:
     """What to ask for to go past the batches from the latest checkpoint up to that of `step`."""
     latest = max((saved for saved in run.checkpoints.steps() if saved <= step), default=0)
     way = Rewind(latest, step - latest)
-    asked = decided(lambda: run.directory.facts().get(_ASKED))
+
+    def done() -> bool:
+        recorded = recorded_rewind(run.directory)
+        return recorded is not None and recorded.repeats(way)
+
     # The same request once more would count as done: one batch more makes it another.
-    return way._replace(skip=way.skip + 1) if list(way) == asked else way
+    return way._replace(skip=way.skip + 1) if decided(done) else way
 
 
 def _command(run: OpenRun, way: Rewind) -> str:

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.axes import Placement
 from transformer.runs.manifest import named_leaves
 from transformer.training.opened import OpenRun
+from transformer.training.rewinding import passed_batches
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.files import RunSinks
 from transformer.training.state import TrainState
@@ -32,6 +33,7 @@ class Saver:
 
     def __init__(self, opened_run: OpenRun, placement: Placement, sinks: RunSinks):
         self._run, self._sinks = opened_run, sinks
+        self._passed = passed_batches(opened_run.directory)
         whole = NamedSharding(placement.mesh, PartitionSpec())
         self._finite = jax.jit(_finite, out_shardings=whole)
 
@@ -44,7 +46,12 @@ class Saver:
         leaf = self.first_not_finite(state)
         if leaf is not None:
             raise NotFinite(leaf, step)
-        metadata = {**self._run.presumed, "records": self._sinks.extents(), "progress": dict(progress)}
+        metadata = {
+            **self._run.presumed,
+            "passed_batches": self._passed,
+            "records": self._sinks.extents(),
+            "progress": dict(progress),
+        }
         self._run.checkpoints.save(step, state, metadata)
 
     def wait(self) -> None:
