@@ -53,7 +53,7 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
             "maps_every": 1000,
             "task": {
                 "name": "picture_classification",
-                "dataset": "folder/cifar10-jpg",
+                "dataset": "cifar10-jpg",
                 "rows": 96,
                 "augmentation": {"crop": 4, "flip": 0.5},
             },

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.examples import Shape, open_examples, shape_of
+from transformer.data.datasets.examples import Problem, Shape, open_examples, shape_of
 from transformer.data.datasets.own_files import HeldOut
 from transformer.data.input_forms import Form
 from transformer.data.labelled import Example
@@ -27,21 +27,27 @@ def folder(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "classes", "shape", "example"),
+    ("problem", "name", "classes", "shape", "example"),
     [
-        ("entailment/pairs.tsv", ("no", "yes"), Shape(Form.PAIR, 2, ("no", "yes")), ("premise 3", "hypothesis 3", 1)),
-        ("similarity/scores.tsv", (), Shape(Form.UNORDERED, 2), ("one 3", "other 3", 0.75)),
-        ("similarity/pairs.tsv", ("no", "yes"), Shape(Form.UNORDERED, 2, ("no", "yes")), None),
-        ("choice/choices.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
+        (
+            "entailment",
+            "pairs.tsv",
+            ("no", "yes"),
+            Shape(Form.PAIR, 2, ("no", "yes")),
+            ("premise 3", "hypothesis 3", 1),
+        ),
+        ("similarity", "scores.tsv", (), Shape(Form.UNORDERED, 2), ("one 3", "other 3", 0.75)),
+        ("similarity", "pairs.tsv", ("no", "yes"), Shape(Form.UNORDERED, 2, ("no", "yes")), None),
+        ("choice", "choices.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
         # Its lines hold the name of a column as well, that of the right answer.
-        ("choice/unnamed.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
+        ("choice", "unnamed.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
     ],
 )
 def test_own_files_of_several_texts_are_read_by_their_columns(
-    name: str, classes: tuple[str, ...], shape: Shape, example: Any, folder: str
+    problem: str, name: str, classes: tuple[str, ...], shape: Shape, example: Any, folder: str
 ) -> None:
-    assert shape_of(name, classes) == shape
-    splits = open_examples(name, data_dir=folder, classes=classes)
+    assert shape_of(name, classes, Problem(problem)) == shape
+    splits = open_examples(name, data_dir=folder, classes=classes, problem=Problem(problem))
     assert sum(map(len, splits.values())) == 80
     assert all(splits.values())
     read = [each for split in splits.values() for each in split]
@@ -51,7 +57,7 @@ def test_own_files_of_several_texts_are_read_by_their_columns(
 
 
 def test_a_split_may_have_a_file_of_its_own(folder: str) -> None:
-    splits = open_examples("similarity/scores.tsv", data_dir=folder, held_out=HeldOut("scores.tsv"))
+    splits = open_examples("scores.tsv", data_dir=folder, problem=Problem.SIMILARITY, held_out=HeldOut("scores.tsv"))
     assert len(splits["validation"]) == 80
 
 
@@ -65,26 +71,28 @@ def test_sets_of_one_text_are_those_of_the_task_of_classification() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "classes", "says"),
+    ("problem", "name", "classes", "says"),
     [
-        ("glue/COLA", (), "did you mean 'glue/CoLA'?"),
+        ("classification", "glue/COLA", (), "did you mean 'glue/CoLA'?"),
+        ("classification", "pairs.csv", (), "config.task.dataset='pairs.csv' is unknown: known: FILE.jsonl, FILE.tsv"),
+        ("entailment", "glue/CoLA", (), "config.task.problem=entailment goes with files of your own alone, not with"),
+        ("entailment", "pairs.tsv", (), "config.task.classes=() must be the labels of pairs.tsv"),
+        ("choice", "choices.tsv", ("a",), "must be the columns of the answers of choices.tsv"),
+        ("classification", "grammar/choice", ("a", "b"), "goes with files of your own alone"),
+        ("entailment", "pairs.tsv", ("no", "ja"), "has the label 'yes', which is none of config.task.classes"),
         (
-            "entails/pairs.tsv",
-            (),
-            "config.task.dataset='entails/pairs.tsv' is unknown: did you mean 'entailment/FILE.tsv'",
+            "choice",
+            "misnamed.tsv",
+            ("a", "b"),
+            "misnamed.tsv: its first line names a, b, label but not context: let it",
         ),
-        ("entailment/pairs.tsv", (), "config.task.classes=() must be the labels of entailment/pairs.tsv"),
-        ("choice/choices.tsv", ("a",), "must be the columns of the answers of choice/choices.tsv"),
-        ("grammar/choice", ("a", "b"), "goes with files of your own alone"),
-        ("entailment/pairs.tsv", ("no", "ja"), "has the label 'yes', which is none of config.task.classes"),
-        ("choice/misnamed.tsv", ("a", "b"), "misnamed.tsv: its first line names a, b, label but not context: let it"),
-        ("similarity/bad.tsv", (), "has the label 'good', which is no score: give a number"),
+        ("similarity", "bad.tsv", (), "has the label 'good', which is no score: give a number"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(
-    name: str, classes: tuple[str, ...], says: str, folder: str
+    problem: str, name: str, classes: tuple[str, ...], says: str, folder: str
 ) -> None:
     with pytest.raises(UserError) as told:
-        open_examples(name, data_dir=folder, classes=classes)
+        open_examples(name, data_dir=folder, classes=classes, problem=Problem(problem))
     assert says in str(told.value)
     assert "\n" not in str(told.value)

@@ -96,7 +96,7 @@ def test_the_real_sets_have_their_published_sizes() -> None:
     [
         ("word_ordr", "did you mean 'word_order'"),
         ("glue/SST2", "did you mean 'glue/SST-2'"),
-        ("imdb", "config.task.dataset='imdb' is unknown: known: glue/CoLA, glue/SST-2, labelled/FILE.jsonl"),
+        ("imdb", "config.task.dataset='imdb' is unknown: known: FILE.jsonl, FILE.tsv, glue/CoLA, "),
         ("word_order/longst=5", "did you mean"),
         ("word_order/train=many", "must give a whole number, as in word_order/longest=6,train=512"),
         ("word_order/shortest=2", "shortest=2 and longest=12 must rise, from at least 3 words"),

@@ -64,14 +64,14 @@ def said(act: Any) -> str:
 
 
 def test_pairs_are_the_same_from_every_kind_of_file(files: Path) -> None:
-    parallel = pairs("pairs/train.en,train.de", files)
+    parallel = pairs("train.en,train.de", files)
     assert parallel.languages == ("en", "de")
     read = {split: list(parallel.split(split)) for split in parallel.splits}
     assert sorted(pair for part in read.values() for pair in part) == sorted(Pair(*pair, "de") for pair in PAIRS)
-    for name in ("pairs/named.tsv", "pairs/translation.jsonl"):
+    for name in ("named.tsv", "translation.jsonl"):
         opened = pairs(name, files, ("en", "de"))
         assert {split: list(opened.split(split)) for split in opened.splits} == read
-    for name in ("pairs/pairs.tsv", "pairs/pairs.jsonl"):
+    for name in ("pairs.tsv", "pairs.jsonl"):
         opened = pairs(name, files)
         assert opened.languages == ("source", "target")
         assert [[pair[:2] for pair in opened.split(split)] for split in opened.splits] == [
@@ -96,7 +96,7 @@ def test_the_split_of_an_example_depends_on_its_text_alone(files: Path) -> None:
     assert after[Pair(sources[0], "anders", "de")] == before[Pair(sources[0], targets[0], "de")]
 
 
-PARALLEL = "pairs/train.en,train.de"
+PARALLEL = "train.en,train.de"
 
 
 def test_splits_may_have_files_of_their_own(files: Path) -> None:
@@ -113,7 +113,7 @@ def test_splits_may_have_files_of_their_own(files: Path) -> None:
 
 def test_labelled_texts_have_the_classes_that_a_config_names(files: Path) -> None:
     opened = {
-        name: open_labelled(f"labelled/{name}", data_dir=str(files), classes=classes)
+        name: open_labelled(f"{name}", data_dir=str(files), classes=classes)
         for name, classes in (
             ("labelled.tsv", ("even", "odd")),
             ("labelled.jsonl", ("even", "odd")),
@@ -126,12 +126,12 @@ def test_labelled_texts_have_the_classes_that_a_config_names(files: Path) -> Non
     assert every == sorted((text, int(label == "odd")) for text, label in LABELLED)
     assert all(each.splits == first.splits for each in opened.values())
     assert sum(len(split) > 0 for split in first.splits.values()) == 3
-    told = said(lambda: open_labelled("labelled/labelled.tsv", data_dir=str(files)))
-    assert "config.task.classes is empty: say the 2 labels of labelled/labelled.tsv, as in even,odd" in told
-    told = said(lambda: open_labelled("labelled/labelled.tsv", data_dir=str(files), classes=("even", "od")))
+    told = said(lambda: open_labelled("labelled.tsv", data_dir=str(files)))
+    assert "config.task.classes is empty: say the 2 labels of labelled.tsv, as in even,odd" in told
+    told = said(lambda: open_labelled("labelled.tsv", data_dir=str(files), classes=("even", "od")))
     assert "has the label 'odd', which is none of config.task.classes: did you mean 'od'?" in told
     for classes in ((), ("a",), ("a", "a")):
-        assert "at least two, all different" in said(lambda classes=classes: classes_of("labelled/x.tsv", classes))
+        assert "at least two, all different" in said(lambda classes=classes: classes_of("x.tsv", classes))
     assert "word_order has its own" in said(lambda: classes_of("word_order", ("a", "b")))
 
 
@@ -204,7 +204,7 @@ UNFIT_FIELDS = {
         b"[" * 9999 + b"\n": "too deep in one another",
         b'{"source": "a", "target": "b"}\n\n{"source": "a", "target": "b"}\n': "line 2 is empty",
     },
-    "x.csv": {b"a,b\n": "x.csv alone holds no pairs: write pairs/FILE.en,FILE.de"},
+    "x.csv": {b"a,b\n": "x.csv alone holds no pairs: write FILE.en,FILE.de"},
 }
 
 
@@ -213,22 +213,22 @@ UNFIT_FIELDS = {
 )
 def test_fields_that_are_unfit_are_told_in_one_line(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    assert UNFIT_FIELDS[name][content] in said(lambda: pairs(f"pairs/{name}", tmp_path))
+    assert UNFIT_FIELDS[name][content] in said(lambda: pairs(f"{name}", tmp_path))
 
 
 def test_names_that_lead_nowhere_or_out_of_the_folder_are_refused(files: Path) -> None:
     folder = files / "books"
-    assert "there is no file" in said(lambda: pairs("pairs/train.en,train.fr", files))
-    assert "names no pairs" in said(lambda: pairs("pairs/a.en,b.de,c.fr", files))
+    assert "there is no file" in said(lambda: pairs("train.en,train.fr", files))
+    assert "names no pairs" in said(lambda: pairs("a.en,b.de,c.fr", files))
     assert "contradicts" in said(lambda: pairs(PARALLEL, files, ("de", "en")))
-    for name in (f"pairs/{files}/pairs.tsv", "pairs/../pairs.tsv"):
+    for name in (f"{files}/pairs.tsv", "../pairs.tsv"):
         assert "leads out of" in said(lambda name=name: pairs(name, folder))
     for name in (f"{files}/book.txt", "../book.txt"):
         assert "leads out of" in said(lambda name=name: texts(name, folder))
     (folder / "link.txt").symlink_to(files / "book.txt")
     assert "link.txt leads out of" in said(lambda: texts("books", files))
     # Without a folder of the data, a file is what the name says.
-    assert len(open_translation(f"pairs/{files}/pairs.tsv", prepared_dir="none").split("train")) == 177
+    assert len(open_translation(f"{files}/pairs.tsv", prepared_dir="none").split("train")) == 177
     for held_out in (HeldOut("x"), HeldOut(test="x")):
         for act in (
             lambda held=held_out: pairs("copy", files, held_out=held),
@@ -243,7 +243,8 @@ def test_texts_that_are_unfit_are_told_in_one_line(tmp_path: Path) -> None:
         ("a/train.txt", b"", "train.txt is empty"),
         ("b/x.txt", b" \n\n", "x.txt is empty"),
         ("c/x.jsonl", b'{"texts": "a"}\n', "has no field 'text'; its fields are texts"),
-        ("d/x.md", b"a", "holds no .txt file, and no .jsonl"),
+        ("d/x.md", b"a", "d holds 1 file of other kinds than .txt, .jsonl (1 .md): x.md; convert or remove them"),
+        ("g/README.md", b"a", "holds no .txt file, and no .jsonl"),
         ("e/x.txt", b"one line", "too little text"),
         ("f/x.txt", b"\xff\xfe", "as UTF-8 text"),
     ):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import struct
 import tarfile
 import zlib
@@ -164,7 +165,7 @@ def test_drawn_digits_are_the_same_each_time_and_differ_between_splits() -> None
     np.testing.assert_array_equal(train.labels, np.arange(30) % 10)
     assert not np.array_equal(train.pixels[:10], test.pixels)
     assert made_up("digits/size=12", 4).split("train").pixels.shape == (4, 12, 12, 1)
-    assert made_up("folder/any", 4, resizing=Resizing(20)).split("train").pixels.shape == (4, 20, 20, 3)
+    assert made_up("any", 4, resizing=Resizing(20)).split("train").pixels.shape == (4, 20, 20, 3)
 
 
 def png_of(pixels: np.ndarray) -> bytes:
@@ -174,23 +175,23 @@ def png_of(pixels: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def write(root: Path, split: str, count: int) -> None:
+def write(root: Path, split: str, count: int, first: int = 0) -> None:
     for label in ("cat", "dog"):
         (root / split / label).mkdir(parents=True)
         for number in range(count):
-            pixels = np.full((6, 6, 3), number + (100 if label == "dog" else 0), np.uint8)
+            pixels = np.full((6, 6, 3), first + number + (100 if label == "dog" else 0), np.uint8)
             (root / split / label / f"{number:03}.png").write_bytes(png_of(pixels))
 
 
 def test_folders_and_archives_hold_the_same_pictures(tmp_path: Path) -> None:
     write(tmp_path / "pets", "train", 40)
-    write(tmp_path / "pets", "test", 2)
+    write(tmp_path / "pets", "test", 2, first=50)
     packed = tmp_path / "packed"
     packed.mkdir()
     for split in ("train", "test"):
         with tarfile.open(packed / f"{split}.tar.gz", "w:gz") as archive:
             archive.add(tmp_path / "pets" / split, split)
-    plain, archived = (open_pictures(f"folder/{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
+    plain, archived = (open_pictures(f"{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
     assert plain.classes == archived.classes == ("cat", "dog")
     assert plain.cut == "every 20th training picture of a class validates"
     for split, count in (("train", 76), ("validation", 4), ("test", 4)):
@@ -200,7 +201,7 @@ def test_folders_and_archives_hold_the_same_pictures(tmp_path: Path) -> None:
     held = plain.split("validation")
     assert held.pixels[:, 0, 0, 0].tolist() == [19, 39, 119, 139]
     assert held.labels.tolist() == [0, 0, 1, 1]
-    assert open_pictures("folder/pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
+    assert open_pictures("pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
         4,
         4,
         4,
@@ -212,12 +213,12 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
     root = tmp_path / "pets"
     write(root, "train", 3)
 
-    def refused(message: str, name: str = "folder/pets", **given: Any) -> None:
+    def refused(message: str, name: str = "pets", **given: Any) -> None:
         with pytest.raises(UserError, match=message) as caught:
             open_pictures(name, data_dir=str(tmp_path), **given)
         assert "\n" not in str(caught.value)
 
-    refused("is no folder: give one that holds train/CLASS", "folder/nothing")
+    refused("there is no folder .*nothing: give one that holds train/CLASS", "nothing")
     refused("is unknown", "digit")
     refused("size=4 of drawn pictures must be at least 8", "digits/size=4")
     refused("say the size of drawn pictures by digits/size=20", "digits", resizing=Resizing(20))
@@ -232,8 +233,9 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
     (root / "test" / "fox").mkdir(parents=True)
     (root / "test" / "fox" / "0.png").write_bytes(png_of(np.zeros((6, 6, 3), np.uint8)))
     refused("has the class 'fox', which train has not")
+    shutil.rmtree(root / "test")
     (root / "validation.tar.gz").write_bytes(b"no archive")
-    refused("cannot be read as an archive|has the class 'fox'")
+    refused("cannot be read as an archive")
 
 
 def png_of_16_bits(samples: np.ndarray) -> bytes:

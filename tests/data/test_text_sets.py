@@ -83,6 +83,10 @@ def test_a_folder_of_texts(tmp_path: Path) -> None:
     assert (splits["validation"], splits["test"]) == (["9\n" * 50], ["9\n" * 50])
     (tmp_path / "train.txt").write_text("a")
     (tmp_path / "valid.txt").write_text("b")
+    with pytest.raises(UserError, match=r"has train.txt, and beside it 0.txt and 9 more, whose names say no split"):
+        opened(str(tmp_path), tmp_path)
+    for n in range(10):
+        (tmp_path / f"{n}.txt").unlink()
     assert opened(str(tmp_path), tmp_path).splits == {"train": ["a"], "validation": ["b"]}
 
 

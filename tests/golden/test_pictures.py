@@ -98,7 +98,7 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
             image.fromarray(pixels).save(tmp_path / "pets" / split / label / "0.png")
     with pytest.raises(UserError, match="give --dataset=FOLDER"):
         import_run(tmp_path / "in", tmp_path / "run", Fitting())
-    fitting = Fitting(dataset="folder/pets", data_dir=str(tmp_path), rows=2, steps=1)
+    fitting = Fitting(dataset="pets", data_dir=str(tmp_path), rows=2, steps=1)
     converted = import_run(tmp_path / "in", tmp_path / "run", fitting)
     assert converted.notes == (
         "no preprocessor_config.json: pictures are resized and normalised as its defaults would have it",

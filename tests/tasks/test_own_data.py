@@ -22,22 +22,22 @@ def get_config():
     return ConfigDict({
         "name": "own",
         "steps": 1,
-        "task": {"name": "translation", "dataset": "pairs/x.en,x.de"},
+        "task": {"name": "translation", "dataset": "x.en,x.de"},
         "model": {"family": "encoder_decoder", "width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
         "optimizer": {"learning_rate": 0.1},
     })
 """
 TEXT = {"tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1, "probed_length": 4}
 TASKS: dict[str, dict[str, Any]] = {
-    "x.en": {"name": "translation", "dataset": "pairs/x.en,x.de", "vocabulary": 60, "lengths": (32,), "probed": 2},
-    "x.tsv": {"name": "classification", "dataset": "labelled/x.tsv", "classes": ("a", "b"), "tokenizer": "bytes"},
+    "x.en": {"name": "translation", "dataset": "x.en,x.de", "vocabulary": 60, "lengths": (32,), "probed": 2},
+    "x.tsv": {"name": "classification", "dataset": "x.tsv", "classes": ("a", "b"), "tokenizer": "bytes"},
     "x.jsonl": {"name": "language_modelling", "dataset": "x.jsonl", **TEXT},
     "books/one.txt": {"name": "masked_language_modelling", "dataset": "books", **TEXT},
 }
 SAID = {
-    "x.en": "data pairs/x.en,x.de: 86 train, 3 validation, 11 test pairs; "
+    "x.en": "data x.en,x.de: 86 train, 3 validation, 11 test pairs; "
     "train, validation, test cut by the SHA-256 of each example's text, 90, 5 and 5 % of them",
-    "x.tsv": "data labelled/x.tsv: 86 train, 3 validation, 11 test texts; "
+    "x.tsv": "data x.tsv: 86 train, 3 validation, 11 test texts; "
     "train, validation, test cut by the SHA-256 of each example's text, 90, 5 and 5 % of them",
     "x.jsonl": "data x.jsonl: 720 train, 40 validation, 40 test tokens; "
     "train, validation, test cut by position, 90, 5 and 5 % of the characters",
@@ -77,9 +77,9 @@ def test_a_task_says_how_its_files_were_cut_and_knows_their_contents(file: str, 
 
 def test_without_their_classes_labelled_files_say_which_they_have(files: Path) -> None:
     config = task_config({**TASKS["x.tsv"], "classes": (), "data_dir": str(files)})
-    with pytest.raises(UserError, match=r"classes is empty: say the 2 labels of labelled/x.tsv, as in a,b"):
+    with pytest.raises(UserError, match=r"classes is empty: say the 2 labels of x.tsv, as in a,b"):
         build(config, files / "run")
-    with pytest.raises(UserError, match=r"config.task.classes=\(\) must be the labels of labelled/x.tsv"):
+    with pytest.raises(UserError, match=r"config.task.classes=\(\) must be the labels of x.tsv"):
         synthetic(config)
 
 
@@ -100,8 +100,8 @@ def test_few_or_long_pairs_are_mapped_as_they_are_labelled(files: Path) -> None:
     ("words", "says"),
     [
         ((), "x.en has 100 lines and "),
-        (("--config.task.dataset=pairs/empty.en,empty.en",), "empty.en is empty"),
-        (("--config.task.dataset=pairs/x.tsv", "--config.task.test_files=x.none"), "x.none alone holds no pairs"),
+        (("--config.task.dataset=empty.en,empty.en",), "empty.en is empty"),
+        (("--config.task.dataset=x.tsv", "--config.task.test_files=x.none"), "x.none alone holds no pairs"),
         (("--config.task.dataset=phrases", "--config.task.test_files=x.tsv"), "goes with files of your own alone"),
         (("--config.task.name=language_modelling", "--config.task.dataset=books"), "one.txt is empty"),
     ],

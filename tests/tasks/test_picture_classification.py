@@ -117,7 +117,7 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
         ({"shuffled": 3}, "does not divide"),
         ({"validation": ""}, "validation is empty"),
         ({"test": "tset"}, "has no split 'tset'"),
-        ({"side": 0, "dataset": "folder/x"}, "side=0"),
+        ({"side": 0, "dataset": "x"}, "side=0"),
     ],
 )
 def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
@@ -126,6 +126,6 @@ def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
 
 
 def test_made_up_pictures_have_the_sets_size() -> None:
-    for dataset, shape in (("digits/size=12", (12, 12, 1)), ("folder/any", (24, 24, 3))):
-        values = {**SMALL, "dataset": dataset} | ({"side": 24} if dataset.startswith("folder") else {})
+    for dataset, shape in (("digits/size=12", (12, 12, 1)), ("any", (24, 24, 3))):
+        values = {**SMALL, "dataset": dataset} | ({"side": 24} if dataset.startswith("any") else {})
         assert synthetic(task_config(values)).interface.inputs["picture"].shape == (4, *shape)

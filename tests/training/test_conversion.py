@@ -73,7 +73,7 @@ def test_a_run_over_pictures_that_are_not_square_is_refused(tmp_path: Path) -> N
         "steps": 1,
         "task": {
             "name": "picture_classification",
-            "dataset": "folder/bars",
+            "dataset": "bars",
             "data_dir": str(tmp_path / "data"),
             "rows": 4,
         },

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.sites import Site
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.datasets.glue import measure_of
-from transformer.data.datasets.labelled import PREFIX, classes_of, open_labelled
+from transformer.data.datasets.labelled import classes_of, open_labelled
+from transformer.data.datasets.own_files import has_fields
 from transformer.data.labelled import Labelled
 from transformer.data.windows import Frame
 from transformer.models.interface import CLASSIFICATION, Input, Interface
@@ -53,13 +54,14 @@ class ClassificationConfig(LabelledTextConfig):
 
     `dataset`: "word_order" (sentences made here whose class is in the order of their words;
     "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`, or
-    "labelled/FILE.tsv" or "labelled/FILE.jsonl", whose labels are `classes` (transformer.data.datasets.own_files).
+    "FILE.tsv" or "FILE.jsonl" with columns or fields text and label, whose labels are `classes`
+    (transformer.data.datasets.own_files).
 
     Errors: UserError for values out of range.
     """
 
     def __post_init__(self) -> None:
-        if self.classes or not self.dataset.startswith(f"{PREFIX}/"):
+        if self.classes or not has_fields(self.dataset):
             classes_of(self.dataset, self.classes)
         self.check(least=3)
 
@@ -84,7 +86,7 @@ class Classification(LabelledTexts):
     @property
     def said(self) -> tuple[str, ...]:
         """How many texts each split has, and how many are cut."""
-        return self.said_of(self.config, "texts", own_files=self.config.dataset.startswith(f"{PREFIX}/"))
+        return self.said_of(self.config, "texts")
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]

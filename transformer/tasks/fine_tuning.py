@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.datasets.examples import Shape, open_examples, own_files, shape_of
+from transformer.data.datasets.examples import Problem, Shape, open_examples, shape_of
+from transformer.data.datasets.own_files import has_fields
 from transformer.data.input_forms import Form, Marks
 from transformer.data.labelled import Example, Labelled
 from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
@@ -55,7 +56,8 @@ class FineTuningConfig(LabelledTextConfig):
 
     `dataset`: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
     or "grammar/choice", made here; "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`; files of your own
-    (transformer.data.datasets.examples), whose labels, or columns of answers, are `classes`. Start, delimiter and
+    ("FILE.tsv" or "FILE.jsonl", transformer.data.datasets.examples), which ask what `problem` says and whose labels, or
+    columns of answers, are `classes`. Start, delimiter and
     extract tokens have the three numbers behind the tokenizer's. A batch has `rows` examples, each of as many sequences
     as transformer.data.input_forms says, of one of `lengths` tokens; a longer one loses some of its longest text.
     `auxiliary` is lambda, the weight of the language model's own loss.
@@ -64,20 +66,21 @@ class FineTuningConfig(LabelledTextConfig):
     """
 
     dataset: str = "grammar/acceptability"
+    problem: Problem = Problem.CLASSIFICATION
     auxiliary: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0 <= self.auxiliary < float("inf"):
             raise UserError(f"config.task.auxiliary={self.auxiliary} must be at least 0, and finite (0: none)")
-        if self.classes or not own_files(self.dataset):
-            shape_of(self.dataset, self.classes)
+        if self.classes or not has_fields(self.dataset):
+            shape_of(self.dataset, self.classes, self.problem)
         # A token of each of two texts.
         self.check(least=Marks.size(2) + 2)
 
     @property
     def shape(self) -> Shape:
         """What the examples are."""
-        return shape_of(self.dataset, self.classes)
+        return shape_of(self.dataset, self.classes, self.problem)
 
 
 class FineTuning(LabelledTexts):
@@ -106,7 +109,7 @@ class FineTuning(LabelledTexts):
     def said(self) -> tuple[str, ...]:
         """How many examples each split has, and how many are cut."""
         what = f"examples ({self.shape.form.value})"
-        return self.said_of(self.config, what, own_files=own_files(self.config.dataset))
+        return self.said_of(self.config, what)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The examples and the predicted tokens, by which sums are divided; rows that only fill a batch have none."""
@@ -290,7 +293,13 @@ def read(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentence
 
 def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    opened = open_examples(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
+    opened = open_examples(
+        config.dataset,
+        data_dir=config.data_dir,
+        classes=config.classes,
+        problem=config.problem,
+        held_out=config.held_out,
+    )
     examples = {}
     for name in ("train", *config.evaluated):
         if name not in opened:

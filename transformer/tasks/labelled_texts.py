@@ -11,12 +11,17 @@ from jaxtyping import Array
 from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
-from transformer.data.datasets.own_files import BY_CONTENT, HeldOut
+from transformer.data.datasets.folders import joined
+from transformer.data.datasets.overlap import said_of_overlap
+from transformer.data.datasets.own_files import BY_CONTENT, HeldOut, has_fields
 from transformer.data.fingerprint import fingerprint
 from transformer.data.labelled import Example, Labelled, LabelledBatches
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report
 from transformer.tasks.plain import PlainTask, check_rows, real_rows, said_of
 from transformer.tasks.text_data import TokenizerKind, padded
+
+MADE_HERE = ("word_order", "grammar")
+"""Kinds of sets that are made here."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,10 +158,14 @@ class LabelledTexts(PlainTask):
             for name, split in self.splits.items()
         }
 
-    def said_of(self, config: LabelledTextConfig, what: str, *, own_files: bool) -> tuple[str, ...]:
-        """How many examples each split has, how files were cut into splits, and how many examples lose tokens."""
+    def said_of(self, config: LabelledTextConfig, what: str) -> tuple[str, ...]:
+        """How many examples each split has, how files were cut, which stand in two splits, and how many lose tokens."""
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
-        said = said_of(config.dataset, sizes, what, config.held_out.said(BY_CONTENT) if own_files else "")
+        how = config.held_out.said(BY_CONTENT) if has_fields(config.dataset) else ""
+        if config.dataset.partition("/")[0] not in MADE_HERE:
+            texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
+            how = joined((how, said_of_overlap(texts, what)))
+        said = said_of(config.dataset, sizes, what, how)
         cut = sum(split.cut for split in self.splits.values())
         lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.lengths"
         return (said, lost) if cut else (said,)

@@ -60,7 +60,7 @@ class PictureClassificationConfig:
     """Labelled pictures, and what is done to those that train.
 
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
-    `data_dir`, "folder/NAME", files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
+    `data_dir` or here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
     (transformer.data.datasets.pictures); these are resized to `side` pixels where that is given, or to `resize_side`
     and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are
     exchanged, in all pictures alike and behind their augmentation, so that what was near is far (0: none). `test` may

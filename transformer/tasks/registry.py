@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.config import from_config
+from transformer.config import UserError, from_config
 from transformer.named import Exports
 from transformer.tasks.contract import Kind, Task
 
@@ -29,7 +29,13 @@ def task_config(values: Mapping[str, Any]) -> Any:
 
 
 def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
-    """The task of a config, its data and tokenizer in a run directory."""
+    """The task of a config, its data and tokenizer in a run directory.
+
+    Errors: UserError for a folder of data that does not exist.
+    """
+    data_dir = getattr(config, "data_dir", None)
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise UserError(f"config.task.data_dir={data_dir} (--data_dir) is no folder: name the one that holds the data")
     return TASKS[name_of(config)].build(config, directory, rows_multiple)
 
 

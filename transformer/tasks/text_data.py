@@ -10,6 +10,8 @@ import numpy as np
 
 from transformer.config import Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
+from transformer.data.datasets.folders import joined
+from transformer.data.datasets.overlap import long_lines, said_of_overlap
 from transformer.data.datasets.own_files import HeldOut
 from transformer.data.datasets.text import open_text
 from transformer.data.tokenizer import saved_in
@@ -113,7 +115,8 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
     encoded: dict[str, Documents] = {
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
     }
-    return Loaded(tokenizer, encoded, text.said)
+    lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
+    return Loaded(tokenizer, encoded, joined((text.said, said_of_overlap(lines, "lines of 40 letters and more"))))
 
 
 def open_tokenizer(

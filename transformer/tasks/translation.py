@@ -11,9 +11,9 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import Source, TokenBatches
+from transformer.data.datasets.overlap import said_of_overlap
 from transformer.data.datasets.own_files import BY_CONTENT
-from transformer.data.datasets.pairs import PREFIX as PAIRS
-from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.translation import Pair, made_here, own_pairs
 from transformer.data.fingerprint import fingerprint
 from transformer.decode.generate import Tokens, generate
 from transformer.decode.sampling import Sampling
@@ -135,7 +135,7 @@ class Translation(PlainTask):
         """How many pairs each split has, and how many of them are too long for any batch."""
         longest = max(self.config.lengths)
         sizes = {name: len(split.pairs) for name, split in self._splits.items()}
-        how = self.config.held_out.said(BY_CONTENT) if self.config.dataset.startswith(f"{PAIRS}/") else ""
+        how = self.config.held_out.said(BY_CONTENT) if own_pairs(self.config.dataset, self.config.data_dir) else ""
         long = {name: sizes[name] - len(split.encoded.fitting(longest)) for name, split in self._splits.items()}
         lines = [said_of(self.config.dataset, sizes, "pairs", how)]
         if any(long.values()):
@@ -144,6 +144,9 @@ class Translation(PlainTask):
                 f"of these {counts} pairs are longer than max(config.task.lengths)={longest} tokens: they are not "
                 "trained on, have no loss, and count as empty translations"
             )
+        if not made_here(self.config.dataset):
+            sources = {name: [pair.source for pair in split.pairs] for name, split in self._splits.items()}
+            lines += filter(None, [said_of_overlap(sources, "sources")])
         return tuple(lines)
 
     def source(self, seed: int) -> Source:

@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError, from_config, nearest
-from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, read_alphabets
+from transformer.data.datasets.folders import joined
+from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, read_alphabets, said_of_unread
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.repeated import SPLITS
 from transformer.data.stroke_characters import draw_characters
@@ -99,10 +100,14 @@ def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterS
     kind, _, options = name.partition("/")
     if kind == OMNIGLOT:
         given = from_config(HeldOutAlphabets, whole_numbers(kind, options, "validation=1,test=2"), kind)
-        return _of_alphabets(name, read_alphabets(data_dir, side), given)
+        return _of_alphabets(
+            name, read_alphabets(data_dir, side), given, said_of_unread(data_dir, BACKGROUND, EVALUATION)
+        )
     if kind == OF_ALL_ALPHABETS:
         held_out = from_config(HeldOutCharacters, whole_numbers(kind, options, "validation=20,test=60"), kind)
-        return _of_characters(name, read_alphabets(data_dir, side), held_out)
+        return _of_characters(
+            name, read_alphabets(data_dir, side), held_out, said_of_unread(data_dir, BACKGROUND, EVALUATION)
+        )
     drawn = _drawn(name)
     if data_dir is not None:
         raise UserError(f"config.task.data_dir={data_dir!r} is for omniglot: {kind} are drawn here")
@@ -127,7 +132,9 @@ def _drawn(name: str) -> DrawnCharacters:
     return from_config(DrawnCharacters, whole_numbers(kind, options, "train=100,hands=10"), kind)
 
 
-def _of_alphabets(name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutAlphabets) -> CharacterSet:
+def _of_alphabets(
+    name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutAlphabets, unread: str
+) -> CharacterSet:
     background = dict(sorted(read[BACKGROUND].items()))
     test = dict(read[EVALUATION]) or {key: background.pop(key) for key in list(background)[-given.test :]}
     validation = {key: background.pop(key) for key in list(background)[-given.validation :]}
@@ -137,10 +144,12 @@ def _of_alphabets(name: str, read: Mapping[str, Mapping[str, Drawings]], given: 
     # Ink is dark on the paper that was scanned.
     splits = {split: 255 - np.concatenate(list(alphabets.values())) for split, alphabets in parts.items()}
     names = "; ".join(f"{split}: {', '.join(alphabets)}" for split, alphabets in parts.items())
-    return CharacterSet(name, splits, names)
+    return CharacterSet(name, splits, joined((names, unread)))
 
 
-def _of_characters(name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutCharacters) -> CharacterSet:
+def _of_characters(
+    name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutCharacters, unread: str
+) -> CharacterSet:
     every = [drawings for alphabets in read.values() for _, drawings in sorted(alphabets.items())]
     if len({drawings.shape[1] for drawings in every}) > 1:
         raise UserError(f"{name}: characters of {BACKGROUND} and {EVALUATION} have different numbers of drawings")
@@ -150,4 +159,5 @@ def _of_characters(name: str, read: Mapping[str, Mapping[str, Drawings]], given:
     order = np.random.default_rng(given.seed).permutation(len(ink))
     test, validation, train = np.split(order, [given.test, given.test + given.validation])
     splits = {"train": ink[train], "validation": ink[validation], "test": ink[test]}
-    return CharacterSet(name, splits, f"characters of {len(every)} alphabets, each in one split")
+    cut = f"characters of {len(every)} alphabets, each in one split"
+    return CharacterSet(name, splits, joined((cut, unread)))

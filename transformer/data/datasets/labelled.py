@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets.glue import SETS, glue
-from transformer.data.datasets.own_files import NONE_HELD, HeldOut, divide, located, read_fields
+from transformer.data.datasets.own_files import NONE_HELD, HeldOut, divide, has_fields, located, read_fields
 from transformer.data.datasets.word_order import CLASSES, word_order
 from transformer.data.labelled import Labelled
 
-PREFIX = "labelled"
 _FIELDS = ("text", "label")
 _SHOWN = 100  # classes that a message lists
 
@@ -39,13 +38,13 @@ def open_labelled(
 
     `name` is one of: "word_order" or "word_order/longest=6,train=512", sentences made here
     (transformer.data.datasets.word_order); "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`
-    (transformer.data.datasets.glue); "labelled/FILE.tsv" or "labelled/FILE.jsonl", with the fields text and label,
-    whose labels are `classes`, and whose other splits may have files of their own, `held_out`.
+    (transformer.data.datasets.glue); "FILE.tsv" or "FILE.jsonl", with the fields text and label, whose labels are
+    `classes`, and whose other splits may have files of their own, `held_out`.
 
     Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
-    if kind == PREFIX:
+    if has_fields(name):
         return _of_files(name, data_dir, classes, held_out)
     known = classes_of(name, classes)
     held_out.refuse(name)
@@ -53,7 +52,7 @@ def open_labelled(
 
 
 def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOut) -> LabelledSet:
-    files = {"train": name.partition("/")[2], **held_out.named}
+    files = {"train": name, **held_out.named}
     paths = {split: located(file, data_dir) for split, file in files.items()}
     rows = {
         split: [(text.strip(), label.strip()) for text, label in read_fields(path, _FIELDS)]
@@ -81,15 +80,15 @@ def classes_of(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
     Errors: UserError for an unknown name, `classes` of a set that has its own, fewer than two, and equal ones.
     """
     kind, _, rest = name.partition("/")
-    if kind == PREFIX:
+    if has_fields(name):
         if len(classes) < 2 or len(set(classes)) < len(classes):
             raise UserError(f"config.task.classes={classes} must be the labels of {name}, at least two, all different")
         return classes
     if classes:
-        raise UserError(f"config.task.classes={classes} goes with {PREFIX}/FILE alone: {name} has its own")
+        raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
     if kind == "word_order":
         return CLASSES
     if kind == "glue" and rest in SETS:
         return SETS[rest].classes
-    known = "word_order", *(f"glue/{each}" for each in SETS), f"{PREFIX}/FILE.tsv", f"{PREFIX}/FILE.jsonl"
+    known = "word_order", *(f"glue/{each}" for each in SETS), "FILE.tsv", "FILE.jsonl"
     raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")

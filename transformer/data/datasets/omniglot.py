@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError
-from transformer.data.datasets.archives import members_of
+from transformer.data.datasets.archives import members_of, unread_members
+from transformer.data.datasets.folders import said_of_left_out
 from transformer.data.datasets.own_files import located
 from transformer.data.datasets.picture_files import MOST_BYTES, Resizing, decode, stacked
 from transformer.data.pictures import Pictures
@@ -20,8 +21,10 @@ _NAME = re.compile(r"[^/]+/([^/]+/character\d+)/\d+_(\d+)\.png")
 BACKGROUND, EVALUATION = "images_background*.zip", "images_evaluation*.zip"
 
 
-def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
+def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str, Pictures], tuple[str, ...], str]:
     """The drawings in all images_background*.zip in `data_dir`, grey, and the characters: "Alphabet/character01".
+
+    Beside these, which members of the archives are not read, in words.
 
     A drawing that is in several archives is read once. The people who drew are divided: sixteen train, two validate,
     two test.
@@ -39,7 +42,7 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
         chosen = sorted(key for key in files if key[1] in drawers)
         pixels = [decode(files[key], f"{folder}: {key[0]}", resizing, grey=True) for key in chosen]
         splits[split] = stacked("omniglot", pixels, [numbers[character] for character, _ in chosen])
-    return splits, characters
+    return splits, characters, said_of_unread(data_dir, BACKGROUND)
 
 
 def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]]:
@@ -67,6 +70,15 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
     if not read[BACKGROUND]:
         raise _none(folder)
     return read
+
+
+def said_of_unread(data_dir: str | None, *archives: str) -> str:
+    """Which members of the archives are not read, in words.
+
+    Errors: UserError for an archive that cannot be read, and for pictures that are not named as drawings are.
+    """
+    paths = sorted(path for name in archives for path in located(".", data_dir).glob(name))
+    return said_of_left_out([member for path in paths for member in unread_members(path, _NAME, ".png")])
 
 
 def _none(folder: pathlib.Path) -> UserError:

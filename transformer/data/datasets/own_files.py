@@ -35,16 +35,25 @@ class HeldOut(NamedTuple):
         for split, files in self.named.items():
             raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
 
-    def said(self, by: str) -> str:
-        """Which splits are cut and `by` what, and which come from files of their own."""
+    def said(self, by: str | None) -> str:
+        """Which splits are cut and `by` what, None where names say them, and which come from files of their own."""
         cut = [split for split in SPLITS if split not in self.named]
         files = [f"{split} from {files}" for split, files in self.named.items()]
+        if by is None and len(cut) > 1:
+            return "; ".join(("splits by the names of files and folders", *files))
         return "; ".join(([f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 else []) + files)
 
 
 NONE_HELD = HeldOut()
+FIELD_FILES = (".tsv", ".jsonl")
+"""The endings of files whose lines have fields."""
 BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5 % of them"
 BY_PLACE = "position, 90, 5 and 5 % of the characters"
+
+
+def has_fields(name: str) -> bool:
+    """Whether a name, here or in a folder, is that of a file whose lines have fields."""
+    return pathlib.PurePath(name).suffix.lower() in FIELD_FILES
 
 
 def located(name: str, data_dir: str | None) -> pathlib.Path:
@@ -114,10 +123,10 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
     Errors: UserError for another kind of file, a first line that holds most `names`, not all, a line without one of the
     fields, an empty field; as `read_lines`.
     """
-    readers = {".tsv": _read_columns, ".jsonl": _read_objects}
-    if path.suffix not in readers:
+    readers = dict(zip(FIELD_FILES, (_read_columns, _read_objects), strict=True))
+    if not has_fields(path.name):
         raise UserError(f"{path} is neither .tsv nor .jsonl, the two kinds of file with the fields {', '.join(names)}")
-    first, rows = readers[path.suffix](path, names)
+    first, rows = readers[path.suffix.lower()](path, names)
     if not rows:
         raise UserError(f"{path} is empty: it has a line with the names of its columns and no examples")
     for place, name in enumerate(names):

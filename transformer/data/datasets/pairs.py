@@ -3,11 +3,10 @@
 import pathlib
 
 from transformer.config import UserError
-from transformer.data.datasets.own_files import HeldOut, divide, located, read_fields, read_lines
+from transformer.data.datasets.own_files import HeldOut, divide, has_fields, located, read_fields, read_lines
 
-PREFIX = "pairs"
 _FIELDS = ("source", "target")
-_HOW = f"write {PREFIX}/FILE.en,FILE.de, {PREFIX}/FILE.tsv or {PREFIX}/FILE.jsonl"
+_HOW = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
 
 
 def open_pairs(
@@ -15,16 +14,15 @@ def open_pairs(
 ) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
     """The languages, source first, and the pairs of every split.
 
-    `name` is "pairs/FILE.en,FILE.de", files of a sentence a line whose endings name the languages, or one file,
-    "pairs/FILE.tsv" or "pairs/FILE.jsonl", with the fields source and target, or those that `languages` names.
+    `name` is "FILE.en,FILE.de", files of a sentence a line whose endings name the languages, or one file, "FILE.tsv" or
+    "FILE.jsonl", with the fields source and target, or those that `languages` names.
 
     Errors: UserError for missing or unfit files, unequal numbers of lines, and too few pairs.
     """
-    files = name.partition("/")[2]
     direction = direction_of(name, languages)
     fields = languages or _FIELDS
     held = {split: _read(own, data_dir, fields) for split, own in held_out.named.items()}
-    return direction, divide(name, _read(files, data_dir, fields), lambda pair: pair[0], held)
+    return direction, divide(name, _read(name, data_dir, fields), lambda pair: pair[0], held)
 
 
 def direction_of(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
@@ -32,8 +30,8 @@ def direction_of(name: str, languages: tuple[str, str] | None) -> tuple[str, str
 
     Errors: UserError where `languages` are not those of the endings.
     """
-    files = name.partition("/")[2].split(",")
-    endings = tuple(pathlib.PurePath(file).suffix.removeprefix(".") for file in files)
+    files = name.split(",")
+    endings = tuple(pathlib.PurePath(file.strip()).suffix.removeprefix(".") for file in files)
     if len(endings) != 2 or not all(endings) or endings[0] == endings[1]:
         return languages or _FIELDS
     if languages not in (None, endings):
@@ -47,7 +45,7 @@ def _read(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tup
         raise UserError(f"{files!r} names no pairs: {_HOW}")
     paths = [located(each.strip(), data_dir) for each in named]
     if len(paths) == 1:
-        if paths[0].suffix not in (".tsv", ".jsonl"):
+        if not has_fields(paths[0].name):
             raise UserError(f"{paths[0]} alone holds no pairs: {_HOW}")
         return [(source.strip(), target.strip()) for source, target in read_fields(paths[0], fields)]
     sources, targets = map(read_lines, paths)

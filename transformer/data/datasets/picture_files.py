@@ -13,8 +13,17 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.own_files import check_inside, located
+from transformer.data.datasets.folders import (
+    about,
+    check_entry,
+    hidden,
+    joined,
+    refuse_unknown,
+    said_of_left_out,
+    split_of,
+)
 from transformer.data.pictures import Pictures
+from transformer.data.png import SIGNATURE
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ENDINGS = (".jpg", ".jpeg", ".png")
@@ -79,37 +88,57 @@ class Resizing:
 UNCHANGED = Resizing()
 
 
-def splits_in(folder: str, data_dir: str | None) -> dict[str, pathlib.Path]:
+class Sources(NamedTuple):
+    """Where the pictures of each split lie, and the names of what is not read."""
+
+    splits: dict[str, pathlib.Path]
+    left_out: tuple[str, ...]
+
+
+def splits_in(path: pathlib.Path) -> Sources:
     """The splits of a folder, each a folder SPLIT or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
 
-    Errors: UserError for a folder that does not exist or holds none.
+    Errors: UserError for a folder that holds none, for a split said twice, and for other files.
     """
-    path = located(folder, data_dir)
-    if not path.is_dir():
-        raise UserError(
-            f"{path} is no folder: give one that holds train/CLASS/*.jpg or .png, or train.tar.gz with these"
-        )
-    splits = {}
-    for entry in sorted(path.iterdir()):
-        ending = next((ending for ending in _ARCHIVES if entry.name.endswith(ending)), "")
-        if entry.is_dir() or ending:
-            check_inside(entry, path)
-            splits[entry.name.removesuffix(ending)] = entry
+    splits: dict[str, pathlib.Path] = {}
+    left_out: list[str] = []
+    unknown: list[str] = []
+    for entry in _entries(path, left_out):
+        ending = next((ending for ending in _ARCHIVES if entry.name.lower().endswith(ending)), "")
+        if not entry.is_dir() and not ending:
+            (left_out if about(entry.name) else unknown).append(entry.name)
+            continue
+        stem = entry.name[: len(entry.name) - len(ending)]
+        split = split_of(stem) or stem
+        if split in splits:
+            raise UserError(f"{path} has both {splits[split].name} and {entry.name} for {split}: remove one of them")
+        splits[split] = entry
+    refuse_unknown(path, unknown, _ARCHIVES)
     if not splits:
         raise UserError(f"{path} holds no split: put folders such as train/CLASS/*.jpg or train.tar.gz into it")
-    return splits
+    return Sources(splits, tuple(left_out))
 
 
-def read_split(
-    source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None
-) -> tuple[Pictures, tuple[str, ...]]:
-    """The pictures of a split in colour, sorted by class and name, and its classes.
+class Split(NamedTuple):
+    """The pictures of a split, its classes, and what there is to say of its files, in words."""
 
-    Errors: UserError for a class that is not among `classes` where these are given, fewer than two classes, pictures
-    of several sizes that are not resized, and files that are no pictures.
+    pictures: Pictures
+    classes: tuple[str, ...]
+    said: str
+
+
+def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> Split:
+    """The pictures of a split in colour, sorted by class and name.
+
+    Errors: UserError for a class that is not among `classes` where these are given, fewer than two classes, one without
+    pictures, pictures of several sizes that are not resized, files that are no pictures, and pictures that lie anywhere
+    but in the folder of their class.
     """
-    files = sorted(_archived(source) if source.is_file() else _in_folder(source))
+    left_out: list[str] = []
+    files = sorted(_archived(source, left_out) if source.is_file() else _in_folder(source, left_out))
     found = tuple(sorted({file.label for file in files}))
+    if not files:
+        raise UserError(f"{source} holds no pictures: put CLASS/*.jpg or .png into it")
     if classes is None and len(found) < 2:
         raise UserError(f"{source} has pictures of {len(found)} classes: it needs a folder for each of at least two")
     classes = found if classes is None else classes
@@ -117,12 +146,18 @@ def read_split(
         raise UserError(
             f"{source} has the class {strangers[0]!r}, which train has not: {nearest(strangers[0], classes)}"
         )
-    if not files:
-        raise UserError(f"{source} holds no pictures: put CLASS/*.jpg or .png into it")
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", resizing), files))
     numbers = {label: number for number, label in enumerate(classes)}
-    return stacked(str(source), pixels, [numbers[file.label] for file in files]), classes
+    pictures = stacked(str(source), pixels, [numbers[file.label] for file in files])
+    wide = sum(_has_16_bits(file.content) for file in files)
+    depth = f"of {wide:,} pictures of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
+    return Split(pictures, classes, joined((depth, said_of_left_out([f"{source.name}/{name}" for name in left_out]))))
+
+
+def _has_16_bits(content: bytes) -> bool:
+    """Whether a PNG file's header says so."""
+    return content[:8] == SIGNATURE and content[24:25] == b"\x10"
 
 
 def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]) -> Pictures:
@@ -169,26 +204,76 @@ def decode(
         raise UserError(f"{name} is no JPEG or PNG picture that can be read: {error}") from error
 
 
-def _in_folder(folder: pathlib.Path) -> Iterator[_File]:
-    for of_class in sorted(folder.iterdir()):
-        if of_class.is_dir():
-            for path in sorted(of_class.iterdir()):
-                if path.suffix.lower() in _ENDINGS:
-                    check_inside(path, folder)
-                    yield _File(of_class.name, f"{of_class.name}/{path.name}", path.read_bytes())
+def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
+    """What stands in a folder, in the order of its names; what is hidden is added to `left_out`."""
+    for entry in sorted(folder.iterdir()):
+        if hidden(entry.name):
+            left_out.append(beneath + entry.name)
+        else:
+            check_entry(entry, folder)
+            yield entry
 
 
-def _archived(path: pathlib.Path) -> Iterator[_File]:
+def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
+    files: list[_File] = []
+    unknown: list[str] = []
+    for of_class in _entries(folder, left_out):
+        if not of_class.is_dir():
+            if of_class.suffix.lower() in _ENDINGS:
+                raise UserError(f"{of_class} lies in no folder of a class: put it into {folder}/CLASS")
+            (left_out if about(of_class.name) else unknown).append(of_class.name)
+            continue
+        before = len(files) + len(unknown)
+        for path in _entries(of_class, left_out, f"{of_class.name}/"):
+            name = f"{of_class.name}/{path.name}"
+            if path.is_dir():
+                raise UserError(f"{path} is a folder within that of a class: put its pictures into {of_class}")
+            if path.suffix.lower() in _ENDINGS:
+                files.append(_File(of_class.name, name, path.read_bytes()))
+            else:
+                (left_out if about(path.name) else unknown).append(name)
+        if len(files) + len(unknown) == before:
+            raise UserError(f"{of_class} holds no pictures: put .jpg or .png files into it, or remove it")
+    refuse_unknown(folder, unknown, _ENDINGS)
+    return files
+
+
+def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
     """What an archive holds at .../CLASS/NAME; members are read where they lie, and nothing is written."""
+    files: list[_File] = []
+    unknown: list[str] = []
+    # By the folders above: of classes, a picture's name; of folders themselves, what the archive calls them.
+    above: dict[tuple[str, ...], str] = {}
+    named: dict[tuple[str, ...], str] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
-                parts = pathlib.PurePosixPath(member.name).parts
-                if member.isfile() and len(parts) > 1 and parts[-1].lower().endswith(_ENDINGS):
-                    if member.size > MOST_BYTES:
-                        raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
+                *folders, name = pathlib.PurePosixPath(member.name).parts or (".",)
+                if any(map(hidden, (*folders, name))):
+                    left_out.append(member.name)
+                elif member.isdir():
+                    named[(*folders, name)] = member.name
+                elif not member.isfile():
+                    raise UserError(f"{path}: {member.name} is a link or a device: put the file itself there")
+                elif not name.lower().endswith(_ENDINGS):
+                    (left_out if about(name) else unknown).append(member.name)
+                elif not folders:
+                    raise UserError(f"{path}: {name} lies in no folder of a class: put it into CLASS/{name}")
+                elif member.size > MOST_BYTES:
+                    raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
+                else:
                     content = archive.extractfile(member)
                     assert content is not None
-                    yield _File(parts[-2], "/".join(parts[-2:]), content.read())
+                    above.setdefault(tuple(folders[:-1]), member.name)
+                    files.append(_File(folders[-1], f"{folders[-1]}/{name}", content.read()))
     except (OSError, EOFError, tarfile.TarError) as error:
-        raise UserError(f"{path} cannot be read as an archive: {error}") from error
+        raise UserError(f"{path} cannot be read as an archive: {' '.join(str(error).split())}") from error
+    refuse_unknown(path, unknown, _ENDINGS)
+    if len(above) > 1:
+        one, other, *_ = above.values()
+        raise UserError(f"{path} has {one} and {other}: let the folders of all classes stand in one folder")
+    labels = {file.label for file in files}
+    for folder, name in named.items():
+        if folder[:-1] in above and folder[-1] not in labels:
+            raise UserError(f"{path}: {name} holds no pictures: put .jpg or .png files into it, or remove it")
+    return files

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from transformer.config import UserError
+from transformer.data.datasets.folders import own_name
 from transformer.data.datasets.picture_files import Resizing, decode, stacked
 from transformer.data.datasets.preparation import Kind, prepared_by_name, tfds_name
 from transformer.data.datasets.prepared import Features, open_prepared, picture_of
@@ -43,7 +44,7 @@ def read_prepared(
                 f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
             )
         pixels = [decode(content, f"{folder}: {split}", resizing, grey=grey) for content, _ in read]
-        splits[split] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
+        splits[own_name(split, prepared.splits)] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
     return splits, classes
 
 

@@ -1,27 +1,32 @@
 """One way to open any set of labelled pictures."""
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping
+from hashlib import sha256
 
 import numpy as np
 from jaxtyping import Bool
 
 from transformer.config import UserError, from_config, nearest
+from transformer.data.datasets.folders import joined, said_of_left_out
 from transformer.data.datasets.omniglot import read_omniglot
 from transformer.data.datasets.options import whole_numbers
+from transformer.data.datasets.overlap import said_of_overlap
+from transformer.data.datasets.own_files import located
 from transformer.data.datasets.picture_files import UNCHANGED, Resizing, read_split, splits_in
 from transformer.data.datasets.picture_records import read_prepared
 from transformer.data.datasets.repeated import SPLITS
 from transformer.data.pictures import PictureFacts, Pictures
 from transformer.data.strokes import DIGITS, GLYPHS, draw_glyphs
 
-FOLDER, OMNIGLOT, TFDS = "folder", "omniglot", "tfds"
+OMNIGLOT, TFDS = "omniglot", "tfds"
 _HELD = 20  # Of so many training pictures one validates where files hold no such split.
 
 
 @dataclasses.dataclass(frozen=True)
 class PictureSet:
-    """A set of pictures of one size: the names of its classes by number, its splits, and how they were cut."""
+    """A set of pictures of one size: the names of its classes by number, its splits, and how they were cut and read."""
 
     name: str
     classes: tuple[str, ...]
@@ -77,28 +82,33 @@ class DrawnGlyphs:
 
 
 _DRAWN = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
-_KNOWN = (*_DRAWN, f"{FOLDER}/NAME", OMNIGLOT, f"{TFDS}/NAME")
+_KNOWN = (*_DRAWN, OMNIGLOT, f"{TFDS}/NAME")
 
 
 def open_pictures(name: str, *, data_dir: str | None = None, resizing: Resizing = UNCHANGED) -> PictureSet:
     """Open a set of labelled pictures.
 
     `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", pictures drawn here;
-    "folder/NAME", JPEG and PNG files in `data_dir`/NAME by split and class (transformer.data.datasets.picture_files),
+    a folder, here or in `data_dir`, of JPEG and PNG files by split and class (transformer.data.datasets.picture_files);
     "omniglot", whose archives lie in `data_dir`; "tfds/NAME", a set that TFDS has prepared in `data_dir`. Files are
     resized as `resizing` says.
 
     Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
-    if kind == FOLDER and rest:
-        return _cut(name, *_of_files(name, rest, data_dir, resizing))
+    if kind in _DRAWN:
+        drawn, classes = _drawn(name, resizing)
+        return PictureSet(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
     if kind == TFDS and rest:
         return _cut(name, *read_prepared(rest, data_dir, resizing))
     if name == OMNIGLOT:
         return _cut(name, *read_omniglot(data_dir, resizing))
-    drawn, classes = _drawn(name, resizing)
-    return PictureSet(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
+    if not (path := located(name, data_dir)).is_dir():
+        raise UserError(
+            f"config.task.dataset={name!r} is unknown ({nearest(name, _KNOWN)}), and there is no folder {path}: give "
+            "one that holds train/CLASS/*.jpg or .png, or train.tar.gz with these"
+        )
+    return _cut(name, *_of_files(name, path, resizing))
 
 
 def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> PictureSet:
@@ -108,10 +118,10 @@ def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> Picture
 
     Errors: as `open_pictures`, of the name.
     """
-    kind, _, rest = name.partition("/")
+    kind, _, _ = name.partition("/")
     shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
     classes: tuple[str, ...] = ("one", "other")
-    if name != OMNIGLOT and not (kind in (FOLDER, TFDS) and rest):
+    if kind in _DRAWN:
         drawn, classes = _drawn(name, resizing)
         shape = (drawn.size, drawn.size, 1)
     labels = np.arange(count, dtype=np.int32) % len(classes)
@@ -121,27 +131,23 @@ def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> Picture
 def _drawn(name: str, resizing: Resizing) -> tuple[DrawnGlyphs, tuple[str, ...]]:
     """What a drawn set's pictures are, and its classes."""
     kind, _, options = name.partition("/")
-    if kind not in _DRAWN:
-        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, _KNOWN)}")
     if resizing != UNCHANGED:
         keys = "config.task.side, resize_side and resample"
         raise UserError(f"{keys} are for files: say the size of drawn pictures by {kind}/size={resizing.side or 20}")
     return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _DRAWN[kind]
 
 
-def _of_files(
-    name: str, folder: str, data_dir: str | None, resizing: Resizing
-) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
-    sources = splits_in(folder, data_dir)
+def _of_files(name: str, path: pathlib.Path, resizing: Resizing) -> tuple[Mapping[str, Pictures], tuple[str, ...], str]:
+    sources, left_out = splits_in(path)
     if "train" not in sources:
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
-    train, classes = read_split(sources.pop("train"), resizing, None)
-    return {"train": train} | {
-        split: read_split(each, resizing, classes)[0] for split, each in sources.items()
-    }, classes
+    train = read_split(sources.pop("train"), resizing, None)
+    others = {split: read_split(each, resizing, train.classes) for split, each in sources.items()}
+    said = joined((said_of_left_out(left_out), train.said, *(each.said for each in others.values())))
+    return {"train": train.pictures} | {split: each.pictures for split, each in others.items()}, train.classes, said
 
 
-def _cut(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...]) -> PictureSet:
+def _cut(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...], said: str = "") -> PictureSet:
     """The set of all splits, of which training gives up a part where none validates."""
     if "train" not in read:
         raise UserError(f"{name} has the splits {', '.join(read)} but no train")
@@ -157,7 +163,11 @@ def _cut(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...]) -> P
             raise UserError(
                 f"{name} has pictures of {sizes[0]} in {split}, of {sizes[1]} in train: give config.task.side"
             )
-    return PictureSet(name, classes, {"train": train, **splits}, cut)
+    splits = {"train": train, **splits}
+    in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
+    digests = {split: [sha256(one.tobytes()).digest() for one in splits[split].pixels] for split in in_order}
+    overlap = said_of_overlap(digests, "pictures")
+    return PictureSet(name, classes, splits, joined((cut, said, overlap)))
 
 
 def _every(pictures: Pictures, step: int) -> Bool[np.ndarray, " N"]:

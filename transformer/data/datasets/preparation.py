@@ -73,8 +73,8 @@ class Kind:
 
 TRANSLATION = Kind(
     "translation set",
-    "phrases, copy, reversal, help_desk, multi30k/<text>/<source>-<target>, pairs/FILE.en,FILE.de, a TFDS name such as "
-    "wmt14_translate/de-en",
+    "phrases, copy, reversal, help_desk, multi30k/<text>/<source>-<target>, FILE.en,FILE.de, FILE.tsv, FILE.jsonl, a "
+    "TFDS name such as wmt14_translate/de-en",
     ("translate",),
 )
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from transformer.config import UserError, from_config, nearest
-from transformer.data.datasets.archives import members_of
+from transformer.data.datasets.archives import members_of, unread_members
+from transformer.data.datasets.folders import joined, said_of_left_out
 from transformer.data.datasets.options import whole_numbers
+from transformer.data.datasets.overlap import said_of_overlap
 from transformer.data.datasets.own_files import located
 from transformer.data.speaker import Voice
 from transformer.data.spoken import Recording, Recordings
@@ -75,9 +77,11 @@ def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -
     kind, _, options = name.partition("/")
     if kind == SYNTHETIC:
         made = from_config(MadeUp, whole_numbers(kind, options, "speakers=12,takes=8"), kind)
-        recordings, tests, validates = made.recordings(), range(1), range(1, 2)
+        recordings, tests, validates, unread = made.recordings(), range(1), range(1, 2), []
     elif name == FSDD:
-        recordings, tests, validates = _of_archive(located(_ARCHIVE, data_dir)), _TESTS, _VALIDATES
+        archive = located(_ARCHIVE, data_dir)
+        recordings, tests, validates = _of_archive(archive), _TESTS, _VALIDATES
+        unread = unread_members(archive, _NAME, ".wav")
     else:
         raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (SYNTHETIC, FSDD))}")
     speakers = sorted({recording.speaker for recording, _ in recordings})
@@ -98,9 +102,13 @@ def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -
     if held_out:
         cut = f"{held_out} tests and is heard in no other split, takes {validates[0]} to {validates[-1]} validate"
     try:
-        return SpokenDigits(name, {split: Recordings(of_split) for split, of_split in splits.items()}, cut)
+        opened = {split: Recordings(of_split) for split, of_split in splits.items()}
     except ValueError as error:
         raise UserError(f"{name} lacks recordings: {error}") from None
+    overlap = said_of_overlap(
+        {split: [each.samples.tobytes() for each in of_split] for split, of_split in splits.items()}, "recordings"
+    )
+    return SpokenDigits(name, opened, joined((cut, said_of_left_out(unread), overlap)))
 
 
 def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets.digit_words import digit_words
+from transformer.data.datasets.folders import joined, own_name, said_of_left_out
 from transformer.data.datasets.own_files import BY_PLACE, NONE_HELD, HeldOut, located
 from transformer.data.datasets.preparation import Kind, prepare_named
 from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
@@ -32,13 +33,15 @@ _HELD_OUT = 20
 class TextSet:
     """A text set: by split, a random-access sequence of documents; `made_from` says what the text depends on.
 
-    `said` tells which splits of a user's files were cut, and by what.
+    `said` tells which splits of a user's files were cut, and by what. The text of a set that is not made here, but
+    `from_files`, may stand in two splits.
     """
 
     name: str
     splits: Mapping[str, Sequence[str]]
     made_from: str
     said: str = ""
+    from_files: bool = False
 
     def split(self, name: str) -> Sequence[str]:
         """The documents of a split.
@@ -99,8 +102,9 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held
     """
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(located(file, data_dir)) for split, file in held_out.named.items()}
-        splits, cut = read_files(files, held)
-        return TextSet(name, splits, str(files), held_out.said(BY_PLACE if cut else "the names of its files"))
+        found = read_files(files, held)
+        how = held_out.said(BY_PLACE if found.cut else None)
+        return TextSet(name, found.splits, str(files), joined((how, said_of_left_out(found.left_out))), from_files=True)
     held_out.refuse(name)
     if name == PYTHON_DOCS:
         return TextSet(name, *python_docs())
@@ -112,7 +116,7 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held
         if data_dir is None:
             raise UserError(f"{name} needs its files: give their folder by config.task.data_dir")
         read = tinyshakespeare if name == TINYSHAKESPEARE else wikitext
-        return TextSet(name, read(pathlib.Path(data_dir).expanduser()), data_dir)
+        return TextSet(name, read(pathlib.Path(data_dir).expanduser()), data_dir, from_files=True)
     path = pathlib.Path(name).expanduser()
     if path.is_dir() and prepared_under(path):
         return _open_folder(name, path)
@@ -152,13 +156,13 @@ def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
     splits = {}
     for split in prepared.splits:
         records = prepared.records(split)
-        splits[split] = RecordTexts(records, feature, 0, len(records))
+        splits[own_name(split, prepared.splits)] = RecordTexts(records, feature, 0, len(records))
     if "train" in splits and "validation" not in splits:
         whole = splits["train"]
         cut = whole.stop - whole.stop // _HELD_OUT
         splits["train"] = dataclasses.replace(whole, stop=cut)
         splits["validation"] = dataclasses.replace(whole, start=cut)
-    return TextSet(name, splits, str(prepared.folder))
+    return TextSet(name, splits, str(prepared.folder), from_files=True)
 
 
 def _feature_of(name: str, features: Features) -> str:

@@ -4,11 +4,12 @@ import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.data.datasets.own_files import check_inside, read_fields, read_text
+from transformer.data.datasets.folders import Folder, list_files, spellings, split_of
+from transformer.data.datasets.own_files import SPLITS, read_fields, read_text
 
-_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 _SUFFIXES = (".txt", ".jsonl")
 # An article's heading stands alone between two empty lines; its sections have more of the signs.
 _HEADING = re.compile(r"^ ?\n = [^=\n]+ = \n(?= ?\n)", re.MULTILINE)
@@ -38,8 +39,8 @@ def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
     Errors: UserError where no split has a file.
     """
     splits: dict[str, list[str]] = {}
-    for split, names in _NAMES.items():
-        for name in names:
+    for split in SPLITS:
+        for name in spellings(split):
             for path in (folder / f"{name}.txt", folder / f"wiki.{name}.tokens", folder / f"wiki.{name}.raw"):
                 if split not in splits and path.is_file():
                     splits[split] = list(_articles(read_text(path)))
@@ -58,28 +59,42 @@ def _articles(text: str) -> Iterator[str]:
         yield text[start:stop]
 
 
-def read_files(
-    path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})
-) -> tuple[dict[str, list[str]], bool]:
+class Texts(NamedTuple):
+    """The documents of files by split, how these came about, and the names of what is not read."""
+
+    splits: dict[str, list[str]]
+    cut: bool
+    left_out: tuple[str, ...] = ()
+
+
+def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> Texts:
     """The documents of text files by split, and whether the splits were cut here.
 
     A text file is a document, and so is the field text of every line of a .jsonl; a folder has those of all .txt and
-    .jsonl files in it and beneath it, in the order of their names. In a folder whose files are called train.txt,
-    validation.txt (or valid, val, dev) and test.txt, or .jsonl, those are the splits. `held_out` are files or folders
-    of splits that have their own. Otherwise the first 90 % of the characters train, 5 % validate and 5 % test; cuts
-    are at line ends.
+    .jsonl files in it and beneath it, in the order of their names. Files whose names say a split, such as train.txt,
+    valid.jsonl or test-00001.txt, are of that split, and so is all that lies in a folder of such a name; the others
+    train, unless files say that they do. `held_out` are files or folders of splits that have their own. Where no name
+    says validation or test, the first 90 % of the characters train, 5 % validate and 5 % test; cuts are at line ends.
 
-    Errors: UserError for a folder without texts, a text that is empty, a link that leads out of the folder, and for
-    text too short to have its parts.
+    Errors: UserError for a folder without texts or with other files, for files beside those of train that say no
+    split, for a split said twice, a text that is empty, and for text too short to have its parts.
     """
-    files = _files_of(path)
-    by_split = {split: [file for file in files if file.stem in names] for split, names in _NAMES.items()}
-    own = {split: _documents(_files_of(held)) for split, held in held_out.items()}
-    if path.is_dir() and by_split["train"]:
-        return {split: _documents(named) for split, named in by_split.items() if named} | own, False
-    documents = _documents(files)
-    if len(own) == len(_NAMES) - 1:
-        return {"train": documents, **own}, False
+    found = _files_of(path)
+    by_split = _by_split(path, found.files)
+    held = {split: _files_of(files) for split, files in held_out.items()}
+    left_out = (*found.left_out, *(name for files in held.values() for name in files.left_out))
+    own = {split: _documents(files.files) for split, files in held.items()}
+    if twice := [split for split in own if split in by_split]:
+        raise UserError(
+            f"{path} has {by_split[twice[0]][0].relative_to(path)}, but config.task.{twice[0]}_files names others: "
+            "remove one of the two"
+        )
+    if by_split:
+        named = {split: _documents(by_split[split]) for split in SPLITS if split in by_split}
+        return Texts(named | own, False, left_out)
+    documents = _documents(found.files)
+    if len(own) == len(SPLITS) - 1:
+        return Texts({"train": documents, **own}, False, left_out)
     total = sum(map(len, documents))
     # Of a split with files of its own nothing is cut: its part trains.
     train, rest = _cut(documents, total * (18 + len(own)) // 20)
@@ -88,22 +103,44 @@ def read_files(
     for split, texts in splits.items():
         if not texts:
             raise UserError(f"{path} has too little text: nothing is left for {split}; give more lines")
-    return splits, True
+    return Texts(splits, True, left_out)
 
 
-def _files_of(path: pathlib.Path) -> list[pathlib.Path]:
+def _by_split(path: pathlib.Path, files: Sequence[pathlib.Path]) -> dict[str, list[pathlib.Path]]:
+    """The files of a folder by the splits that their names say; none for a single file, and where none says one."""
+    if not path.is_dir():
+        return {}
+    by_split: dict[str | None, list[pathlib.Path]] = {}
+    for file in files:
+        top, *beneath = file.relative_to(path).parts
+        split = (split_of(top) if beneath else None) or split_of(file.stem)
+        by_split.setdefault(split, []).append(file)
+    others = by_split.pop(None, [])
+    if others and "train" in by_split:
+        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+        raise UserError(
+            f"{path} has {by_split['train'][0].relative_to(path)}, and beside it {others[0].relative_to(path)}{more}, "
+            "whose names say no split: rename them, such as train-2.txt, or remove them"
+        )
+    named = {split: of_split for split, of_split in by_split.items() if split is not None}
+    if set(named) <= {"train"}:
+        return {}
+    if not others and "train" not in named:
+        raise UserError(f"{path} has texts for {', '.join(sorted(named))} alone: add a train.txt")
+    return {"train": others, **named}
+
+
+def _files_of(path: pathlib.Path) -> Folder:
     """The file, or the text files in a folder and beneath it.
 
-    Errors: UserError for a folder without any, and for a link in it that leads out of it.
+    Errors: UserError for a folder without any; as `list_files`.
     """
     if not path.is_dir():
-        return [path]
-    files = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
-    if not files:
+        return Folder((path,), ())
+    found = list_files(path, _SUFFIXES)
+    if not found.files:
         raise UserError(f"{path} holds no .txt file, and no .jsonl: name a folder with texts, or a file")
-    for file in files:
-        check_inside(file, path)
-    return files
+    return found
 
 
 def _documents(files: Sequence[pathlib.Path]) -> list[str]:
@@ -113,7 +150,9 @@ def _documents(files: Sequence[pathlib.Path]) -> list[str]:
     """
     documents: list[str] = []
     for file in files:
-        texts = [text for (text,) in read_fields(file, ("text",))] if file.suffix == ".jsonl" else [read_text(file)]
+        texts = (
+            [text for (text,) in read_fields(file, ("text",))] if file.suffix.lower() == ".jsonl" else [read_text(file)]
+        )
         if not any(map(str.strip, texts)):
             raise UserError(f"{file} is empty: give it text, or remove it")
         documents += texts

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, overload
 from transformer.config import UserError, nearest
 from transformer.data.datasets import help_desk
 from transformer.data.datasets.lexicon import LANGUAGES as PHRASE_LANGUAGES
-from transformer.data.datasets.own_files import NONE_HELD, HeldOut
-from transformer.data.datasets.pairs import PREFIX as PAIRS
+from transformer.data.datasets.own_files import NONE_HELD, HeldOut, has_fields, located
 from transformer.data.datasets.pairs import open_pairs
 from transformer.data.datasets.phrases import NAME as PHRASES
 from transformer.data.datasets.phrases import phrases
@@ -84,6 +83,16 @@ class TranslationSet:
         return self.pairs(name)
 
 
+def made_here(name: str) -> bool:
+    """Whether a name is that of a set whose pairs are made here."""
+    return name.partition("/")[0] in (PHRASES, *SYMBOLS, help_desk.NAME)
+
+
+def own_pairs(name: str, data_dir: str | None = None) -> bool:
+    """Whether a name is that of a user's own files; a set has none with a comma but in the options of `made_here`."""
+    return not made_here(name) and ("," in name or has_fields(name) or located(name, data_dir).is_file())
+
+
 def open_translation(
     name: str,
     *,
@@ -98,7 +107,7 @@ def open_translation(
     ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "copy" or "reversal", also as
     "reversal/length=12,symbols=16" (transformer.data.datasets.symbols); "help_desk", also as "help_desk/train=2000"
     (transformer.data.datasets.help_desk);
-    "multi30k/<raw|tokenised>/<source>-<target>"; "pairs/FILE.en,FILE.de", "pairs/FILE.tsv" or "pairs/FILE.jsonl"
+    "multi30k/<raw|tokenised>/<source>-<target>"; "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
     (transformer.data.datasets.pairs), whose other splits may have files of their own, `held_out`; the folder of a
     prepared TFDS set (it holds dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where
     the files of Multi30k or of pairs lie, or a TFDS root to search for an already prepared set. `languages` is (source,
@@ -108,7 +117,7 @@ def open_translation(
     and a set that is neither prepared nor to be downloaded.
     """
     first, *parts = name.split("/")
-    if first == PAIRS:
+    if own_pairs(name, data_dir):
         direction, splits = open_pairs(name, data_dir=data_dir, languages=languages, held_out=held_out)
         read = {split: [Pair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
         return TranslationSet(name, direction, tuple(read), read.__getitem__)

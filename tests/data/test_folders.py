@@ -1,0 +1,309 @@
+"""Folders of data: what is read, what is left out and said, what is refused, and what stands in two splits."""
+
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.test_picture_sets import png, write_omniglot
+from transformer.config import UserError
+from transformer.data.datasets.characters import open_characters
+from transformer.data.datasets.folders import split_of
+from transformer.data.datasets.labelled import open_labelled
+from transformer.data.datasets.own_files import HeldOut
+from transformer.data.datasets.pictures import PictureSet, open_pictures
+from transformer.data.datasets.spoken_digits import open_spoken
+from transformer.data.datasets.text import TextSet, open_text
+from transformer.data.datasets.translation import open_translation
+from transformer.data.wav import wav
+from transformer.tasks.registry import build, task_config
+
+BOOK = "".join(f"line {number} of the book\n" for number in range(100))
+
+
+def write(root: Path, files: Mapping[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
+
+
+def texts(root: Path, held_out: HeldOut | None = None) -> TextSet:
+    return open_text("books", data_dir=str(root), prepared_dir=str(root / "none"), held_out=held_out or HeldOut())
+
+
+def refused(act: Callable[[], object], says: str) -> None:
+    with pytest.raises(UserError, match=says) as told:
+        act()
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("stem", "split"),
+    [
+        *((name, "train") for name in ("train", "Training", "TRAIN", "train-00001", "train_1", "train2", "trainset")),
+        *((name, "validation") for name in ("validation", "valid", "Val", "dev", "development", "dev.01", "devset")),
+        *((name, "test") for name in ("test", "testing", "TEST", "test-00000-of-00003", "test_data", "wiki.test")),
+        *((name, None) for name in ("book", "contest", "trainer", "Training day", "a test of time", "latest", "00001")),
+    ],
+)
+def test_splits_are_known_by_their_common_spellings(stem: str, split: str | None) -> None:
+    assert split_of(stem) == split
+
+
+def test_a_name_of_two_splits_is_refused() -> None:
+    refused(lambda: split_of("train_test"), "'train_test' names the splits test and train: call it by one")
+
+
+def test_hidden_copies_of_texts_are_not_read_and_said(tmp_path: Path) -> None:
+    copies = (".ipynb_checkpoints/book-checkpoint.txt", ".git/x.txt", ".book.txt", "more/.DS_Store", "desktop.ini")
+    write(tmp_path / "books", {"book.txt": BOOK, "README.md": "about", **dict.fromkeys(copies, BOOK)})
+    opened = texts(tmp_path)
+    assert "".join(text for split in opened.splits.values() for text in split) == BOOK
+    assert opened.said == (
+        "train, validation, test cut by position, 90, 5 and 5 % of the characters; "
+        "not read: .book.txt, .git, .ipynb_checkpoints and 3 more"
+    )
+
+
+def test_endings_in_capital_letters_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "books", {"A.TXT": "a\n" * 50, "B.Jsonl": '{"text": "b"}\n' * 50})
+    read = texts(tmp_path).splits
+    assert "".join(text for split in ("train", "validation", "test") for text in read[split]) == "a\n" * 50 + "b" * 50
+
+
+def test_files_whose_names_say_splits_are_those_splits(tmp_path: Path) -> None:
+    files = {"book.txt": "book\n", "test.txt": "test\n", "Valid.TXT": "valid\n"}
+    opened = texts(write(tmp_path / "one", {f"books/{name}": text for name, text in files.items()}))
+    assert opened.splits == {"train": ["book\n"], "validation": ["valid\n"], "test": ["test\n"]}
+    assert opened.said == "splits by the names of files and folders"
+    shards = {f"train-0000{number}-of-00002.txt": f"{number}\n" for number in range(2)} | {"dev_1.txt": "dev\n"}
+    opened = texts(write(tmp_path / "two", {f"books/{name}": text for name, text in shards.items()}))
+    assert opened.splits == {"train": ["0\n", "1\n"], "validation": ["dev\n"]}
+    folders = {"train/test of time.txt": "a\n", "train/more/b.txt": "b\n", "val/c.txt": "c\n", "test/train.txt": "d\n"}
+    opened = texts(write(tmp_path / "three", {f"books/{name}": text for name, text in folders.items()}))
+    assert opened.splits == {"train": ["b\n", "a\n"], "validation": ["c\n"], "test": ["d\n"]}
+    # Shards of training alone are cut as any texts are.
+    opened = texts(write(tmp_path / "four", {"books/train-1.txt": BOOK, "books/train-2.txt": BOOK}))
+    assert set(opened.splits) == {"train", "validation", "test"}
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (("book.md", "scan.pdf", "page.pdf"), r"books holds 3 files of other kinds .*\(1 .md, 2 .pdf\): book.md, page"),
+        (("book", "a.txt"), r"books holds 1 file of other kinds than .txt, .jsonl \(1 no ending\): book; convert or"),
+        (
+            ("train.txt", "extra.txt", "b.txt"),
+            "has train.txt, and beside it b.txt and 1 more, whose names say no",
+        ),
+        (("test.txt", "valid.txt"), "has texts for test, validation alone: add a train.txt"),
+    ],
+)
+def test_what_would_be_left_out_of_texts_is_refused(files: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    write(tmp_path / "books", dict.fromkeys(files, BOOK))
+    refused(lambda: texts(tmp_path), says)
+
+
+def test_what_is_no_file_of_the_folder_is_refused(tmp_path: Path) -> None:
+    books = write(tmp_path / "books", {"a.txt": BOOK, "more/b.txt": BOOK})
+    (books / "again").symlink_to(books / "more")
+    refused(lambda: texts(tmp_path), "again is a link to a folder, which would be read twice")
+    (books / "again").unlink()
+    os.mkfifo(books / "c.txt")
+    refused(lambda: texts(tmp_path), "c.txt is neither a file nor a folder: remove it")
+
+
+def test_a_split_with_files_twice_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"books/book.txt": BOOK, "books/valid.txt": BOOK, "dev.txt": BOOK})
+    refused(
+        lambda: texts(tmp_path, HeldOut("dev.txt")),
+        "has valid.txt, but config.task.validation_files names others: remove one of the two",
+    )
+
+
+LONG = "a line of text that is too long to stand twice by chance, number {}\n"
+TEXT_TASK = {"name": "language_modelling", "tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1}
+
+
+def test_text_in_two_splits_is_told(tmp_path: Path) -> None:
+    once = [LONG.format(number) for number in range(20)]
+    files = {"train.txt": "".join(once), "valid.txt": "".join(once[15:]) + "new\n", "test.txt": once[0] + "short\n"}
+    write(tmp_path, {f"books/{name}": text for name, text in files.items()})
+    (tmp_path / "run").mkdir()
+    values = {**TEXT_TASK, "probed_length": 4, "dataset": "books", "data_dir": str(tmp_path)}
+    (said,) = build(task_config(values), tmp_path / "run").said
+    assert said.endswith(
+        "; splits by the names of files and folders; 5 of 5 validation lines of 40 letters and more are in train as "
+        "well; 1 of 1 test lines of 40 letters and more are in train as well"
+    )
+
+
+def test_examples_in_two_splits_are_told(tmp_path: Path) -> None:
+    rows = [f"text {number}\t{'ab'[number % 2]}" for number in range(100)]
+    write(tmp_path, {"x.tsv": "\n".join(rows), "dev.tsv": "\n".join([*rows[:3], "new\ta"])})
+    (tmp_path / "run").mkdir()
+    values = {"dataset": "x.tsv", "data_dir": str(tmp_path), "validation_files": "dev.tsv"}
+    labelled = {"name": "classification", "classes": ("a", "b"), "tokenizer": "bytes"}
+    for of_task, what in ((labelled, "texts"), ({"name": "translation", "vocabulary": 60}, "sources")):
+        said = "; ".join(build(task_config({**of_task, **values}), tmp_path / "run").said)
+        assert f"3 of 4 validation {what} are in train as well" in said
+        for file in (tmp_path / "run").iterdir():
+            file.unlink()
+
+
+PLAIN = {(split, label): 10 * number for number, (split, label) in enumerate((s, c) for s in "tv" for c in "ab")}
+
+
+def pictures(root: Path, *changes: Mapping[str, str | bytes]) -> PictureSet:
+    """A set of two classes in two splits, and what else is put into its folder."""
+    for split, name in (("t", "train"), ("v", "val")):
+        for label in "ab":
+            values = [PLAIN[split, label] + number for number in range(3)]
+            write(root / "pets" / name / label, {f"{v}.png": png(np.full((4, 4), v, np.uint8)) for v in values})
+    for files in changes:
+        write(root / "pets", files)
+    return open_pictures("pets", data_dir=str(root))
+
+
+PICTURE = png(np.full((4, 4), 200, np.uint8))
+
+
+def test_hidden_files_and_folders_are_no_classes(tmp_path: Path) -> None:
+    files = (".ipynb_checkpoints/a/0.png", "train/.ipynb_checkpoints/0.png", "train/a/._0.png", "val/Thumbs.db")
+    opened = pictures(tmp_path, dict.fromkeys((*files, "train/README", "LICENSE"), PICTURE))
+    assert opened.classes == ("a", "b")
+    assert {split: len(each.labels) for split, each in opened.splits.items()} == {"train": 6, "validation": 6}
+    assert opened.cut == (
+        "not read: .ipynb_checkpoints, LICENSE; not read: train/.ipynb_checkpoints, train/README, train/a/._0.png; "
+        "not read: val/Thumbs.db"
+    )
+
+
+def test_pictures_in_two_splits_are_told(tmp_path: Path) -> None:
+    opened = pictures(tmp_path, {"test/a/x.png": PICTURE, "val/a/y.png": PICTURE, "test/b/z.PNG": PICTURE})
+    assert opened.cut == "2 of 2 test pictures are in validation as well"
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("train/a/0.webp", r"train holds 1 file of other kinds than .jpg, .jpeg, .png \(1 .webp\): a/0.webp; convert"),
+        ("train/a/0.txt", r"train holds 1 file of other kinds"),
+        ("train/a/more/0.png", "more is a folder within that of a class: put its pictures into"),
+        ("train/0.png", "0.png lies in no folder of a class: put it into .*train/CLASS"),
+        ("train/c/README.md", "c holds no pictures: put .jpg or .png files into it, or remove it"),
+        ("test.zip", r"pets holds 1 file of other kinds than .tar.gz, .tgz, .tar \(1 .zip\): test.zip"),
+        ("labels.csv", r"pets holds 1 file of other kinds"),
+        ("validation/a/0.png", "pets has both val and validation for validation: remove one of them"),
+        ("val.tgz", "has both val and val.tgz for validation"),
+    ],
+)
+def test_what_would_be_left_out_of_pictures_is_refused(file: str, says: str, tmp_path: Path) -> None:
+    write(tmp_path / "pets", {"train/c/x": b""} if file.startswith("train/c") else {})
+    (tmp_path / "pets" / "train" / "c" / "x").unlink(missing_ok=True)
+    refused(lambda: pictures(tmp_path, {file: b"" if file.startswith("train/c") else PICTURE}), says)
+
+
+def packed(root: Path, names: Mapping[str, bytes | None]) -> PictureSet:
+    """A set whose training pictures are in an archive: files, and folders where there is no content."""
+    (root / "pets").mkdir()
+    with tarfile.open(root / "pets" / "train.tar.gz", "w:gz") as archive:
+        for name, content in names.items():
+            member = tarfile.TarInfo(name)
+            if content is None:
+                member.type = tarfile.DIRTYPE
+                archive.addfile(member)
+            elif content == b"link":
+                member.type, member.linkname = tarfile.SYMTYPE, "0.png"
+                archive.addfile(member)
+            else:
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return open_pictures("pets", data_dir=str(root))
+
+
+TWO = {f"set/{label}/{number}.png": PICTURE for label in "ab" for number in range(20)}
+
+
+def test_what_is_hidden_in_an_archive_is_not_read_and_said(tmp_path: Path) -> None:
+    opened = packed(tmp_path, {**TWO, "__MACOSX/set/a/._0.png": PICTURE, "set/README": b"about", "set/a": None})
+    assert opened.classes == ("a", "b")
+    assert "; not read: train.tar.gz/__MACOSX/set/a/._0.png, train.tar.gz/set/README" in opened.cut
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ({"set/a/0.webp": PICTURE}, r"train.tar.gz holds 1 file of other kinds .*\(1 .webp\): set/a/0.webp"),
+        ({"0.png": PICTURE}, "0.png lies in no folder of a class: put it into CLASS/0.png"),
+        (
+            {"set/a/more/0.png": PICTURE},
+            "has set/a/0.png and set/a/more/0.png: let the folders of all classes stand in",
+        ),
+        ({"test/a/0.png": PICTURE}, "has set/a/0.png and test/a/0.png"),
+        ({"set/c": None}, "set/c holds no pictures"),
+        ({"set/a/l.png": b"link"}, "set/a/l.png is a link or a device"),
+    ],
+)
+def test_what_would_be_left_out_of_an_archive_is_refused(names: dict, says: str, tmp_path: Path) -> None:
+    refused(lambda: packed(tmp_path, {**TWO, **names}), says)
+
+
+def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "recordings.zip", "w") as archive:
+        archive.writestr("README.md", "about")
+        archive.writestr("__MACOSX/._7_ann_0.wav", "")
+        for digit in range(10):
+            for take in range(9):
+                sound = np.full(100, 0.5 if take in (0, 8) else (10 * digit + take) / 200, np.float32)
+                archive.writestr(f"recordings/{digit}_ann_{take}.wav", wav(sound))
+    said = open_spoken("fsdd", data_dir=str(tmp_path)).cut
+    assert "not read: recordings.zip/README.md, recordings.zip/__MACOSX/._7_ann_0.wav" in said
+    assert "10 of 50 test recordings are in train as well" in said
+    with zipfile.ZipFile(tmp_path / "recordings.zip", "a") as archive:
+        archive.writestr("recordings/seven.WAV", wav(np.zeros(10, np.float32)))
+    refused(lambda: open_spoken("fsdd", data_dir=str(tmp_path)), "seven.WAV is not named as .wav files of this set are")
+    path = tmp_path / "images_background.zip"
+    write_omniglot(path, "Greek", 2)
+    assert (
+        "not read: images_background.zip/images_background/Greek/notes.txt"
+        in open_pictures("omniglot", data_dir=str(tmp_path)).cut
+    )
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("images_background/Greek/alpha.png", PICTURE)
+    for act in (
+        lambda: open_pictures("omniglot", data_dir=str(tmp_path)),
+        lambda: open_characters("omniglot_characters/validation=1,test=1", data_dir=str(tmp_path), side=4),
+    ):
+        refused(act, "alpha.png is not named as .png files of this set are")
+
+
+def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labelled = BOOK.replace("\n", "\tx\n") + "b\ty\n"
+    pairs = {"pairs/train.en": BOOK, "pairs/train.de": BOOK, "labelled/a.tsv": labelled}
+    write(tmp_path, pairs)
+    for folder, name in (
+        (str(tmp_path), "pairs/train.en,pairs/train.de"),
+        (str(tmp_path / "pairs"), "train.en,train.de"),
+    ):
+        opened = open_translation(name, data_dir=folder, prepared_dir="none")
+        assert (opened.languages, sum(len(opened.split(split)) for split in opened.splits)) == (("en", "de"), 100)
+    monkeypatch.chdir(tmp_path)
+    assert open_translation("pairs/train.en,pairs/train.de", prepared_dir="none").languages == ("en", "de")
+    assert sum(map(len, open_labelled("labelled/a.tsv", classes=("x", "y")).splits.values())) == 101
+    pictures(tmp_path / "folder")
+    assert open_pictures("folder/pets").classes == ("a", "b")
+
+
+def test_a_folder_of_data_that_is_missing_is_refused(tmp_path: Path) -> None:
+    for values in ({"name": "translation", "dataset": "copy"}, {"name": "picture_classification"}):
+        config = task_config({**values, "data_dir": str(tmp_path / "missing")})
+        refused(
+            lambda config=config: build(config, tmp_path), r"missing \(--data_dir\) is no folder: name the one that"
+        )
