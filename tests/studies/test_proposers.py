@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -115,7 +116,8 @@ class Bowl(Sleeping):
 
 
 def run(path, engine, total, space=RATES, maximise=False, seed=0):
-    ledger = Ledger.open(path, {"engine": engine, "space": space.describe(), "better": maximise})
+    facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "better": maximise}
+    ledger = Ledger.open(path, facts)
     proposer = connect(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximise=maximise)
     work(ledger, proposer, total=total, metric="validation/loss", trainer=Bowl())
     return ledger, proposer
@@ -211,3 +213,102 @@ def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
         proposer.propose(ledger)
     with pytest.raises(UserError, match="--storage cannot be used: "):
         connect("tpe", ledger, base(), RATES, seed=0, maximise=False, url="nosuchdatabase://here")
+
+
+def known_to(proposer):
+    """What Optuna knows of each trial: how it ended, its value, its reports, and the rungs that it has come to."""
+    return {
+        trial.user_attrs["trial"]: (
+            trial.state.name,
+            trial.value,
+            trial.intermediate_values,
+            {name for name in trial.system_attrs if name.startswith("completed_rung")},
+            trial.params,
+        )
+        for trial in proposer._study.get_trials()
+        if "trial" in trial.user_attrs
+    }
+
+
+def connected(ledger, engine="tpe", space=RATES):
+    return connect(engine, ledger, base(steps=9, eval_every=1), space, seed=0, maximise=False)
+
+
+def damaged(content):
+    """A journal with a bit changed, torn in its middle, without a line, cut, empty, or something else."""
+    random = Random(4)
+    for _ in range(12):
+        place, bit = random.randrange(len(content)), 1 << random.randrange(8)
+        yield content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
+    lines = content.splitlines(keepends=True)
+    for _ in range(3):
+        place = random.randrange(len(content) - 100)
+        yield content[:place] + content[place + random.randrange(1, 100) :]
+        yield b"".join(lines[: random.randrange(1, len(lines))])
+    line = random.randrange(len(lines) - 1)
+    yield b"".join([*lines[:line], *lines[line + 1 :]])
+    yield b"".join([*lines[:line], lines[line], *lines[line:]])
+    yield b""
+    yield b"[" * 100_000 + b"\n"
+    yield b'{"op_code": 0, "worker_id": "w", "study_name": "s", "directions": [1]}\n'  # as Optuna's own backend writes
+
+
+@needs_optuna
+def test_a_damaged_journal_is_made_anew_from_the_ledger(tmp_path, capsys):
+    ledger, proposer = run(tmp_path, "tpe", 8)
+    proposer.propose(ledger)
+    journal = tmp_path / "optuna.journal"
+    whole, names = journal.read_bytes(), {trial.name for trial in ledger.trials()}
+    expected = {name: about for name, about in known_to(connected(ledger)).items() if name in names}
+    assert len(expected) == 8
+    told = 0
+    for content in damaged(whole):
+        journal.write_bytes(content)
+        again = connected(ledger)
+        assert again.propose(ledger).name not in names
+        assert {name: about for name, about in known_to(again).items() if name in names} == expected
+        # It is whole now: the next worker says nothing of it.
+        told += "it is made anew from the ledger" in capsys.readouterr().err
+        connected(ledger).propose(ledger)
+        assert capsys.readouterr().err == ""
+    assert told >= 16
+    journal.unlink()
+    assert known_to(connected(ledger)) == {}
+    again = connected(ledger)
+    again.propose(ledger)
+    assert {name: about for name, about in known_to(again).items() if name in names} == expected
+
+
+@needs_optuna
+def test_a_journal_that_knows_more_than_the_ledger_is_made_anew(tmp_path, capsys):
+    """As of a sweep whose ledger was put back from a copy, or of another one."""
+    run(tmp_path / "long", "tpe", 8)
+    short, _ = run(tmp_path / "short", "tpe", 3, seed=7)
+    (tmp_path / "short" / "optuna.journal").write_bytes((tmp_path / "long" / "optuna.journal").read_bytes())
+    proposer = connected(short)
+    proposer.propose(short)
+    assert "it knows values that the ledger does not" in capsys.readouterr().err
+    trials = {trial.name for trial in short.trials()}
+    assert (
+        {name for name, (state, *_) in known_to(proposer).items() if state == "COMPLETE"}
+        <= trials
+        <= set(known_to(proposer))
+    )
+
+
+@needs_optuna
+def test_a_worker_whose_journal_is_taken_away_goes_on(tmp_path):
+    """Another worker makes a damaged journal anew while this one has read it."""
+    ledger, first = run(tmp_path, "hyperband", 6)
+    first._tell(ledger)
+    expected = known_to(first)
+    journal = tmp_path / "optuna.journal"
+    journal.write_bytes(journal.read_bytes().replace(b'"operation"', b'"operatioN"', 1))
+    connected(ledger, "hyperband")
+    trial = first.propose(ledger)
+    ledger.plan([trial])
+    assert not first.prune(trial, 1, 0.5)
+    for name, about in expected.items():
+        assert known_to(first)[name] == about
+    assert known_to(first)[trial.name][:3] == ("RUNNING", None, {1: 0.5})
+    assert sorted(path.name for path in tmp_path.glob("optuna*")) == ["optuna.journal", "optuna.journal.lock"]

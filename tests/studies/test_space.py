@@ -37,6 +37,57 @@ def test_zip_goes_side_by_side_and_chain_one_after_the_other():
     assert chain.keys == ("a", "d")
 
 
+class Noted:
+    """Draws at random, and notes what was answered to what."""
+
+    def __init__(self, seed):
+        self._chance, self.answers = Chance(random.Random(seed)), {}
+
+    def index(self, name, labels):
+        number = self._chance.index(name, labels)
+        self.answers[name] = labels[number]
+        return number
+
+    def number(self, name, low, high, log):
+        return self.answers.setdefault(name, self._chance.number(name, low, high, log))
+
+    def integer(self, name, low, high):
+        return self.answers.setdefault(name, self._chance.integer(name, low, high))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        sweep.product(A, B, C, sweep.log_uniform("rate", 1e-4, 1e-1)),
+        sweep.zip(B, C),
+        sweep.chain(sweep.choice("a", [3, (1, 2)]), A, sweep.product(A, sweep.choice("d", [None, {"e": 1}]))),
+        sweep.product(sweep.chain(sweep.zip(B, C), B), sweep.chain(sweep.uniform("rate", 0, 1), A)),
+        sweep.chain(sweep.chain(A, B), sweep.chain(C, sweep.product(A, C))),
+    ],
+)
+def test_answers_are_those_that_a_draw_was_given(space):
+    for seed in range(40):
+        noted = Noted(seed)
+        overrides = space.draw(noted)
+        assert space.answers(json.loads(json.dumps(overrides))) == noted.answers
+
+
+def test_no_answers_give_what_is_not_of_a_space():
+    rate = sweep.log_uniform("rate", 1e-4, 1e-1)
+    for space, overrides in (
+        (A, {}),
+        (A, {"a": 3}),
+        (A, {"a": True}),
+        (rate, {"rate": 1.0}),
+        (C, {"c": 3.0}),
+        (C, {"c": 6}),
+    ):
+        assert space.answers(overrides) is None
+        assert sweep.product(B, space).answers({"b.c": "x", **overrides}) is None
+        assert sweep.chain(B, space).answers(overrides) is None
+    assert sweep.zip(B, C).answers({"b.c": "x", "c": 4}) is None
+
+
 def test_a_space_with_a_continuous_member_has_no_size():
     rate = sweep.log_uniform("rate", 1e-4, 1e-1)
     for space in (rate, sweep.product(A, rate), sweep.chain(A, rate)):

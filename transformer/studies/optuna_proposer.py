@@ -1,24 +1,30 @@
 """Proposals by Optuna (Akiba et al. 2019): TPE, Gaussian processes, and Hyperband, which stops trials early.
 
-What Optuna knows follows from the ledger: before it is asked for a trial it is told how those ended that it proposed
-before, so that a worker may die at any moment. Only `connect` imports it.
+What Optuna knows follows from the ledger: before it is asked for a trial it is told of those that it does not know and
+how those ended that it proposed before, so that a worker may die at any moment. Its study is a journal of sealed lines;
+one that is damaged, or says what the ledger does not, is made anew from the ledger. Only `connect` imports Optuna.
 """
 
 import contextlib
 import fcntl
 import hashlib
 import importlib
+import json
 import os
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import parse_metric, read_records
+from transformer.storage.sealed import is_sealed, sealed
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.proposers import drawn
-from transformer.studies.space import Space
+from transformer.studies.space import Answers, Space
 from transformer.studies.trials import Trial, make_trial
 
 _NAME = "trial"  # the attribute of an Optuna trial that names ours
@@ -80,32 +86,84 @@ def connect(
     pruner: Any = optuna.pruners.NopPruner()
     if engine == "hyperband":
         pruner = optuna.pruners.HyperbandPruner(**resources(base))
-    storage = _database(optuna, url) if url else _journal(optuna, ledger.path / "optuna.journal")
-    study = optuna.create_study(
-        storage=storage,
-        pruner=pruner,
-        # Another sweep in the same database is another study.
-        study_name=f"headwise-{hashlib.sha256(repr(ledger.facts()).encode()).hexdigest()[:16]}",
-        direction="maximize" if maximise else "minimize",
-        load_if_exists=True,
-    )
-    return OptunaProposer(optuna, study, storage, engine, base, space, seed)
+    # Another sweep in the same database is another study.
+    name = f"headwise-{hashlib.sha256(repr(ledger.facts()).encode()).hexdigest()[:16]}"
+
+    def study_in(storage: Any) -> Any:
+        return optuna.create_study(
+            storage=storage,
+            pruner=pruner,
+            study_name=name,
+            direction="maximize" if maximise else "minimize",
+            load_if_exists=True,
+        )
+
+    return OptunaProposer(optuna, study_in, url, engine, ledger, base, space, seed)
 
 
 class OptunaProposer:
     """Proposes what a sampler asks for next."""
 
     def __init__(
-        self, optuna: Any, study: Any, storage: Any, engine: str, base: Mapping[str, Any], space: Space, seed: int
+        self,
+        optuna: Any,
+        study_in: Callable[[Any], Any],
+        url: str | None,
+        engine: str,
+        ledger: Ledger,
+        base: Mapping[str, Any],
+        space: Space,
+        seed: int,
     ):
-        self._optuna, self._study, self._storage = optuna, study, storage
+        self._optuna, self._study_in, self._ledger = optuna, study_in, ledger
         self._engine, self._base, self._space, self._seed = engine, base, space, seed
+        self._journal = None if url else ledger.path / "optuna.journal"
+        if url:
+            self._storage = _database(optuna, url)
+            self._study = study_in(self._storage)
+        else:
+            self._with_whole_journal(self._open)
 
     def propose(self, ledger: Ledger) -> Trial | None:
         """The sampler's next; where it only repeats itself and the space is finite, a point that was not tried.
 
         Errors: UserError where no config that it proposed can be.
         """
+        return self._with_whole_journal(lambda: self._propose(ledger))
+
+    def prune(self, trial: Trial, step: int, value: float) -> bool:
+        return self._engine == "hyperband" and self._with_whole_journal(lambda: self._prune(trial, step, value))
+
+    def _with_whole_journal(self, use: Callable[[], Any]) -> Any:
+        """What `use` gives of the study, from a journal that is as it was written."""
+        try:
+            return use()
+        except Damaged as damage:
+            assert self._journal is not None
+            with _locked(self._journal):
+                if damage.by_ledger or not _is_whole(self._journal):
+                    print(f"{self._journal}: {damage}; it is made anew from the ledger", file=sys.stderr)
+                    self._rebuild(self._journal)
+                # Else another process has done so.
+            self._open()
+        return use()
+
+    def _open(self) -> None:
+        assert self._journal is not None
+        self._storage = self._optuna.storages.JournalStorage(_Journal(self._journal))
+        self._study = self._study_in(self._storage)
+
+    def _rebuild(self, journal: Path) -> None:
+        """Write a journal of what the ledger knows."""
+        draft = journal.with_name(f"{journal.name}.new")
+        draft.unlink(missing_ok=True)
+        self._storage = self._optuna.storages.JournalStorage(_Journal(draft))
+        self._study = self._study_in(self._storage)
+        self._tell(self._ledger)
+        draft.replace(journal)
+        draft.with_name(f"{draft.name}.lock").unlink(missing_ok=True)
+
+    def _propose(self, ledger: Ledger) -> Trial | None:
         self._tell(ledger)
         planned = {trial.name: trial for trial in ledger.trials()}
         mistakes: list[UserError] = []
@@ -129,9 +187,8 @@ class OptunaProposer:
             raise mistakes[-1]
         return other
 
-    def prune(self, trial: Trial, step: int, value: float) -> bool:
-        if self._engine != "hyperband":
-            return False
+    def _prune(self, trial: Trial, step: int, value: float) -> bool:
+        """Note what a trial has reported; whether Hyperband stops it there."""
         running = self._running().get(trial.name)
         if running is None:
             return False
@@ -158,15 +215,57 @@ class OptunaProposer:
         return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
 
     def _tell(self, ledger: Ledger) -> None:
-        """Tell Optuna how trials ended; a proposal whose worker died before it was planned has failed."""
+        """Tell Optuna of trials and how they ended; a proposal whose worker died before it was planned has failed.
+
+        Errors: Damaged for a study that says what the ledger does not.
+        """
         planned = {trial.name: trial for trial in ledger.trials()}
         outcomes = {name: ledger.outcome(trial) for name, trial in planned.items()}
+        self._check(outcomes)
+        known = {asked.user_attrs.get(_NAME) for asked in self._study.get_trials(deepcopy=False)}
+        for name, trial in planned.items():
+            if name not in known:
+                self._add(trial)
         values = tuple(each.value for each in outcomes.values() if each is not None and each.value is not None)
         state = self._optuna.trial.TrialState.RUNNING
         for asked in self._study.get_trials(deepcopy=False, states=(state,)):
             name = asked.user_attrs.get(_NAME)
             if name not in planned or outcomes[name] is not None:
                 self._end(asked.number, outcomes.get(name), values)
+
+    def _check(self, outcomes: Mapping[str, Outcome | None]) -> None:
+        """Compare values with the ledger's; a database may be shared, and stays as it is."""
+        if self._journal is None:
+            return
+        state = self._optuna.trial.TrialState.COMPLETE
+        for told in self._study.get_trials(deepcopy=False, states=(state,)):
+            outcome = outcomes.get(told.user_attrs.get(_NAME, ""))
+            # A trial that was told once and failed since is trained again.
+            if outcome is None or (outcome.state == State.DONE and outcome.value != told.value):
+                raise Damaged("it knows values that the ledger does not", by_ledger=True)
+
+    def _add(self, trial: Trial) -> None:
+        """Tell Optuna of a trial that the ledger has, as one that it has proposed itself and that is in training."""
+        answers = self._space.answers(trial.overrides)
+        if answers is None:
+            return
+        asked = _Distributions(self._optuna, answers)
+        self._space.draw(asked)
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                state=self._optuna.trial.TrialState.RUNNING,
+                params=answers,
+                distributions=asked.distributions,
+                user_attrs={_NAME: trial.name},
+            )
+        )
+        metric = self._ledger.facts().get("metric")
+        if self._engine == "hyperband" and metric:
+            split, name = parse_metric(metric)
+            records = read_records(RunDirectory(self._ledger.directory(trial)).metrics_file)
+            for record in records:
+                if record["split"] == split and isinstance(record.get(name), int | float):
+                    self._prune(trial, record["step"], record[name])
 
     def _end(self, number: int, outcome: Outcome | None, values: tuple[float, ...]) -> None:
         states = self._optuna.trial.TrialState
@@ -218,33 +317,108 @@ def _database(optuna: Any, url: str) -> Any:
         raise UserError(f"--storage cannot be used: {said[0]}") from error
 
 
-def _journal(optuna: Any, path: Path) -> Any:
-    journal = optuna.storages.journal
-    return optuna.storages.JournalStorage(journal.JournalFileBackend(os.fspath(path), lock_obj=_KernelLock(path)))
+class _Distributions:
+    """Draws what was answered before, and notes between what Optuna would have chosen."""
+
+    def __init__(self, optuna: Any, answers: Answers):
+        self._distributions, self._answers = optuna.distributions, answers
+        self.distributions: dict[str, Any] = {}
+
+    def index(self, name: str, labels: tuple[str, ...]) -> int:
+        self.distributions[name] = self._distributions.CategoricalDistribution(labels)
+        return labels.index(self._answers[name])
+
+    def number(self, name: str, low: float, high: float, log: bool) -> float:
+        self.distributions[name] = self._distributions.FloatDistribution(low, high, log=log)
+        return float(self._answers[name])
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        self.distributions[name] = self._distributions.IntDistribution(low, high)
+        return int(self._answers[name])
 
 
-class _KernelLock:
-    """A lock that the kernel frees when its worker dies; with Optuna's own, the others would wait for it."""
+class Damaged(Exception):
+    """A journal is not what the sweep has written, or by the ledger cannot be."""
+
+    def __init__(self, message: str, *, by_ledger: bool = False):
+        super().__init__(message)
+        self.by_ledger = by_ledger
+
+
+class _Journal:
+    """A file of Optuna's operations, a sealed line each that names the one before: a backend of its JournalStorage.
+
+    Errors: every method raises Damaged for a file that is not what was written, but for a last line that a kill tore.
+    """
 
     def __init__(self, path: Path):
-        self._path, self._descriptor = path, -1
+        self._path = path
+        self._operations: list[dict[str, Any]] = []
+        self._length = 0  # of the file, as far as it was read
+        self._last = ""  # the seal of the last line
 
-    def acquire(self) -> bool:
-        """Wait for the lock; cut off the line that a kill tore."""
-        self._descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        _cut_torn_line(self._path)
-        return True
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        """The operations from this number on."""
+        self._read()
+        return self._operations[log_number_from:]
 
-    def release(self) -> None:
-        os.close(self._descriptor)
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Write operations to the end; what others have written since stands before them."""
+        with _locked(self._path):
+            self._read()
+            lines, last = [], self._last
+            for operation in logs:
+                line = sealed({"after": last, "operation": operation})
+                lines.append(json.dumps(line).encode() + b"\n")
+                last = line["sha256"]
+            with self._path.open("r+b" if self._path.exists() else "wb") as file:
+                file.seek(self._length)
+                file.truncate()  # a line that a kill tore
+                file.write(b"".join(lines))
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _read(self) -> None:
+        size, content = 0, b""
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(self._length)
+            content = file.read()
+        if size < self._length:
+            raise Damaged("it is shorter than what was read of it")
+        *lines, _ = content.split(b"\n")
+        for line in lines:
+            entry = _entry(line)
+            if entry is None or entry.get("after") != self._last:
+                raise Damaged(f"line {len(self._operations) + 1} is not what was written")
+            self._operations.append(entry["operation"])
+            self._last = entry["sha256"]
+            self._length += len(line) + 1
 
 
-def _cut_torn_line(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
-        length = file.seek(0, os.SEEK_END)
-        if length:
-            file.seek(length - 1)
-            if file.read(1) != b"\n":
-                content = path.read_bytes()
-                file.truncate(content.rfind(b"\n") + 1)
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None where it is not what was written."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if is_sealed(entry) and isinstance(entry.get("operation"), dict) else None
+
+
+def _is_whole(journal: Path) -> bool:
+    try:
+        _Journal(journal).read_logs(0)
+    except Damaged:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a journal, which the kernel frees when its process dies."""
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

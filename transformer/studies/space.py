@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from transformer.config import UserError
 
 Overrides = dict[str, Any]
+Answers = dict[str, Any]  # by the name that was asked: a label, or a number
 
 
 class Ask(Protocol):
@@ -55,6 +56,12 @@ class Space(Protocol):
     def draw(self, ask: Ask, place: str = "") -> Overrides:
         """A point as `ask` decides."""
 
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+        """The answers of an `Ask` with which `draw` gives these overrides; None where none do.
+
+        Keys that the space does not set are nothing to it.
+        """
+
     def describe(self) -> Any:
         """The space as plain values: equal ones are equal spaces."""
 
@@ -79,6 +86,10 @@ class Choice:
 
     def draw(self, ask: Ask, place: str = "") -> Overrides:
         return self.point(ask.index(place + self.key, tuple(map(_plain, self.values))))
+
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+        label = _plain(overrides[self.key]) if self.key in overrides else ""
+        return {place + self.key: label} if label in map(_plain, self.values) else None
 
     def describe(self) -> Any:
         return {"choice": {self.key: json.loads(_plain(self.values))}}
@@ -107,6 +118,10 @@ class Uniform:
     def draw(self, ask: Ask, place: str = "") -> Overrides:
         return {self.key: ask.number(place + self.key, self.low, self.high, self.log)}
 
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+        value = overrides.get(self.key)
+        return {place + self.key: value} if isinstance(value, float) and self.low <= value <= self.high else None
+
     def describe(self) -> Any:
         return {"log_uniform" if self.log else "uniform": {self.key: [self.low, self.high]}}
 
@@ -132,6 +147,10 @@ class Integers:
 
     def draw(self, ask: Ask, place: str = "") -> Overrides:
         return {self.key: ask.integer(place + self.key, self.low, self.high)}
+
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+        value = overrides.get(self.key)
+        return {place + self.key: value} if type(value) is int and self.low <= value <= self.high else None
 
     def describe(self) -> Any:
         return {"integers": {self.key: [self.low, self.high]}}
@@ -164,6 +183,11 @@ class Product:
         """A draw of each member; their keys differ, so a place needs no more than its key."""
         return {key: value for space in self.spaces for key, value in space.draw(ask, place).items()}
 
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+        parts = [space.answers(overrides, place) for space in self.spaces]
+        known = [part for part in parts if part is not None]
+        return {name: answer for part in known for name, answer in part.items()} if len(known) == len(parts) else None
+
     def describe(self) -> Any:
         return {"product": [space.describe() for space in self.spaces]}
 
@@ -190,6 +214,11 @@ class Zip:
     def draw(self, ask: Ask, place: str = "") -> Overrides:
         labels = tuple(_plain(self.point(number)) for number in range(self.size))
         return self.point(ask.index(place + "+".join(self.keys), labels))
+
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+        label = _plain({key: overrides[key] for key in self.keys if key in overrides})
+        labels = [_plain(self.point(number)) for number in range(self.size)]
+        return {place + "+".join(self.keys): label} if label in labels else None
 
     def describe(self) -> Any:
         return {"zip": [space.describe() for space in self.spaces]}
@@ -220,10 +249,27 @@ class Chain:
 
     def draw(self, ask: Ask, place: str = "") -> Overrides:
         """Which member, then a draw of it; each is another place, also where they share keys."""
-        names = tuple(f"{number}: {','.join(space.keys)}" for number, space in enumerate(self.spaces))
-        where = f"{place}chain({'+'.join(self.keys)})"
-        member = ask.index(where, names)
+        where = self._where(place)
+        member = ask.index(where, self._members())
         return self.spaces[member].draw(ask, f"{where}[{member}]/")
+
+    def answers(self, overrides: Mapping[str, Any], place: str = "") -> Answers | None:
+        """Those of the first member that sets the keys of the chain which the overrides have, and no more."""
+        where = self._where(place)
+        wanted = {key: overrides[key] for key in self.keys if key in overrides}
+        for member, space in enumerate(self.spaces):
+            inner = space.answers(overrides, f"{where}[{member}]/")
+            if inner is not None:
+                answers = {where: self._members()[member], **inner}
+                if _plain(self.draw(_Answered(answers), place)) == _plain(wanted):
+                    return answers
+        return None
+
+    def _where(self, place: str) -> str:
+        return f"{place}chain({'+'.join(self.keys)})"
+
+    def _members(self) -> tuple[str, ...]:
+        return tuple(f"{number}: {','.join(space.keys)}" for number, space in enumerate(self.spaces))
 
     def describe(self) -> Any:
         return {"chain": [space.describe() for space in self.spaces]}
@@ -319,6 +365,22 @@ class Chance:
 
     def integer(self, name: str, low: int, high: int) -> int:
         return self.source.randint(low, high)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answered:
+    """Draws what was answered before."""
+
+    answers: Answers
+
+    def index(self, name: str, labels: tuple[str, ...]) -> int:
+        return labels.index(self.answers[name])
+
+    def number(self, name: str, low: float, high: float, log: bool) -> float:
+        return self.answers[name]
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        return self.answers[name]
 
 
 def _key(key: str) -> str:
