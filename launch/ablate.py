@@ -86,11 +86,11 @@ def main(arguments: Arguments) -> None:
 
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
-    from transformer.named import names_in
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
     from transformer.studies.trials import check_recorded
     from transformer.training.sinks.tracking import asked_for
+    from transformer.trust import names_in
 
     ledger = Ledger.existing(locate(arguments.workdir))
     vouched = {*arguments.trusted, *names_in(arguments.config)}
@@ -167,8 +167,8 @@ def _train(
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials, then measure the gradients at initialisation."""
-    from transformer.named import names_in
     from transformer.studies.about import measure_initial_gradients, write_about
+    from transformer.trust import names_in
 
     if arguments.retry_failed:
         print(f"{ledger.forget_failed()} failed runs are tried again", flush=True)

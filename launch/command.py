@@ -41,7 +41,8 @@ class Command:
 # For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
 TRUST = Flag(
     "trust",
-    "what the run's config.json may name: your own modules as family or task, data sets to download; commas between",
+    "what the run's config.json may name: your own modules as family or task, data sets to download, files, "
+    "folders and runs outside of it; commas between",
 )
 
 TRACKERS = Flag("trackers", "where its numbers go as well: wandb, mlflow, trackio; commas between")

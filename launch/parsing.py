@@ -49,10 +49,10 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     if command.takes_config:
         arguments.base = (load_config(config_file) if recorded is None else recorded).to_dict()
     if recorded is not None:
-        from transformer.named import check_trusted
+        from transformer.trust import check_trusted
 
-        # Keys that the user set are kept.
-        check_trusted(arguments.base, arguments.vouched or ())
+        said = list(arguments.overrides) + ([] if getattr(arguments, "data_dir", None) is None else ["task.data_dir"])
+        check_trusted(arguments.base, arguments.vouched or (), said=said, training=True)
     return arguments
 
 

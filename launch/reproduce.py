@@ -23,8 +23,8 @@ def train_command(
     config.json of the run in `recorded`. A run that had a part of this machine's cores gets as many again: on more it
     would differ in the last bits.
     """
-    from transformer.named import trust_words
     from transformer.overrides import as_flags
+    from transformer.trust import trust_words
 
     start = [*_on_as_many_cores(recorded), "python", "-m", "launch.train"]
     where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]

@@ -140,11 +140,11 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     Errors: UserError for invalid flags, and for a directory that holds another sweep.
     """
-    from transformer.named import names_in
     from transformer.storage import locate
     from transformer.studies.ledger import Ledger
     from transformer.studies.proposers import PLANNED, any_drawn, check_total, choose_engine, planned
     from transformer.studies.trials import check_recorded
+    from transformer.trust import names_in
 
     base = arguments.config
     space = _space(arguments)

@@ -91,7 +91,7 @@ def main(arguments: Arguments) -> None:
 
 def what_next(workdir: Path, config: Mapping[str, Any]) -> str:
     """What one does with a run of this config that is complete: commands that run as they stand."""
-    from transformer.named import trust_words
+    from transformer.trust import trust_words
 
     run = shlex.join([f"--workdir={workdir}", *trust_words(config)])
     return (

@@ -26,6 +26,10 @@ import hypothesis
 import jaxtyping
 import pytest
 
+# What this account has begun runs of (transformer.trust) is not for the tests to write down.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headwise-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # The modules whose signatures are shapes; the others pass facts, which their own types check: a table of them is asked

@@ -12,8 +12,9 @@ from launch import cli, evaluate, sizes, train
 from transformer.config import UserError
 from transformer.models import registry
 from transformer.models.family import Family
-from transformer.named import Exports, check_trusted
+from transformer.named import Exports
 from transformer.training.schema import schema_of
+from transformer.trust import check_trusted
 
 FILES = {
     "good": "FAMILY = Family(Config, print)",

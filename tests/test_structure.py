@@ -22,6 +22,7 @@ ORDER = (
     "text_lines",
     "overrides",
     "named",
+    "trust",
     "storage",
     "attention",
     "layers",
@@ -48,7 +49,7 @@ MAY_RUN = {
     "launch/config_files.py",  # the file that a person gives by --config
     "transformer/__init__.py",  # its own parts, once they are asked for
     "transformer/data/datasets/preparation.py",  # TFDS's own modules
-    "transformer/named.py",  # families and tasks, after check_trusted
+    "transformer/named.py",  # families and tasks, after transformer.trust
     "transformer/studies/optuna_proposer.py",  # optuna
     "transformer/training/sinks/tensorboard.py",  # tensorboardX
 }

@@ -3,57 +3,9 @@
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from transformer.config import UserError, closest
-
-
-def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuse a config that a run recorded if it names code, a module by its dotted path, that nobody vouches for.
-
-    Whoever writes a config file or a command line has named the code; a run's config.json may be a stranger's.
-
-    Errors: UserError with the flag that allows all that the config names, and for a section that is none.
-    """
-    code = code_of(config)
-    strange = [f"{path}={name!r}" for path, name in code.items() if name not in trusted]
-    if strange:
-        raise UserError(
-            f"{' and '.join(strange)} {'is' if len(strange) == 1 else 'are'} code from outside this library that only "
-            f"the run's own config.json names: add {' '.join(trust_words(config))} if you know what it does"
-        )
-
-
-def trust_words(config: Mapping[str, Any]) -> list[str]:
-    """The words by which a command that reads a run of this config is told to trust the code that it names.
-
-    Errors: UserError for a section that is no group of keys.
-    """
-    code = dict.fromkeys(code_of(config).values())
-    return [f"--trust={','.join(code)}"] if code else []
-
-
-def code_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The modules outside this library that a config names, by the dotted key that names each.
-
-    Errors: UserError for a section that is no group of keys.
-    """
-    code = {}
-    for section, key in (("task", "name"), ("model", "family")):
-        values = config.get(section, {})
-        if not isinstance(values, Mapping):
-            raise UserError(f"config.{section}={values!r} must be a group of keys")
-        name = str(values.get(key, ""))
-        if "." in name:
-            code[f"config.{section}.{key}"] = name
-    return code
-
-
-def names_in(config: Mapping[str, Any]) -> set[str]:
-    """What somebody vouches for by writing this config: the code that it names, and its data set."""
-    dataset = config.get("task", {}).get("dataset")
-    return {*code_of(config).values(), *([dataset] if isinstance(dataset, str) else [])}
 
 
 class Exports[T]:

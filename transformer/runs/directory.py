@@ -24,6 +24,7 @@ from transformer.runs.pulse import say
 from transformer.runs.records import Extent, RecordsName, Step
 from transformer.storage import Appended, Lost, locate, storage_of
 from transformer.storage.failures import disk_failure
+from transformer.trust import remember
 
 _CONFIG = "config.json"
 _LOCK = "lock"
@@ -177,6 +178,7 @@ class RunDirectory:
                 fresh = not directory.config_file.exists()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
+                remember(plain)
                 write_json(directory.environment_file, [*starts, environment()])
             yield dataclasses.replace(directory, fresh=fresh)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from transformer.data.datasets.preparation import downloads
-from transformer.named import check_trusted
 from transformer.runs.telling import told
 from transformer.studies.trials import Trial
 from transformer.studies.worker import Report
@@ -15,12 +14,13 @@ from transformer.training.sinks import Sinks
 from transformer.training.sinks.contract import NullSink, Number, Sink
 from transformer.training.sinks.tracking import tracking
 from transformer.training.train import train
+from transformer.trust import check_trusted
 
 
 class ModelTrainer:
     """Trains models. `data_dir` is where this machine's data lies: it names no trial, as other machines differ.
 
-    `vouched` are the modules and downloads that the trials may name (transformer.named.check_trusted): who wrote the
+    `vouched` are the modules and downloads that the trials may name (transformer.trust.check_trusted): who wrote the
     ledger may not be who trains. `trackers` are told of every trial, as one of its sweep.
     """
 
@@ -58,7 +58,7 @@ class ModelTrainer:
         return tracking(self._trackers, directory, told, group=directory.parent.parent.name)
 
     def _experiment(self, trial: Trial) -> Experiment:
-        check_trusted(trial.config, self._vouched)
+        check_trusted(trial.config, self._vouched, training=True)
         values: dict[str, Any] = {**trial.config, "task": dict(trial.config["task"])}
         if self._data_dir is not None:
             values["task"]["data_dir"] = self._data_dir

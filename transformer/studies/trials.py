@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from transformer.config import RunConfig, UserError, from_config, hash_of
-from transformer.named import check_trusted
 from transformer.overrides import describe
+from transformer.trust import check_trusted
 
 _DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
 
@@ -51,7 +51,7 @@ def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
         from_config(RunConfig, trial.config)
     except UserError as error:
         raise UserError(f"the trial {trial.name} is not one that a sweep plans: {error}") from error
-    check_trusted(trial.config, trusted)
+    check_trusted(trial.config, trusted, training=True)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Experiment:
 def resolve(values: Mapping[str, Any]) -> Experiment:
     """Check a nested config and fill in its defaults.
 
-    A family or task given by a dotted path is imported as code: see `transformer.named.check_trusted` for recorded
+    A family or task given by a dotted path is imported as code: see `transformer.trust.check_trusted` for recorded
     configs.
 
     Errors: UserError naming the first unknown key, missing key, or invalid value.

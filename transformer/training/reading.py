@@ -16,7 +16,6 @@ from transformer.decode.fusion import Fused
 from transformer.models.averaged import with_average
 from transformer.models.contract import PyTree
 from transformer.models.interface import CONTINUATION
-from transformer.named import check_trusted, trust_words
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.tasks.symbol_sequences import SymbolSequences
@@ -28,6 +27,7 @@ from transformer.training.experiment import Experiment, resolve
 from transformer.training.mesh import one_device
 from transformer.training.provenance import check_saved, differing_config, differing_tokenizer, refuse
 from transformer.training.state import TrainState
+from transformer.trust import check_trusted, trust_words
 
 
 class RecordedRun(NamedTuple):
@@ -86,9 +86,9 @@ def open_run(
     Errors: UserError for a directory that is no run, and for code that is not trusted.
     """
     directory = RunDirectory.open(workdir)
-    config = directory.config()
-    check_trusted(config, trusted)
-    config["task"] = {**config.get("task", {}), **(task_changes or {})}
+    config, changes = directory.config(), task_changes or {}
+    check_trusted(config, trusted, said=[f"task.{name}" for name in changes])
+    config["task"] = {**config.get("task", {}), **changes}
     return RecordedRun(directory, resolve(config))
 
 

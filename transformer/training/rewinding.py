@@ -14,7 +14,6 @@ from transformer.config import Count, UserError, to_config
 from transformer.data.batches import Source
 from transformer.json_files import checked, read_object
 from transformer.models.paths import by_path
-from transformer.named import trust_words
 from transformer.runs.directory import RunDirectory, write_json
 from transformer.runs.endings import Failed
 from transformer.runs.processes import decided, primary
@@ -26,6 +25,7 @@ from transformer.training.batches import BadBatch, BatchRange, Vetted, merged, n
 from transformer.training.faults import Diverged
 from transformer.training.opened import OpenRun
 from transformer.training.state import TrainState
+from transformer.trust import trust_words
 
 
 class Rewind(NamedTuple):

@@ -1,0 +1,110 @@
+"""What a stranger's config may make a process open: nothing outside the run, until a person names it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import cli, evaluate, train
+from transformer.config import UserError
+from transformer.trust import check_trusted, names_in, outside_of, remember
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this account's own runs are remembered: nothing yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "headwise" / "begun"
+
+
+def config(origin: str = "", **task: Any) -> dict[str, Any]:
+    return {
+        "task": {"name": "translation", "dataset": "phrases", **task},
+        "model": {"family": "decoder"},
+        "initialise_from": {"run": origin},
+    }
+
+
+@pytest.mark.parametrize(
+    ("origin", "task", "key", "named"),
+    [
+        ("gs://bucket/run", {}, "initialise_from.run", "gs://bucket/run"),
+        ("/somewhere/run", {}, "initialise_from.run", "/somewhere/run"),
+        ("", {"data_dir": "/somewhere"}, "task.data_dir", "/somewhere"),
+        ("", {"dataset": "FILE"}, "task.dataset", "FILE"),
+        ("", {"dataset": "phrases", "test_files": "FILE"}, "task.test_files", "FILE"),
+        ("", {"validation_files": "nothing,FILE"}, "task.validation_files", "FILE"),
+        ("", {"dataset": "https://somewhere/text"}, "task.dataset", "https://somewhere/text"),
+    ],
+)
+def test_what_lies_outside_a_run_is_named_and_asked_for(
+    tmp_path: Path, origin: str, task: dict[str, str], key: str, named: str
+) -> None:
+    file = tmp_path / "text.txt"
+    file.touch()
+    task = {name: value.replace("FILE", str(file)) for name, value in task.items()}
+    named, values = named.replace("FILE", str(file)), config(origin, **task)
+    assert [tuple(name) for name in outside_of(values, training=True)] == [(key, named)]
+    assert named in names_in(values)
+    says = rf"config\.{key}='{named}' is outside the run .*: add --trust={named} if"
+    with pytest.raises(UserError, match=says):
+        check_trusted(values, (), training=True)
+    check_trusted(values, [named], training=True)
+    check_trusted(values, (), said=[key], training=True)
+    if origin:
+        check_trusted(values, ())  # only a run that is trained reads what it begins with
+
+
+def test_sets_that_are_made_or_prepared_here_are_nobodys_files() -> None:
+    for dataset in ("phrases", "phrases/train=32,validation=8", "wmt14_translate/de-en", "a\0b", ""):
+        check_trusted(config(dataset=dataset), (), training=True)
+
+
+def test_files_that_lie_in_the_folder_that_a_person_names_need_no_more(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").touch()
+    check_trusted(config(dataset=str(tmp_path / "text.txt")), (), said=["task.data_dir"])
+
+
+def test_what_this_account_has_begun_it_may_open_again_and_no_other_config(state: Path) -> None:
+    own = config(data_dir="/somewhere")
+    remember(own)
+    check_trusted(own, ())
+    with pytest.raises(UserError, match="outside the run"):
+        check_trusted({**own, "seed": 2}, ())
+    # Code is asked for all the same: what a module's name leads to depends on where a command is given.
+    with pytest.raises(UserError, match=r"add --trust=lab\.mine,/somewhere if"):
+        check_trusted({**own, "model": {"family": "lab.mine"}}, ())
+    state.chmod(0o777)
+    with pytest.raises(UserError, match="outside the run"):
+        check_trusted(own, ())
+    state.chmod(0o700)
+    elsewhere = state.rename(state.with_name("elsewhere"))
+    state.symlink_to(elsewhere)
+    with pytest.raises(UserError, match="outside the run"):
+        check_trusted(own, ())
+
+
+def test_nothing_is_remembered_of_runs_that_open_nothing_outside(state: Path) -> None:
+    remember(config())
+    assert not state.exists()
+
+
+def test_a_folder_with_a_strangers_config_alone_opens_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*arguments: Any) -> None:
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(config("gs://bucket/run")))
+    assert cli.run(train.COMMAND, train.main, [f"--workdir={run}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "config.initialise_from.run='gs://bucket/run' is outside the run" in said
+    (run / "config.json").write_text(json.dumps(config(dataset=os.devnull)))
+    assert cli.run(evaluate.COMMAND, evaluate.main, [f"--workdir={run}"]) == 2
+    assert f"config.task.dataset='{os.devnull}' is outside the run" in capsys.readouterr().err
