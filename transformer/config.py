@@ -25,6 +25,15 @@ class UserError(ValueError):
     """
 
 
+def check_several(values: Any, name: str) -> None:
+    """Refuse one text where several are read: it is a sequence too, of letters.
+
+    Errors: TypeError.
+    """
+    if isinstance(values, str | bytes):
+        raise TypeError(f"{name} is {values!r}, a single text; give a list of them, [{values!r}]")
+
+
 def nearest(name: str, known: typing.Iterable[str]) -> str:
     """A clause naming the known word closest to `name`, or listing them all when none is close."""
     names = [str(word) for word in known]

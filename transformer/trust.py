@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, hash_of
+from transformer.config import UserError, check_several, hash_of
 
 # Keys of the task that name files, where the folder of the data does not hold them all.
 _FILES = ("task.dataset", "task.validation_files", "task.test_files")
@@ -36,7 +36,9 @@ def check_trusted(
 
     Raises:
         UserError: with the flag that allows all that the config names, and for a section that is none.
+        TypeError: for one name instead of several, every part of which would be trusted.
     """
+    check_several(trusted, "trust")
     if "task.data_dir" in said:
         said = {*said, *_FILES}  # they are looked for in that folder alone
     code = [name for name in code_of(config) if name.key not in said]

@@ -11,6 +11,9 @@ from transformer.config import UserError
 from transformer.data.any_tokenizer import load_tokenizer
 from transformer.data.tokenizer import ROLES, Tokenizer
 from transformer.data.tokenizer_training import byte_tokenizer, characters, train_bpe, train_byte_bpe
+from transformer.decode.stops import stop_table
+from transformer.tasks.decoding import Decoding
+from transformer.trust import check_trusted
 
 TEXT = "To be, or not to be:\n  that is the question — 'tis nobler?\n\n" * 4
 STRANGE = "\u0000\n\r\n\t  x  naïve 犬🐕‍🦺 <end> <mask> \u2028 e\u0301 ▁ Ġ ## \x85"
@@ -127,3 +130,22 @@ def test_tiny_shakespeare_has_65_characters(shared_data: Path) -> None:
     (ids,) = made.encode([text[:100_000]])
     alphabet = sorted(set(text))
     assert ids == [alphabet.index(character) for character in text[:100_000]]
+
+
+def test_one_text_is_not_taken_for_its_letters() -> None:
+    """Everything that reads several texts or names refuses one, which is a sequence of letters too."""
+    for act in (
+        lambda: BPE.encode("text"),
+        lambda: BYTES.encode_targets("text"),
+        lambda: byte_tokenizer("end"),
+        lambda: characters("text"),
+        lambda: train_bpe("text", 60),
+        lambda: train_bpe([TEXT], 60, "de"),
+        lambda: train_byte_bpe("text", 300),
+        lambda: stop_table("ab", [b"a", b"b"]),
+        lambda: Decoding(stops="ab"),  # type: ignore[arg-type]
+        # Each part of the name would be trusted.
+        lambda: check_trusted({"task": {"name": "lab.mi"}}, "lab.mine"),
+    ):
+        with pytest.raises(TypeError, match=r" is '.*', a single text; give a list of them, \['.*'\]"):
+            act()

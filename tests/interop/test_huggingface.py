@@ -72,6 +72,19 @@ def test_both_heads_of_pretraining_are_read_under_the_name_of_either_class(tmp_p
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
 
 
+def test_keys_that_are_not_read_are_said(tmp_path: Path) -> None:
+    foreign = read(recording("gpt2"), tmp_path, rotary_share=0.5, query_norm=False, empty=None, torch_dtype="float16")
+    assert foreign.notes == ["keys of config.json that are not read: query_norm, rotary_share"]
+
+
+def test_a_model_without_padding_counts_its_positions_from_the_first_row(tmp_path: Path) -> None:
+    recorded = recording("roberta")
+    rows = recorded.config["max_position_embeddings"]
+    assert read(recorded, tmp_path / "a").model["position_offset"] == recorded.config["pad_token_id"] + 1
+    without = read(recorded, tmp_path / "b", pad_token_id=-1).model
+    assert (without["position_offset"], without["max_length"]) == (0, rows)
+
+
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
 def test_narrow_files_are_read_into_the_runs_type_and_that_is_said(tmp_path: Path, kind: Any) -> None:
     recorded = recording("llama_tied")
@@ -169,6 +182,9 @@ def test_a_tensor_missing_extra_or_of_another_shape_is_named(tmp_path: Path, nam
         ("llama", "rope_parameters", {"rope_type": "llama3", "rope_theta": 5e5}),
         ("llama", "hidden_act", "relu2"),
         ("llama", "attention_bias", True),
+        ("llama", "rope_parameters", {"rope_type": "default", "mrope_section": [2, 2]}),
+        ("llama", "partial_rotary_factor", 0.5),
+        ("mistral", "partial_rotary_factor", 0.5),
         ("mistral", "sliding_window", 1),
         ("bert", "position_embedding_type", "relative_key"),
         ("bert", "is_decoder", True),
@@ -179,6 +195,9 @@ def test_a_tensor_missing_extra_or_of_another_shape_is_named(tmp_path: Path, nam
         ("marian", "activation_dropout", 0.1),
         ("t5", "feed_forward_proj", "gated-relu"),
         ("t5", "dense_act_fn", "silu"),
+        ("t5", "is_gated_act", True),
+        ("roberta", "pad_token_id", -2),
+        ("roberta", "pad_token_id", None),
         ("gpt2", "model_type", "gpt_neox"),
     ],
 )

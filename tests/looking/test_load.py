@@ -21,7 +21,7 @@ from transformer.tasks.translate import reading_of
 TEXTS = {"gpt2": ("the qu 🙂 the",), "bert": ("The [MASK] jumping!",), "t5": ("the fox", "der Fuchs")}
 TOKENS = {
     "gpt2": ("the", "▁qu", "▁", "🙂⟨1/3⟩", "🙂⟨2/3⟩", "🙂⟨3/3⟩", "▁the"),
-    "bert": ("[CLS]", "▁the", "[MASK]", "▁jump", "ing", "▁!", "[SEP]"),
+    "bert": ("[CLS]", "▁the", "[MASK]", "▁jump", "ing", "!", "[SEP]"),
     "t5": ("▁the", "▁fox", "</s>"),
 }
 SITES = {

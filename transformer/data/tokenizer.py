@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 import tokenizers.decoders
 
-from transformer.config import UserError, nearest
+from transformer.config import UserError, check_several, nearest
 from transformer.data.token_labels import label_tokens
 from transformer.data.tokenizer_pieces import CONTINUES, WORD_START, Writing, bytes_of, writing_of
 from transformer.storage import storage_of
@@ -81,8 +81,15 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of every text, without special tokens.
 
-        Errors: UserError for a character that has no token, where no token stands for the unknown.
+        Errors: UserError for a character that has no token, where no token stands for the unknown; TypeError for a
+        single text.
         """
+        check_several(texts, "texts")
+        self._check_characters(texts)
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def _check_characters(self, texts: Sequence[str]) -> None:
+        """Errors: UserError as `encode`."""
         if self._characters is not None:
             for text in texts:
                 if foreign := set(text) - self._characters:
@@ -91,7 +98,26 @@ class Tokenizer:
                         f"the character {first!r} was not in the training text and the tokenizer has no token "
                         "for the unknown: leave it out, or train with more text, with bytes or with byte-level BPE"
                     )
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_masked(self, text: str) -> list[int]:
+        """Token numbers of a text in which the mask token's own name stands for that token.
+
+        What white space around the name belongs to it is the tokenizer's to say, as RoBERTa's takes that in front.
+        """
+        if self.mask is None:
+            return self.encode([text])[0]
+        self._check_characters(text.split(self.backend.id_to_token(self.mask)))
+        return self._mask_reader.encode(text, add_special_tokens=False).ids
+
+    @functools.cached_property
+    def _mask_reader(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, by which of all special tokens the mask alone is one that a text can say."""
+        described = json.loads(self.backend.to_str())
+        for token in described["added_tokens"]:
+            token["special"] &= token["id"] != self.mask
+        reader = tokenizers.Tokenizer.from_str(json.dumps(described))
+        reader.encode_special_tokens = True
+        return reader
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of a translation's target side: as `encode`, both sides being one vocabulary."""

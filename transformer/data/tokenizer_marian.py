@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import UserError
+from transformer.config import UserError, check_several
 from transformer.data.token_labels import label_tokens
 from transformer.data.tokenizer import ROLES, save_roles, tags_of, up_to_end
 from transformer.data.tokenizer_pieces import Writing, bytes_of
@@ -116,11 +116,16 @@ class MarianTokenizer:
         """Token numbers of every source text, without special tokens."""
         return self._numbers_of(self._reader, texts)
 
+    def encode_masked(self, text: str) -> list[int]:
+        """Token numbers of a source text: Marian has no mask that could stand in it."""
+        return self.encode([text])[0]
+
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of every target text, without special tokens."""
         return self._numbers_of(self._writer, texts)
 
     def _numbers_of(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
+        check_several(texts, "texts")
         encoded = model.encode(list(texts), out_type=str)
         return [[self.numbers.get(piece, self.unknown) for piece in pieces] for pieces in encoded]
 

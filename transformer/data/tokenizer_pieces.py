@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import tokenizers
+import tokenizers.models
 
 from transformer.config import UserError
 
@@ -44,12 +45,19 @@ _ALONE = {
 def writing_of(backend: tokenizers.Tokenizer) -> Writing:
     """How a tokenizer writes, known by its decoder.
 
-    Errors: UserError for a decoder that writes in a way of its own.
+    Errors: UserError for a decoder that writes in a way of its own, or otherwise than the tokenizer's model reads.
     """
-    if backend.decoder is None:
+    described = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
+    stages = [] if described is None else list(_stages(described))
+    if isinstance(backend.model, tokenizers.models.BPE):
+        suffix = backend.model.end_of_word_suffix or None
+        if backend.model.continuing_subword_prefix or suffix != next((stage.get("suffix") for stage in stages), None):
+            raise UserError(
+                f"the tokenizer's pieces have the prefix {backend.model.continuing_subword_prefix!r} or the suffix "
+                f"{suffix!r}, which its decoder does not read back"
+            )
+    if described is None:
         return Writing.JOINED
-    described = json.loads(backend.decoder.__getstate__())
-    stages = list(_stages(described))
     kinds = {stage["type"] for stage in stages}
     if len(kinds) == 1 and kinds <= _ALONE.keys() and stages[0].get("prefix", CONTINUES) == CONTINUES:
         return _ALONE[kinds.pop()]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from transformer.config import UserError, choice
+from transformer.config import UserError, check_several, choice
 from transformer.data.tokenizer import ROLES, Tokenizer, tag
 from transformer.data.tokenizer_pieces import WORD_START, byte_characters
 
@@ -29,6 +29,8 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
     Words are split at spaces and around punctuation; no merge crosses either. Spaces are part of the pieces,
     so that decoding gives the text back, but for white space at its ends.
     """
+    check_several(texts, "texts")
+    check_several(languages, "languages")
     special = [token_of(role) for role in _JOINT_ROLES]
     backend = tokenizers.Tokenizer(models.BPE(unk_token=token_of("unknown")))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -50,6 +52,7 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
 
     Errors: UserError where `size` does not hold the bytes and the special tokens.
     """
+    check_several(texts, "texts")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     least = len(alphabet) + len(roles)
     if size < least:
@@ -67,6 +70,7 @@ def characters(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
 
     Errors: UserError where the texts have no character.
     """
+    check_several(texts, "texts")
     known = sorted(set[str]().union(*texts))
     if not known:
         raise UserError("the training text is empty, so it has no characters")
@@ -93,5 +97,6 @@ def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
 
 def _with_roles(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
     """The tokenizer with a special token for every role, behind what it has if it lacks them."""
+    check_several(roles, "roles")
     backend.add_special_tokens([token_of(role) for role in roles])
     return Tokenizer(backend, **{role: backend.token_to_id(token_of(role)) for role in roles})

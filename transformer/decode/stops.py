@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import UserError
+from transformer.config import UserError, check_several
 
 
 def stop_table(
@@ -22,6 +22,7 @@ def stop_table(
 
     Errors: UserError for no stop string and for an empty one, which every text would hold.
     """
+    check_several(stops, "stops")
     if not stops or not all(stops):
         raise UserError(f"stop strings {list(stops)} must be at least one, and none of them empty")
     byte_SxU = _automaton([stop.encode() for stop in stops])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transformer.config import UserError
 from transformer.interop.entries import ACTIVATIONS, attention, linear, norm, table
 from transformer.interop.family import Config, Entry, Family, Key, Names, Only
 from transformer.interop.layouts import VECTOR
@@ -119,13 +120,17 @@ BERT = Family(
     left_out=(r"cls\.seq_relationship\.(weight|bias)",),
     renamed=_RENAMED,
     simplify=_simplify_bert,
+    simplified=frozenset({"max_position_embeddings"}),
     publish=_publish_bert,
 )
 
 
 def _simplify_roberta(config: Config, names: Names) -> Config:
-    # Position 0 has the row behind the padding token's number.
-    offset = config.get("pad_token_id", 1) + 1
+    # Position 0 has the row behind the padding token's number, -1 where there is none.
+    pad = config.get("pad_token_id", 1)
+    if not isinstance(pad, int) or pad < -1:
+        raise UserError(f"config.json has pad_token_id={pad!r}, from which a roberta model counts its positions")
+    offset = pad + 1
     max_length = config.get("max_position_embeddings", 512) - offset
     return _heads(
         {**config, "max_length": max_length, "position_offset": offset}, names, "roberta", "lm_head.dense.weight"
@@ -156,5 +161,6 @@ ROBERTA = Family(
     harmless=(r"(roberta\.)?embeddings\.position_ids",),
     renamed=_RENAMED,
     simplify=_simplify_roberta,
+    simplified=frozenset({"max_position_embeddings"}),
     publish=_publish_roberta,
 )

@@ -14,6 +14,24 @@ Config = dict[str, Any]
 Names = frozenset[str]
 
 _REQUIRED = object()
+# Keys of config.json that change nothing of what a model computes: what its class and files are called, how it was
+# initialised and trained, what its library returns and how fast, heads for other problems, defaults of generation.
+_WITHOUT_EFFECT = frozenset(
+    """_name_or_path architectures attention_softmax_in_fp32 auto_map bad_words_ids begin_suppress_tokens
+    bias_dropout_fusion bos_token_id chunk_size_feed_forward classif_dropout classifier_dropout
+    decoder_start_token_id directionality diversity_penalty do_sample dtype early_stopping
+    encoder_no_repeat_ngram_size encoder_stride end_n_top eos_token_id exponential_decay_length_penalty finetuning_task
+    force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label init_std
+    initializer_factor initializer_range is_decoder label2id length_penalty masked_softmax_fusion max_length
+    max_sequence_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
+    num_return_sequences offset_alibi output_attentions output_hidden_states output_past output_scores pad_token_id
+    pooler_act pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_output_size pooler_size_per_head
+    pooler_type predict_special_tokens prefix pretraining_tp problem_type remove_invalid_values
+    reorder_and_upcast_attn repetition_penalty return_dict return_dict_in_generate sep_token_id skip_bias_add
+    skip_bias_add_qkv slow_but_exact start_n_top suppress_tokens task_specific_params temperature tf_legacy_loss
+    tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id use_bfloat16
+    use_cache use_mems_eval use_mems_train""".split()  # noqa: SIM905  a list of names, not lines
+)
 FREE = frozenset(
     {"initialisation", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
 )
@@ -132,7 +150,7 @@ class Family:
     names. A file may leave `prefix` out of the names. `aliases` are second copies of a tensor; `harmless` are patterns
     of tensors that hold no parameter, `left_out` of parameters that no model of ours has. `interface` is what a task
     asks of the model that a section describes; keys of ours that are the interface's alone are `beside` the section.
-    `told` are the keys that the shapes of the parameters tell.
+    `told` are the keys that the shapes of the parameters tell; `simplified` those of theirs that `simplify` reads.
     """
 
     model_type: str
@@ -154,6 +172,18 @@ class Family:
     interface: Callable[[Config], Interface] = _tokens
     beside: Names = frozenset()
     told: Callable[[Any, Mapping[str, Shape]], Config] = _rows
+    simplified: Names = frozenset()
+
+    def unread(self, config: Mapping[str, Any]) -> list[str]:
+        """The keys of a config.json that may say something of the model and are not read."""
+        read = {key.theirs for key in self.keys} | {only.theirs for only in self.only} | self.spellings.keys()
+        read |= self.simplified | _WITHOUT_EFFECT
+        empty: tuple[Any, ...] = (None, {}, [], "")
+        return sorted(
+            name
+            for name, value in config.items()
+            if name not in read and value not in empty and not name.startswith("summary_")
+        )
 
     def read_config(self, config: Mapping[str, Any], names: Names) -> tuple[Config, Interface]:
         """Our model section and what a task asks of it, from config.json and the names of the tensors beside it.

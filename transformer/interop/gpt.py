@@ -103,6 +103,7 @@ GPT2 = Family(
     harmless=_MASKS,
     spellings=_SPELLINGS,
     simplify=_simplify_gpt,
+    simplified=frozenset({"embd_pdrop"}),
     publish=_publish_gpt,
 )
 
@@ -123,6 +124,7 @@ GPT1 = Family(
     harmless=_MASKS,
     spellings=_SPELLINGS,
     simplify=_simplify_gpt1,
+    simplified=frozenset({"embd_pdrop"}),
     publish=lambda config: _publish_gpt(_without_inner(config, "n_embd")),
 )
 
@@ -170,6 +172,7 @@ GPTJ = Family(
     harmless=_MASKS,
     spellings=_SPELLINGS,
     simplify=_simplify_gptj,
+    simplified=frozenset({"embd_pdrop", "rotary_dim"}),
     publish=_publish_gptj,
 )
 

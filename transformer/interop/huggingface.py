@@ -79,6 +79,8 @@ def open_folder(folder: Path, dtype: str = "float32") -> Published:
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     notes = _notes(names, headers, dtype)
+    if unread := family.unread(config):
+        notes.append(f"keys of config.json that are not read: {', '.join(unread)}")
     if pictures and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: pictures are resized and normalised as its defaults would have it")
     read = functools.partial(_read, slots, names, headers, dtype)

@@ -33,6 +33,8 @@ _FIXED: dict[str, Any] = {
     "output_bias": False,
 }
 _BEGUN = {"initialisation": "gpt", "dropout": 0.0}
+_ROTARY = frozenset({"rope_scaling", "rope_parameters"})
+_WHOLE_HEADS = Only("partial_rotary_factor", 1.0)
 _HARMLESS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
 
 
@@ -57,6 +59,8 @@ def _rotary(config: Config) -> Config:
         kind = stated.get("rope_type", stated.get("type", "default"))
         if kind != "default" or stated.get("partial_rotary_factor", 1.0) != 1.0:
             raise UserError(f"config.json has {name}={stated}; only plain rotary positions can be read")
+        if unread := stated.keys() - {"rope_type", "type", "partial_rotary_factor", "rope_theta"}:
+            raise UserError(f"config.json has {name}={stated}, whose {', '.join(sorted(unread))} are not read")
         if "rope_theta" in stated:
             config = {**config, "rope_theta": stated["rope_theta"]}
     heads = config.get("num_attention_heads") or 1
@@ -90,11 +94,13 @@ LLAMA = Family(
     keys=(*_KEYS, Key("biases", "biases")),
     fixed={**_FIXED, "windows": ()},
     begun=_BEGUN,
+    only=(_WHOLE_HEADS,),
     entries=_entries(),
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
     harmless=_HARMLESS,
     simplify=_simplify_llama,
+    simplified=_ROTARY | {"attention_bias", "mlp_bias"},
     publish=_publish_llama,
 )
 
@@ -121,11 +127,12 @@ MISTRAL = Family(
     keys=(*_KEYS, Key("sliding_window", "windows")),
     fixed={**_FIXED, "biases": "none"},
     begun=_BEGUN,
-    only=(Only("attention_bias", False), Only("mlp_bias", False)),
+    only=(Only("attention_bias", False), Only("mlp_bias", False), _WHOLE_HEADS),
     entries=_entries(),
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},
     harmless=_HARMLESS,
     simplify=_simplify_mistral,
+    simplified=_ROTARY,
     publish=_publish_mistral,
 )

@@ -100,5 +100,6 @@ MARIAN = Family(
     },
     harmless=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
     simplify=_simplify,
+    simplified=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
     publish=_publish,
 )

@@ -49,6 +49,9 @@ def _simplify(config: Config, names: Names) -> Config:
     stated, meant = config.get("dense_act_fn"), "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
     if stated not in (None, meant):
         raise UserError(f"config.json has dense_act_fn={stated!r}, not the {meant!r} of feed_forward_proj={kind!r}")
+    gated = kind.startswith("gated-")
+    if config.get("is_gated_act") not in (None, gated):
+        raise UserError(f"config.json has is_gated_act={config['is_gated_act']}, and feed_forward_proj={kind!r}")
     return {
         **config,
         "num_decoder_layers": config.get("num_decoder_layers") or config.get("num_layers"),
@@ -110,5 +113,6 @@ T5 = Family(
     # Published files also hold a table for cross-attention, which no version reads.
     harmless=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     simplify=_simplify,
+    simplified=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act"}),
     publish=_publish,
 )

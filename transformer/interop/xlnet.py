@@ -90,5 +90,6 @@ XLNET = Family(
     prefix="transformer.",
     aliases={"lm_loss.weight": "transformer.word_embedding.weight"},
     simplify=_simplify,
+    simplified=frozenset({"d_head"}),
     publish=_publish,
 )

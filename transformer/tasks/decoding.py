@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer.config import Amount, Count, Positive, Seed, UserError, from_config
+from transformer.config import Amount, Count, Positive, Seed, UserError, check_several, from_config
 from transformer.decode.beam import Beam
 from transformer.decode.constraints import Constraints
 from transformer.decode.generate import Chooser
@@ -41,6 +41,7 @@ class Decoding:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
+        check_several(self.stops, "stops")
         for name in ("length", "beams", "samples"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1")

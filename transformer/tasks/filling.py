@@ -29,9 +29,8 @@ def encode_hidden(tokenizer: AnyTokenizer, text: str) -> list[int]:
 
 def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
     """A text between the tokens of begin and end, in which the mask token's own name stands for that token."""
-    parts = [text] if tokenizer.mask is None else text.split(tokenizer.pieces([tokenizer.mask])[0])
-    inner = [number for part in tokenizer.encode(parts) for number in (tokenizer.mask, *part)][1:]
-    return [number for number in (tokenizer.begin, *inner, _closing(tokenizer)) if number is not None]
+    framed = (tokenizer.begin, *tokenizer.encode_masked(text), _closing(tokenizer))
+    return [number for number in framed if number is not None]
 
 
 class Filled(NamedTuple):
