@@ -64,5 +64,6 @@ def note(plan: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
     attack(json.loads(sys.argv[1]))
     leave(run(launch.train.COMMAND, launch.train.main, sys.argv[2:]))

@@ -22,6 +22,7 @@ from transformer.config import UserError
 from transformer.runs import verification
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.endings import Failed
+from transformer.storage.disk import Disk
 
 
 class State(NamedTuple):
@@ -477,3 +478,22 @@ def test_what_orbax_lists_a_step_by_is_damaged_in_one_line(directory: Path, cont
     with contextlib.suppress(UserError):  # no other error, and never what was not saved
         restored, _ = Checkpoints.reading(directory).restore(4, {"x": jnp.zeros(4)})
         np.testing.assert_array_equal(restored["x"], np.arange(4.0))
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def remove_tree(disk: Disk, path: Path) -> None:
+        raise OSError(5, "planted", str(path))
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    state = {"weights": np.arange(3.0)}
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "remove_tree", remove_tree)
+        for step in (1, 2):
+            checkpoints.save(step, state, {})
+        assert checkpoints.steps() == [1, 2]
+    assert "older than is kept could not be removed yet" in capsys.readouterr().err
+    checkpoints.save(3, state, {})
+    assert checkpoints.steps() == [3]
+    checkpoints.close()

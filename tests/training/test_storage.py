@@ -1,5 +1,6 @@
 """Run directories in a bucket: files that grow, a lease for a lock, and a whole run, against a bucket on loopback."""
 
+import contextlib
 import json
 import logging
 import threading
@@ -161,12 +162,12 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
     before = read_records(run / "m")
     stopped = MetricsFile(run / "m")
 
-    def killed(path: Path) -> None:
+    def killed(path: Path, send: Any) -> None:
         raise Lost("killed")
 
     with monkeypatch.context() as patch:
         if lost:
-            patch.setattr(bucket, "check_lease", killed)
+            patch.setattr(bucket, "_write", killed)
             with pytest.raises(Lost):
                 stopped.truncate(after_step=3)
         else:
@@ -247,7 +248,7 @@ def test_a_second_claimant_goes_away_and_comes_in_when_the_first_has_left(
 ):
     with leased(run, "lock"):
         about = json.loads(server.objects["bucket", f"{_key(run)}/lock"].content)
-        assert set(about) == {"holder", "token", "seconds", "expires"}
+        assert set(about) == {"holder", "token", "seconds"}
         for _ in range(2):
             with pytest.raises(InUse, match=r"in use by process \d+ on host .*; wait for it"), leased(run, "lock"):
                 pass
@@ -270,12 +271,28 @@ def test_a_holder_that_died_is_followed_once_its_time_is_over(run: Path, server:
 
 
 @pytest.mark.usefixtures("short")
-def test_a_lease_of_long_ago_is_taken_over_at_once(run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]):
-    key = "bucket", f"{_key(run)}/lock"
-    _dead(run)
-    server.objects[key] = server.objects[key]._replace(updated="2020-01-01T00:00:00Z")
+def test_a_claimant_whose_clock_is_ahead_does_not_take_a_live_lease(
+    run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+):
+    put, old = server.put, "2020-01-01T00:00:00Z"  # by its clock, years ago
+
+    def put_long_ago(bucket: str, name: str, *more: Any) -> Object | None:
+        stored = put(bucket, name, *more)
+        if stored is not None:
+            server.objects[bucket, name] = stored._replace(updated=old)
+        return stored
+
+    monkeypatch.setattr(server, "put", put_long_ago)
     with leased(run, "lock"):
-        assert "is watched" not in capsys.readouterr().err
+        assert server.objects["bucket", f"{_key(run)}/lock"].updated == old
+        with pytest.raises(InUse), leased(run, "lock"):
+            pass
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "NaN", "1e300", '"x"'])
+def test_a_lease_of_no_sensible_length_is_watched_like_one_of_ours(run: Path, server: BucketServer, seconds: str):
+    content = f'{{"holder": "other", "token": "t", "seconds": {seconds}}}'.encode()
+    assert lease._parsed(1, content, 60.0).seconds == 60.0
 
 
 @pytest.mark.usefixtures("short")
@@ -327,6 +344,83 @@ def test_a_run_that_lost_its_lease_stops_with_one_line_and_writes_nothing_more(r
         opened[0].close()
     assert server.names(f"{_key(run)}/metrics") == []
     assert json.loads(server.objects[key].content)["token"] == "x"  # theirs stays
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_claim_whose_first_answer_is_an_error_succeeds(run: Path, server: BucketServer, done: bool):
+    with server.failing("POST .*lock", 503, done=done, times=1), leased(run, "lock"):
+        pass
+    assert server.names(_key(run)) == []
+
+
+def test_each_write_asks_whether_the_lease_still_stands(run: Path, server: BucketServer):
+    """A holder would otherwise write on until it next renews its lease, a quarter of a minute later."""
+    key = "bucket", f"{_key(run)}/lock"
+    storage = storage_of(run)
+    server.put("bucket", f"{_key(run)}/5/state", b"bits")
+    with contextlib.suppress(Lost), leased(run, "lock"):
+        storage.replace(run / "config.json", b"mine")
+        file = storage.append_to(run / "m")
+        file.append(b"mine\n")
+        server.put(*key, json.dumps({"holder": "other", "token": "x", "seconds": 60}).encode())
+        for write in (
+            lambda: storage.replace(run / "config.json", b"late"),
+            lambda: storage.replace(run / "new", b"late"),
+            file.flush,
+            lambda: storage.remove_tree(run / "5"),
+            lambda: storage.move_tree(run / "5", run / "damaged-5"),
+            (run / "config.json").unlink,
+        ):
+            with pytest.raises(Lost, match="taken over by other"):
+                write()
+    assert {name: content for name, content in _contents(server, run).items() if name != "lock"} == {
+        "config.json": b"mine",
+        "5/state": b"bits",
+    }
+    file._mirror._closed.set()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_write_that_is_held_up_overwrites_nothing_of_the_next_holder(
+    run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch, taken: bool
+):
+    """As long as another process needs to take the lease, and to write; where none has, it is written after all."""
+    run = run / str(taken)
+    confirm, held_up = bucket.confirm_lease, []
+
+    def confirm_and_wait(path: Path) -> None:
+        confirm(path)
+        if not held_up:
+            held_up.append(path)
+            server.put("bucket", f"{_key(run)}/config.json", b"theirs")
+            if taken:
+                server.put("bucket", f"{_key(run)}/lock", b'{"holder": "other", "token": "x", "seconds": 60}')
+
+    monkeypatch.setattr(bucket, "confirm_lease", confirm_and_wait)
+    ended = pytest.raises(Lost) if taken else contextlib.nullcontext()
+    with ended, leased(run, "lock"):
+        storage_of(run).replace(run / "config.json", b"mine")
+    assert _contents(server, run)["config.json"] == (b"theirs" if taken else b"mine")
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_what_is_asked_twice_is_done_once(run: Path, server: BucketServer, done: bool):
+    """An answer that is lost: the client asks again, and finds the object gone, or another generation of it."""
+    run, storage = run / str(done), storage_of(run)
+    for name in ("5/commit_success.txt", "5/state/d/0", "6/commit_success.txt", "old"):
+        server.put("bucket", f"{_key(run)}/{name}", b"bits")
+    with leased(run, "lock"):
+        with server.failing("DELETE", 503, done=done, times=1):
+            storage.remove_tree(run / "5")
+        with server.failing("POST .*copyTo", 503, done=done, times=1):
+            storage.move_tree(run / "6", run / "damaged-6")
+        with server.failing("DELETE", 503, done=done, times=1):
+            (run / "old").unlink()
+        (run / "old").unlink(missing_ok=True)
+        for content in (b"new", b"newer"):
+            with server.failing("POST .*config", 503, done=done, times=1):
+                storage.replace(run / "config.json", content)
+    assert _contents(server, run) == {"damaged-6/commit_success.txt": b"bits", "config.json": b"newer"}
 
 
 @pytest.mark.usefixtures("short")

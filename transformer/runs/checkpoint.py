@@ -277,7 +277,10 @@ class Checkpoints:
     def _prune(self, newest: int) -> None:
         steps = self._listed_on_disk()
         kept = {step for step in steps if self._milestone_every and step % self._milestone_every == 0}
-        self._remove([step for step in steps if step not in {*kept, *steps[-self._keep :]}], newest)
+        try:
+            self._remove([step for step in steps if step not in {*kept, *steps[-self._keep :]}], newest)
+        except OSError as error:  # no reason to end a run whose newest checkpoint is sound
+            told(f"checkpoints in {self._directory} that are older than is kept could not be removed yet: {error}")
 
     def _remove(self, steps: list[int], newest: int) -> None:
         if newest in self._listed():

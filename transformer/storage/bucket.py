@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import fnmatch
+import functools
 import hashlib
 import os
 import tempfile
@@ -17,11 +18,12 @@ from etils.epath import gpath
 
 from transformer.storage.contract import Lost, Version
 from transformer.storage.disk import AppendedFile, Disk
-from transformer.storage.lease import check_lease, leased
-from transformer.storage.objects import bucket_name, bucket_of, check_bucket, key_of, object_at, told
+from transformer.storage.lease import check_lease, confirm_lease, lease_of, leased
+from transformer.storage.objects import ABSENT, bucket_name, bucket_of, check_bucket, key_of, object_at, told
 
 PERIOD = 10.0  # seconds between two looks for what has changed
 SHARE = 0.05  # of the time that sending it may take
+_ATTEMPTS = 5  # at writing an object that changes in between
 COMMITTED = "commit_success.txt"  # by which orbax marks a whole checkpoint
 
 
@@ -44,6 +46,17 @@ class BucketPath(gpath.PosixGPath):
         with told(self):
             return object_at(self).download_as_bytes()
 
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object; one that is missing may be what an attempt has removed whose answer was lost.
+
+        Errors: OSError; Lost.
+        """
+        with contextlib.suppress(FileNotFoundError), told(self):
+            there = object_at(self)
+            there.reload()
+            confirm_lease(self)
+            there.delete()  # of this generation
+
     def read_text(self, encoding: str | None = None) -> str:
         return self.read_bytes().decode(encoding or "utf-8")
 
@@ -57,9 +70,10 @@ class Bucket:
             next(iter(bucket_of(path).list_blobs(prefix=f"{key_of(path)}/", max_results=1)), None)
 
     def replace(self, path: Path, content: bytes) -> None:
-        check_lease(path)
-        with told(path):
-            object_at(path).upload_from_string(content, content_type="application/octet-stream")
+        def send(target: Any, **conditions: Any) -> None:
+            target.upload_from_string(content, content_type="application/octet-stream", **conditions)
+
+        _write(path, send)
 
     def append_to(self, path: Path) -> "MirroredFile":
         """A temporary file, sent every few seconds."""
@@ -67,24 +81,27 @@ class Bucket:
 
     def remove_tree(self, path: Path) -> None:
         """Remove the mark of a committed checkpoint first: without it there is none."""
-        check_lease(path)
+        confirm_lease(path)
         bucket = bucket_of(path)
         with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
             blobs = list(bucket.list_blobs(prefix=f"{key_of(path)}/"))
             for blob in blobs:
                 if blob.name == key_of(path / COMMITTED):
-                    blob.delete()
+                    _delete(blob)
             rest = [blob for blob in blobs if blob.name != key_of(path / COMMITTED)]
-            list(pool.map(lambda blob: blob.delete(), rest))
+            list(pool.map(_delete, rest))
 
     def move_tree(self, path: Path, to: Path) -> None:
         """Copy every object, then remove the old ones: a bucket knows no renaming."""
-        check_lease(path)
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        confirm_lease(path)
         bucket = bucket_of(path)
         with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
             blobs = bucket.list_blobs(prefix=f"{key_of(path)}/")
             pairs = [(blob, f"{key_of(to)}{blob.name.removeprefix(key_of(path))}") for blob in blobs]
-            list(pool.map(lambda pair: bucket.copy_blob(pair[0], bucket, pair[1]), pairs))
+            # Copied twice it is the same: Google's client would not try again without a condition.
+            list(pool.map(lambda pair: bucket.copy_blob(pair[0], bucket, pair[1], retry=DEFAULT_RETRY), pairs))
         self.remove_tree(path)
 
     def sync_tree(self, path: Path) -> None:
@@ -132,6 +149,52 @@ class Bucket:
         return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{key_of(path)}/"}
 
 
+def _write(path: Path, send: Callable[..., None]) -> None:
+    """Let `send` write an object, in a directory that this process holds only while it holds it.
+
+    The object must still be what it was before the lease was confirmed: a write that was held up since, by the network
+    or with the whole machine, changes nothing that another holder has written. One that fails so is made again, for it
+    may be its own earlier attempt, whose answer was lost, that has changed the object.
+
+    Errors: OSError; Lost.
+    """
+    from google.api_core.exceptions import PreconditionFailed
+
+    if lease_of(path) is None:
+        with told(path):
+            send(object_at(path))
+        return
+    for _ in range(_ATTEMPTS):
+        generation = _generation(path)
+        confirm_lease(path)
+        with contextlib.suppress(PreconditionFailed), told(path):
+            send(object_at(path), if_generation_match=generation)
+            return
+    raise OSError(f"{path} cannot be written: something else writes it as well")
+
+
+def _send_file(file: Path, target: Any, **conditions: Any) -> None:
+    target.upload_from_filename(os.fspath(file), **conditions)
+
+
+def _generation(path: Path) -> int:
+    there = object_at(path)
+    try:
+        with told(path):
+            there.reload()
+    except FileNotFoundError:
+        return ABSENT
+    return int(there.generation)
+
+
+def _delete(blob: Any) -> None:
+    """Delete an object of the generation that was listed; it is missing where an attempt's answer was lost."""
+    from google.api_core.exceptions import NotFound
+
+    with contextlib.suppress(NotFound):
+        blob.delete()
+
+
 class Mirror:
     """A file or a folder whose files are sent to a bucket, whole, when they have changed since the mirror began."""
 
@@ -155,9 +218,7 @@ class Mirror:
                     target = (
                         self._target / file.relative_to(self.source).as_posix() if file != self.source else self._target
                     )
-                    check_lease(target)
-                    with told(target):
-                        object_at(target).upload_from_filename(os.fspath(file))
+                    _write(target, functools.partial(_send_file, file))
                     self._sent[file] = version
 
     def close(self) -> None:

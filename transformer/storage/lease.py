@@ -2,12 +2,15 @@
 
 The lease is an object that says who holds it and for how many seconds. Its holder replaces it again and again, each
 time on the condition that nobody else has. A claimant that sees it renewed goes away; one that watches it for its
-seconds without a renewal takes it over, on the same condition, so that of several claimants one succeeds. Nothing
-depends on clocks that agree, but for leases so old that no clock of a working machine could be that wrong.
+seconds without a renewal takes it over, on the same condition, so that of several claimants one succeeds. No two clocks
+are ever compared: each process measures by a monotonic clock of its own.
+
+A holder writes only while its lease lasts, and asks the bucket before each write whether the lease is still its own
+(`Lease.confirm`). A write that was held up in between finds that its object is no longer what it was, and fails
+(transformer.storage.bucket).
 """
 
 import contextlib
-import datetime
 import json
 import os
 import signal
@@ -18,14 +21,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.storage.contract import InUse, Lost
 from transformer.storage.objects import ABSENT, key_of, object_at, told
 
 SECONDS = 60.0  # that a holder which died keeps its directory
 _RENEWALS = 4  # in that time
-_OLD = 3  # times its seconds that a lease must be past for its date alone to be believed
+_LONGEST = 3600.0  # seconds of a lease that a process of ours may have written
 
 # A clock that goes on while the machine sleeps, on systems that have one.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -40,7 +43,6 @@ class _Stored(NamedTuple):
     holder: str
     token: str
     seconds: float
-    written: datetime.datetime
 
 
 class Lease:
@@ -67,7 +69,7 @@ class Lease:
         since = now()
         while True:
             stored = self._read()
-            if stored is not None and not self._expired(stored):
+            if stored is not None:
                 if seen is not None and seen.generation != stored.generation:
                     raise InUse(self._path, stored.holder)
                 if seen is None:
@@ -77,7 +79,7 @@ class Lease:
                 if now() - since < stored.seconds:
                     time.sleep(stored.seconds / (4 * _RENEWALS))
                     continue
-            if self._write(ABSENT if stored is None else stored.generation):
+            if self._write(ABSENT if stored is None else stored.generation, patient=True):
                 self._thread.start()
                 return
 
@@ -104,6 +106,15 @@ class Lease:
                 "Start it again to resume it, if no other process trains in it"
             )
 
+    def confirm(self) -> None:
+        """Return if the bucket says that nobody else holds the directory: what is written next is this run's.
+
+        Errors: Lost; OSError where the bucket cannot be reached.
+        """
+        self.check()
+        self._see(self._read())
+        self.check()
+
     @property
     def lost(self) -> bool:
         """Whether another process may hold the directory."""
@@ -113,9 +124,10 @@ class Lease:
     def _patience(self) -> float:
         return self._seconds / _RENEWALS
 
-    def _expired(self, stored: _Stored) -> bool:
-        age = datetime.datetime.now(datetime.UTC) - stored.written
-        return age.total_seconds() > _OLD * stored.seconds
+    def _see(self, stored: _Stored | None) -> None:
+        """Know that the lease is lost, if what the bucket holds is not this one."""
+        if stored is None or stored.token != self._token:
+            self._lost = f"was taken over by {stored.holder}" if stored else "was removed from the bucket"
 
     def _renew(self) -> None:
         """The thread: renew, and once that is too late interrupt the main thread if that is the claimant."""
@@ -123,8 +135,7 @@ class Lease:
             # Where the bucket cannot be reached for a while, the next attempt may still be in time.
             with contextlib.suppress(OSError):
                 if not self._write(self._generation):
-                    stored = self._read()
-                    self._lost = f"was taken over by {stored.holder}" if stored else "was removed from the bucket"
+                    self._see(self._read())
             try:
                 self.check()
             except Lost:
@@ -133,19 +144,15 @@ class Lease:
                     signal.pthread_kill(self._claimant.ident, signal.SIGINT)
                 return
 
-    def _write(self, generation: int) -> bool:
+    def _write(self, generation: int, patient: bool = False) -> bool:
         """Replace the lease of a known generation; False where the object has another generation by now.
+
+        `patient`: try again for a while where the bucket fails, as the thread does by itself.
 
         Errors: OSError where the bucket cannot be reached.
         """
         began = now()
-        expires = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self._seconds)
-        about = {
-            "holder": self._holder,
-            "token": self._token,
-            "seconds": self._seconds,
-            "expires": expires.isoformat(timespec="seconds"),
-        }
+        about = {"holder": self._holder, "token": self._token, "seconds": self._seconds}
         lease = object_at(self._file)
         try:
             with told(self._file):
@@ -154,7 +161,7 @@ class Lease:
                     content_type="application/json",
                     if_generation_match=generation,
                     timeout=self._patience,
-                    retry=None,
+                    retry=_retry().with_timeout(self._patience) if patient else None,
                 )
             written = int(lease.generation)
         except _refused():
@@ -172,16 +179,21 @@ class Lease:
                 try:
                     with told(self._file):
                         lease.reload(timeout=self._patience)
-                        generation, written = int(lease.generation), lease.updated
+                        generation = int(lease.generation)
                         content = lease.download_as_bytes(if_generation_match=generation, timeout=self._patience)
                 except FileNotFoundError:
                     return None
-                try:
-                    about = json.loads(content)
-                    return _Stored(generation, about["holder"], about["token"], float(about["seconds"]), written)
-                except (ValueError, KeyError, TypeError):
-                    # The lock file of a disk, copied to the bucket with its run: nobody renews it.
-                    return _Stored(generation, content.decode(errors="replace").strip(), "", self._seconds, written)
+                return _parsed(generation, content, self._seconds)
+
+
+def _parsed(generation: int, content: bytes, seconds: float) -> _Stored:
+    """A lease as it was written; anything else, such as the lock file of a disk, as one of so many seconds."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        about = json.loads(content)
+        stored = _Stored(generation, str(about["holder"]), str(about["token"]), float(about["seconds"]))
+        if 0 < stored.seconds <= _LONGEST:
+            return stored
+    return _Stored(generation, content.decode(errors="replace").strip(), "", seconds)
 
 
 @contextlib.contextmanager
@@ -211,15 +223,36 @@ def now() -> float:
     return time.clock_gettime(_CLOCK)
 
 
+def lease_of(path: Path) -> Lease | None:
+    """The lease that this process holds, or has lost, on a directory that `path` lies in."""
+    key = key_of(path)
+    return next((lease for directory, lease in list(_held.items()) if key.startswith(f"{directory}/")), None)
+
+
 def check_lease(path: Path) -> None:
     """Return if what lies at `path` may be written: it is in no directory of this process's, or in one that it holds.
 
     Errors: Lost.
     """
-    key = key_of(path)
-    for directory, lease in list(_held.items()):
-        if key.startswith(f"{directory}/"):
-            lease.check()
+    lease = lease_of(path)
+    if lease is not None:
+        lease.check()
+
+
+def confirm_lease(path: Path) -> None:
+    """As `check_lease`, asking the bucket itself.
+
+    Errors: Lost; OSError.
+    """
+    lease = lease_of(path)
+    if lease is not None:
+        lease.confirm()
+
+
+def _retry() -> Any:
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return DEFAULT_RETRY
 
 
 def _refused() -> type[Exception]:
