@@ -4,6 +4,7 @@ The oracle is the library's own decoder over the whole text.
 """
 
 import functools
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from tests.test_text_lines import SEEDS, random_lines
 from transformer.config import UserError
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizer_pieces import Writing, writing_of
@@ -132,6 +134,24 @@ def test_the_labels_of_a_text_are_its_text(tokenizer: Tokenizer) -> None:
         labels = tokenizer.labels(ids)
         assert len(labels) == len(ids)
         assert "".join(labels).replace("▁", " ").strip() == shown(tokenizer, ids).strip()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "byte_bpe", "llama"])
+def test_any_line_is_labelled_and_continued_without_loss(kind: str) -> None:
+    made = MADE[kind]()
+    for seed in SEEDS:
+        line = "".join(random_lines(seed, blank=False))
+        (ids,) = made.encode([line])
+        labels = made.labels(ids)
+        assert len(labels) == len(ids)
+        # A character of several tokens is written once: where its first part is.
+        once = re.sub(r"(.)⟨1/\d+⟩", r"\1", "".join(labels), flags=re.DOTALL)
+        spelled = re.sub(r".⟨\d+/\d+⟩", "", once, flags=re.DOTALL)
+        assert spelled.removeprefix("▁" if kind == "llama" else "") == line.replace(" ", "▁")
+        place = len(line) // 2
+        prompt, rest = made.encode([line[:place]])[0], made.encode([line[place:]])[0]
+        said = _continued(made, line[:place], prompt, rest).text
+        assert said == (" " if kind == "llama" else "") + line[place:]
 
 
 def test_a_prompt_keeps_the_space_behind_it(tokenizer: Tokenizer) -> None:
