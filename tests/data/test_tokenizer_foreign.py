@@ -273,6 +273,12 @@ def test_what_a_config_says_otherwise_than_its_tokenizer_is_refused(
         from_huggingface(folder_with(tmp_path, tokenizer_config=said))
 
 
+def test_numbers_with_gaps_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "the", "last"]) + "\n")
+    with pytest.raises(UserError, match="the tokenizer's 13 tokens have numbers up to 13: only those without gaps"):
+        from_huggingface(folder_with(tmp_path, config={"model_type": "bert"}))
+
+
 def test_a_pieces_suffix_that_the_decoder_does_not_know_is_refused(tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"))
     backend.decoder = decoders.ByteLevel()

@@ -103,6 +103,12 @@ def from_huggingface(folder: Path) -> AnyTokenizer:
         _add_special(roles, named, backend)
         opened = Tokenizer(backend, **{role: getattr(tokenizer, role) for role in ROLES} | roles)
         opened.writing  # noqa: B018  refused here, where the folder is known
+        last = max(backend.get_vocab().values(), default=-1)
+        if last + 1 != opened.vocabulary:
+            raise UserError(
+                f"the tokenizer's {opened.vocabulary} tokens have numbers up to {last}: only those without gaps are "
+                "read"
+            )
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
