@@ -190,6 +190,15 @@ def test_pictures_in_two_splits_are_told(tmp_path: Path) -> None:
     assert opened.cut == "2 of 2 test pictures are in validation as well"
 
 
+def test_further_splits_are_told(tmp_path: Path) -> None:
+    pictures(tmp_path, {"test/a/0.png": PICTURE, "extra/b/0.png": png(np.full((4, 4), 9, np.uint8))})
+    (tmp_path / "run").mkdir()
+    values = {"name": "picture_classification", "dataset": "pets", "data_dir": str(tmp_path)}
+    assert build(task_config(values), tmp_path / "run").said == (
+        "data pets: 6 train, 6 validation, 1 test pictures; splits that are not used: extra",
+    )
+
+
 @pytest.mark.parametrize(
     ("file", "says"),
     [

@@ -198,13 +198,13 @@ UNFIT_FIELDS = {
         b'{"source": "a", "target": null}\n': "line 1 has no text in 'target' but a NoneType",
         b'{"source": "a", "target": true}\n': "has no text in 'target' but a bool",
         b'{"source": "a", "target": ""}\n': "line 1 has an empty target",
-        b'{"source": "a", "target": "\\ud800"}\n': "half a character",
+        b'{"source": "a", "target": "\\ud800"}\n': "line 1 is not usable: it holds half a surrogate pair",
         b'{"source": \n': "line 1 is not JSON",
         b"[1]\n": "line 1 is no JSON object but a list",
         b"[" * 9999 + b"\n": "too deep in one another",
         b'{"source": "a", "target": "b"}\n\n{"source": "a", "target": "b"}\n': "line 2 is empty",
     },
-    "x.csv": {b"a,b\n": "x.csv alone holds no pairs: write FILE.en,FILE.de"},
+    "x.csv": {b"a,b\n": "'x.csv' is no translation set: write phrases, copy, "},
 }
 
 

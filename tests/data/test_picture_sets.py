@@ -72,6 +72,18 @@ def test_a_set_of_tfds_is_read_as_it_was_prepared(tmp_path: Path) -> None:
     assert open_pictures("tfds/tiny", data_dir=str(tmp_path), resizing=Resizing(4)).facts.shape == (4, 4, 1)
 
 
+def test_splits_of_tfds_are_known_by_their_common_spellings(tmp_path: Path) -> None:
+    pictures = [(png(grey(value)), value % 2) for value in range(4)]
+    prepare(tmp_path, {"train": pictures[:2], "valid": pictures[2:], "extra": pictures[:1]}, names=("a", "b"))
+    opened = open_pictures("tfds/tiny", data_dir=str(tmp_path))
+    assert {split: len(each.labels) for split, each in opened.splits.items()} == {
+        "train": 2,
+        "validation": 2,
+        "extra": 1,
+    }
+    assert opened.cut == "1 of 1 extra pictures are in train as well"
+
+
 def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
     prepare(tmp_path / "numbers", {"train": [(png(grey(1)), 0), (png(grey(2)), 1)] * 20}, names=None)
     assert open_pictures("tfds/tiny", data_dir=str(tmp_path / "numbers")).classes == ("0", "1")
@@ -80,6 +92,8 @@ def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
     prepare(tmp_path / "sizes", {"train": [(png(grey(1)), 0), (png(grey(1).T), 1)]}, names=("a", "b"))
     prepare(tmp_path / "lines", {"train": [(png(grey(1)), 0)]}, names=("a", "b"))
     (tmp_path / "lines" / "tiny" / "1.0.0" / "label.labels.txt").write_text("a\n")
+    prepare(tmp_path / "more", {"train": [(png(grey(1)), 0)]}, names=("a", "b"))
+    (tmp_path / "more" / "tiny" / "1.0.0" / "tiny-train.array_record-00001-of-00002").write_bytes(b"")
     for name, folder, says in (
         ("tfds/mnist", None, "mnist is not prepared where config.task.data_dir says: run `tfds build mnist"),
         ("tfds/tiny", "empty", "is not prepared in"),
@@ -88,6 +102,7 @@ def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
         ("tfds/tiny", "text", "is no JPEG or PNG picture"),
         ("tfds/tiny", "sizes", "give config.task.side"),
         ("tfds/tiny", "lines", "label.labels.txt has 1 lines for 2 classes"),
+        ("tfds/tiny", "more", "holds 1 files of records that its dataset_info.json does not name, such as tiny-train"),
         ("minst", None, "is unknown"),
     ):
         with pytest.raises(UserError) as caught:

@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Key, UInt8
 from transformer.attention.sites import AxisKind, Site
 from transformer.config import Looked, Positive, UserError
 from transformer.data.batches import OneEpoch, Source
+from transformer.data.datasets.folders import joined
+from transformer.data.datasets.own_files import SPLITS
 from transformer.data.datasets.picture_files import Resample, Resizing, decode
 from transformer.data.datasets.pictures import PictureSet, made_up, open_pictures
 from transformer.data.fingerprint import fingerprint
@@ -112,7 +114,9 @@ class PictureClassification(PlainTask):
 
     def __init__(self, config: PictureClassificationConfig, opened: PictureSet, rows_multiple: int = 1):
         check_rows(config.rows, rows_multiple)
-        self.config, self.classes, self.cut = config, opened.classes, opened.cut
+        self.config, self.classes = config, opened.classes
+        further = [split for split in opened.splits if split not in (*SPLITS, *config.evaluated)]
+        self.cut = joined((opened.cut, f"splits that are not used: {', '.join(further)}" if further else ""))
         self.splits = {name: opened.split(name) for name in ("train", *config.evaluated)}
         self.interface = interface_of(config, opened.facts)
         self.objectives = (Objective("classification", self._loss),)

@@ -1,7 +1,7 @@
 """Examples that stand in two splits of a data set: what is held out should not have been trained on."""
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 # Shorter lines repeat by themselves, as headings, empty lines and the names of speakers do.
 _LEAST_LETTERS = 40
@@ -10,19 +10,30 @@ _LEAST_LETTERS = 40
 def said_of_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str:
     """How many examples of a split stand in an earlier one as well, in words; "" for none.
 
-    `splits` are in the order train, validation, test; `what` the examples are called.
+    `splits` are in their order, training first, which is read once and not kept; `what` the examples are called.
     """
-    found = {name: list(examples) for name, examples in splits.items()}
-    known = {name: frozenset(examples) for name, examples in found.items()}
+    if not splits:
+        return ""
+    first, *others = splits
+    held = {name: list(splits[name]) for name in others}
+    known = {name: frozenset(examples) for name, examples in held.items()}
+    found: dict[str, set[Hashable]] = {name: set() for name in others}
+    for example in splits[first]:
+        for name in others:
+            if example in known[name]:
+                found[name].add(example)
+    shared = [(first, name, found[name]) for name in others]
+    shared += [
+        (earlier, later, set(known[earlier] & known[later])) for earlier, later in itertools.combinations(others, 2)
+    ]
     parts = []
-    for earlier, later in itertools.combinations(found, 2):
-        count = sum(example in known[earlier] for example in found[later])
-        if count:
-            parts.append(f"{count:,} of {len(found[later]):,} {later} {what} are in {earlier} as well")
+    for earlier, later, examples in shared:
+        if count := sum(example in examples for example in held[later]):
+            parts.append(f"{count:,} of {len(held[later]):,} {later} {what} are in {earlier} as well")
     return "; ".join(parts)
 
 
-def long_lines(texts: Iterable[str]) -> list[str]:
+def long_lines(texts: Iterable[str]) -> Iterator[str]:
     """The lines of texts that are long enough not to repeat by themselves."""
     lines = (line.strip() for text in texts for line in text.split("\n"))
-    return [line for line in lines if len(line) >= _LEAST_LETTERS]
+    return (line for line in lines if len(line) >= _LEAST_LETTERS)

@@ -180,8 +180,6 @@ def _field(fields: Mapping[str, object], name: str, where: str) -> str:
         return str(value)
     if not isinstance(value, str):
         raise UserError(f"{where} has no text in {name!r} but a {type(value).__name__}")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise UserError(f"{where} has half a character in {name!r}: the text is no UTF-8")
     return value
 
 

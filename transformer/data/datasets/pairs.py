@@ -6,7 +6,7 @@ from transformer.config import UserError
 from transformer.data.datasets.own_files import HeldOut, divide, has_fields, located, read_fields, read_lines
 
 _FIELDS = ("source", "target")
-_HOW = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
+HOW = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
 
 
 def open_pairs(
@@ -42,11 +42,11 @@ def direction_of(name: str, languages: tuple[str, str] | None) -> tuple[str, str
 def _read(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tuple[str, str]]:
     named = files.split(",")
     if len(named) > 2 or not all(map(str.strip, named)):
-        raise UserError(f"{files!r} names no pairs: {_HOW}")
+        raise UserError(f"{files!r} names no pairs: {HOW}")
     paths = [located(each.strip(), data_dir) for each in named]
     if len(paths) == 1:
         if not has_fields(paths[0].name):
-            raise UserError(f"{paths[0]} alone holds no pairs: {_HOW}")
+            raise UserError(f"{paths[0]} alone holds no pairs: {HOW}")
         return [(source.strip(), target.strip()) for source, target in read_fields(paths[0], fields)]
     sources, targets = map(read_lines, paths)
     if len(sources) != len(targets):

@@ -6,12 +6,14 @@ known name says how a feature is stored, an unknown one that it is not read; sha
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer.config import UserError
+from transformer.data.datasets.folders import hidden
 from transformer.json_files import read_object
 from transformer.text_lines import split_lines
 
@@ -151,6 +153,7 @@ def open_prepared(folder: pathlib.Path) -> PreparedSet:
             f"{prepared} cannot be opened: {INFO} or {FEATURES} is not as TFDS writes it "
             f"({type(error).__name__}: {error}): prepare it again"
         ) from error
+    _refuse_unlisted(prepared, stored_as, splits)
     return PreparedSet(prepared, read, splits, stored_as)
 
 
@@ -256,6 +259,22 @@ def _shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str,
         file = _word("".join(values[part] if odd else part for part, odd in _parts(template)))
         shards.append(Shard(str(folder / file), 0, length, length))
     return tuple(shards)
+
+
+def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, Sequence[Shard]]) -> None:
+    """Refuse records in the folder that its description does not name, which would be left out in silence.
+
+    Errors: UserError.
+    """
+    listed = {shard.filename for shards in splits.values() for shard in shards}
+    if not all(map(os.path.isfile, listed)):
+        return  # Reading them says which is missing.
+    files = [file for file in sorted(folder.iterdir()) if f".{stored_as}-" in file.name and not hidden(file.name)]
+    if unlisted := [file.name for file in files if str(file) not in listed]:
+        raise UserError(
+            f"{folder} holds {len(unlisted)} files of records that its {INFO} does not name, such as {unlisted[0]}: "
+            "prepare it again, or remove them"
+        )
 
 
 def _parts(template: str) -> Iterator[tuple[str, bool]]:

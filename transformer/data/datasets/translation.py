@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets import help_desk
+from transformer.data.datasets.folders import own_name
 from transformer.data.datasets.lexicon import LANGUAGES as PHRASE_LANGUAGES
-from transformer.data.datasets.own_files import NONE_HELD, HeldOut, has_fields, located
-from transformer.data.datasets.pairs import open_pairs
+from transformer.data.datasets.own_files import NONE_HELD, HeldOut, has_fields
+from transformer.data.datasets.pairs import HOW, open_pairs
 from transformer.data.datasets.phrases import NAME as PHRASES
 from transformer.data.datasets.phrases import phrases
 from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named
-from transformer.data.datasets.prepared import direction_of, open_prepared, texts_of
+from transformer.data.datasets.prepared import INFO, direction_of, open_prepared, prepared_under, texts_of
 from transformer.data.datasets.slots import Links
 from transformer.data.datasets.symbols import LANGUAGES as SYMBOLS
 from transformer.data.datasets.symbols import symbols
@@ -88,9 +89,9 @@ def made_here(name: str) -> bool:
     return name.partition("/")[0] in (PHRASES, *SYMBOLS, help_desk.NAME)
 
 
-def own_pairs(name: str, data_dir: str | None = None) -> bool:
-    """Whether a name is that of a user's own files; a set has none with a comma but in the options of `made_here`."""
-    return not made_here(name) and ("," in name or has_fields(name) or located(name, data_dir).is_file())
+def own_pairs(name: str) -> bool:
+    """Whether a name is that of a user's own files; of other names only those of `made_here` have commas."""
+    return not made_here(name) and ("," in name or has_fields(name))
 
 
 def open_translation(
@@ -117,7 +118,7 @@ def open_translation(
     and a set that is neither prepared nor to be downloaded.
     """
     first, *parts = name.split("/")
-    if own_pairs(name, data_dir):
+    if own_pairs(name):
         direction, splits = open_pairs(name, data_dir=data_dir, languages=languages, held_out=held_out)
         read = {split: [Pair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
         return TranslationSet(name, direction, tuple(read), read.__getitem__)
@@ -135,6 +136,8 @@ def open_translation(
         return _open_folder(name, folder, direction)
     path = pathlib.Path(name).expanduser()
     if path.is_dir() or path.is_absolute() or first in (".", "..", "~"):
+        if prepared_under(path) is None:
+            raise UserError(f"{path} is no prepared set, which holds {INFO}, and names no pairs: {HOW}")
         return _open_folder(name, path, languages)
     folder = prepare_named(
         name,
@@ -193,8 +196,9 @@ def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | N
     prepared = open_prepared(folder)
     direction = direction_of(name, prepared.features, languages)
     read = _TranslationReader(*direction)
+    splits = {own_name(split, prepared.splits): split for split in prepared.splits}
     return TranslationSet(
-        name, direction, tuple(prepared.splits), lambda split: PairSequence(prepared.records(split), read)
+        name, direction, tuple(splits), lambda split: PairSequence(prepared.records(splits[split]), read)
     )
 
 
