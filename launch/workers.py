@@ -231,12 +231,15 @@ class _Slot:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        from transformer.storage.disk import unshare
+
         # A session of its own: Ctrl-C reaches only the first process, which shuts the workers down.
         options: dict[str, Any] = {
             "env": self._place.environment,
             "stdin": subprocess.DEVNULL,
             "start_new_session": True,
         }
+        unshare(self._log)
         with self._log.open("ab") as log, _on_cores(self._place.cores):
             return subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, **options)
 

@@ -7,13 +7,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.maps.store import MapStore
+from transformer.maps.tiers import Tiers
+from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.storage.contract import InUse
+from transformer.storage.contract import InUse, Lost
 from transformer.storage.disk import REMOVED, Disk
 from transformer.studies.ledger import Ledger
+from transformer.tasks.labels import Labels
 
 
 @contextlib.contextmanager
@@ -225,3 +230,63 @@ def test_a_path_that_a_library_takes_for_another_is_refused_before_anything_is_m
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(UserError, match=says):
         Disk().key_value_store(tmp_path / "link")
+
+
+def test_who_has_lost_the_lock_changes_nothing_of_what_the_next_one_writes(tmp_path: Path):
+    """As a process that was stopped while its lock was removed, and wakes when another one trains there."""
+    run = tmp_path / "run"
+    with Disk().claim(run, "lock"):
+        file = Disk().append_to(run / "m")
+        file.append(b"one\n")
+        checkpoints = Checkpoints(run / "checkpoints", keep=1)
+        checkpoints.save(1, {"a": np.ones(3)}, {})
+        checkpoints.close()
+        # The next one's:
+        (run / "lock").unlink()
+        (run / "lock").write_bytes(b"another process\n")
+        with (run / "m").open("ab") as other:
+            other.write(b"two\nthree\n")
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        writes: list[Callable[[], Any]] = [
+            lambda: file.append(b"four\n"),
+            lambda: file.rewrite(lambda content: b""),
+            lambda: Disk().replace(run / "m", b""),
+            lambda: Disk().replace(run / "maps" / "zarr.json", b""),
+            lambda: Disk().remove_tree(run / "checkpoints"),
+            lambda: Disk().move_tree(run / "checkpoints", run / "moved"),
+            lambda: Checkpoints(run / "checkpoints", keep=1).save(2, {"a": np.ones(3)}, {}),
+            lambda: MapStore(run / "maps", (), Labels({}, ()), "", Tiers(), {}).write(1, {}),
+        ]
+        for write in writes:
+            with pytest.raises(Lost, match=r"run is no longer held by this run: its lock file was removed"):
+                write()
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+        # What lies elsewhere is its own.
+        Disk().replace(tmp_path / "other", b"1")
+    assert (run / "lock").read_bytes() == b"another process\n"
+
+
+def test_what_another_process_wrote_is_not_cut_off(tmp_path: Path):
+    file = Disk().append_to(tmp_path / "m")
+    file.append(b"one\n")
+    with (tmp_path / "m").open("ab") as other:
+        other.write(b"two\n")
+    with pytest.raises(Lost, match="was written by another process"):
+        file.append(b"three\n")
+    assert (tmp_path / "m").read_bytes() == b"one\ntwo\n"
+    # One that was cut is no longer: nothing is filled up with zeros.
+    (tmp_path / "m").write_bytes(b"")
+    file.append(b"four\n")
+    assert (tmp_path / "m").read_bytes() == b"four\n"
+
+
+def test_a_file_with_other_names_is_written_anew(tmp_path: Path):
+    for name in ("m", "lock"):
+        (tmp_path / name).write_bytes(b"one\n")
+        os.link(tmp_path / name, tmp_path / f"{name}-copy")
+    file = Disk().append_to(tmp_path / "m")
+    file.append(b"two\n")
+    with Disk().claim(tmp_path, "lock"):
+        assert (tmp_path / "lock").read_bytes().startswith(b"process ")
+    assert (tmp_path / "m").read_bytes() == b"one\ntwo\n"
+    assert (tmp_path / "m-copy").read_bytes() == (tmp_path / "lock-copy").read_bytes() == b"one\n"

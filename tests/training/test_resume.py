@@ -220,6 +220,17 @@ def test_a_step_that_a_run_comes_back_to_is_reported_again(alone: tuple[Path, st
     assert without_clock(tmp_path / "longer")[: len(without_clock(alone[0]))] == without_clock(alone[0])
 
 
+def test_a_copy_by_hard_links_shares_nothing_that_is_written(
+    half: Path, tmp_path: Path, alone: tuple[Path, str]
+) -> None:
+    folder, before = tmp_path / "run", contents(half, ".")
+    shutil.copytree(half, folder, copy_function=os.link)
+    assert (half / "metrics.jsonl").stat().st_nlink > 1
+    training.train(experiment.resolve(CONFIG), folder)
+    assert contents(half, ".") == before
+    assert_one_state(alone[0], folder)
+
+
 def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(half, folder)

@@ -71,7 +71,7 @@ from transformer.maps.zarr_files import (
 )
 from transformer.runs.digest import Digest
 from transformer.runs.records import Step
-from transformer.storage import locate
+from transformer.storage import locate, storage_of
 from transformer.storage.sealed import is_sealed, sealed
 from transformer.tasks.labels import Labels
 
@@ -270,8 +270,9 @@ class MapStore:
         Of sharded arrays each process writes its own shards.
 
         Errors: ValueError if `step` does not come after the stored ones, a site is missing or unknown, a shape is not
-        the site's, or a weight is negative or not finite.
+        the site's, or a weight is negative or not finite; Lost.
         """
+        storage_of(self.path).check(self.path)
         if self._steps and step <= self._steps[-1]:
             raise ValueError(f"step={step} must come after the last stored step {self._steps[-1]}")
         names = {site.name for site in self.sites}

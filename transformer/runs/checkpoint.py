@@ -118,8 +118,9 @@ class Checkpoints:
 
         Leaves are arrays of jax or NumPy, typed PRNG keys, and Python numbers.
 
-        Errors: ValueError when `step` is not after the latest one; whatever the previous save failed with.
+        Errors: Lost; ValueError when `step` is not after the latest one; whatever the previous save failed with.
         """
+        storage_of(self._directory).check(self._directory)
         latest = self.latest()
         if latest is not None and step <= latest:
             raise ValueError(f"step={step} is not after the latest checkpoint, {latest}: steps only grow")

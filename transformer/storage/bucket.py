@@ -75,6 +75,9 @@ class Bucket:
 
         _write(path, send)
 
+    def check(self, path: Path) -> None:
+        check_lease(path)
+
     def append_to(self, path: Path) -> "MirroredFile":
         """A temporary file, sent every few seconds."""
         return MirroredFile(path)

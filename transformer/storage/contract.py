@@ -56,6 +56,14 @@ class Storage(Protocol):
     def replace(self, path: Path, content: bytes) -> None:
         """Write a file so that a reader, or a kill at any moment, finds the old content or the new one, whole."""
 
+    def check(self, path: Path) -> None:
+        """Return if `path` may be written: it is in no directory that this process claimed, or in one that it holds.
+
+        Whatever is written through this contract is checked; what a library writes by itself is not.
+
+        Errors: Lost.
+        """
+
     def append_to(self, path: Path) -> Appended:
         """A file that grows, from the content that it has."""
 

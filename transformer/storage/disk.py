@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.storage.contract import InUse, Version
+from transformer.storage.contract import InUse, Lost, Version
 from transformer.storage.failures import naming
 
 REMOVED = ".removed"  # ends the name of a folder that is being removed
@@ -19,8 +19,8 @@ REMOVED = ".removed"  # ends the name of a folder that is being removed
 # Folders of the root that etils takes for the buckets of these schemes.
 _BUCKETS = ("/gs", "/s3", "/az", "/hf")
 
-# The descriptors of the locks that this process holds: a forked child must not keep them alive.
-_held: set[int] = set()
+# The lock files that this process holds, by their descriptors: a forked child must not keep them alive.
+_held: dict[int, Path] = {}
 
 
 def _let_go_in_child() -> None:
@@ -44,8 +44,9 @@ class Disk:
 
         Of several processes that replace one file at once the last has written it, whole.
 
-        Errors: OSError, with the old content in place.
+        Errors: OSError, with the old content in place; Lost.
         """
+        self.check(path)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
             with naming(path), temporary.open("wb", buffering=0) as file:
@@ -58,11 +59,23 @@ class Disk:
             raise
         _sync_folder(path.parent)
 
+    def check(self, path: Path) -> None:
+        """The lock file must be the one that was locked: another process can hold what took the place of it."""
+        real = Path(os.path.realpath(path))
+        for descriptor, lock in list(_held.items()):
+            if real.is_relative_to(lock.parent) and not _stands(descriptor, lock):
+                raise Lost(
+                    f"--workdir={lock.parent} is no longer held by this run: its lock file was removed, and another "
+                    "process may have taken it; the run has stopped. Start it again to resume it, if no other process "
+                    "trains in it"
+                )
+
     def append_to(self, path: Path) -> "AppendedFile":
         return AppendedFile(self, path)
 
     def remove_tree(self, path: Path) -> None:
         """Rename it, then remove it: a kill in between leaves a folder NAME.removed, which no reader takes for it."""
+        self.check(path)
         removed = path.with_name(f"{path.name}{REMOVED}")
         if removed.exists():
             shutil.rmtree(removed)
@@ -70,6 +83,7 @@ class Disk:
         shutil.rmtree(removed)
 
     def move_tree(self, path: Path, to: Path) -> None:
+        self.check(path)
         path.rename(to)
         _sync_folder(path.parent)
 
@@ -88,7 +102,7 @@ class Disk:
         """
         made = not path.is_dir()
         descriptor = _locked(path, name)
-        _held.add(descriptor)
+        _held[descriptor] = Path(os.path.realpath(path)) / name
         try:
             with naming(path / name):
                 os.ftruncate(descriptor, 0)
@@ -102,7 +116,7 @@ class Disk:
                     # Whoever has waited may have begun in it already.
                     with contextlib.suppress(OSError):
                         path.rmdir()
-            _held.discard(descriptor)
+            _held.pop(descriptor, None)
             os.close(descriptor)
 
     @contextlib.contextmanager
@@ -131,24 +145,36 @@ class AppendedFile:
 
     def __init__(self, disk: Disk, path: Path):
         self._disk, self._path = disk, path
+        self._end = 0
+        self._torn = False  # whether what follows the end is a part of a line that was not written whole
         self._open()
         _sync_folder(path.parent)
 
     def append(self, content: bytes) -> None:
-        """Errors: OSError, with the file as it was, also where a part had been written."""
+        """Errors: OSError, with the file as it was, also where a part had been written; Lost where another wrote it."""
+        self._disk.check(self._path)
         descriptor = self._file.fileno()
         with naming(self._path):
-            if os.fstat(descriptor).st_size != self._end:
-                os.ftruncate(descriptor, self._end)  # what an append before left that could not be taken back
+            size = os.fstat(descriptor).st_size
+            if size > self._end and not self._torn:
+                raise Lost(
+                    f"{self._path} was written by another process: this run has stopped, and changed nothing of it"
+                )
+            if size > self._end:
+                os.ftruncate(descriptor, self._end)
+            self._torn = False
+            self._end = min(size, self._end)
             try:
                 _write_all(descriptor, content)
             except BaseException:
+                self._torn = True
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, self._end)
                 raise
         self._end += len(content)
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
+        self._disk.check(self._path)
         content = self._path.read_bytes()
         kept = keep(content)
         if kept != content:
@@ -167,8 +193,19 @@ class AppendedFile:
             self.flush()
 
     def _open(self) -> None:
+        unshare(self._path)
         self._file = self._path.open("ab", buffering=0)
         self._end = os.fstat(self._file.fileno()).st_size
+
+
+def unshare(path: Path) -> None:
+    """Give a file that has other names (hard links, as `cp -al` makes) a content of its own, before it is written to.
+
+    Errors: OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1:
+            Disk().replace(path, path.read_bytes())
 
 
 def _check_literal(path: Path) -> None:
@@ -239,7 +276,9 @@ def _locked(path: Path, name: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _stands(descriptor, path / name):
-                return descriptor
+                if os.fstat(descriptor).st_nlink == 1:
+                    return descriptor
+                (path / name).unlink()  # it is another directory's lock as well, by a hard link
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
             os.close(descriptor)

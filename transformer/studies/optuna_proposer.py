@@ -21,6 +21,7 @@ from typing import Any
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import parse_metric, read_records
+from transformer.storage.disk import unshare
 from transformer.storage.sealed import is_sealed, sealed
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.proposers import drawn
@@ -365,6 +366,7 @@ class _Journal:
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Write operations to the end; what others have written since stands before them."""
         with _locked(self._path):
+            unshare(self._path)
             self._read()
             lines, last = [], self._last
             for operation in logs:
