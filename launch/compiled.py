@@ -29,28 +29,27 @@ def keep(environment: MutableMapping[str, str] = os.environ, files: Path = Path(
 
     Each kind of processor has its own: a home may be shared by machines that do not run each other's programs. What is
     used least goes when all take more than `KEPT_BYTES`. Where jax is imported already, and where there is no such
-    folder, nothing is kept.
+    folder, nothing is kept; where others could change what is in it, a line says so.
     """
     if "jax" in sys.modules:
         return
     caches = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
     folder = Path(caches) / "headwise" / f"compiled-{_processor(files):08x}"
     if not environment.get(_VARIABLE):
-        if not _private(folder):
+        if not folder.is_absolute():
+            return
+        from transformer.private_folders import NotPrivate, private_folder
+
+        try:
+            private_folder(Path(caches), "headwise", folder.name)
+        except NotPrivate as error:
+            print(f"compiled programs are not kept: {error}", file=sys.stderr, flush=True)
+            return
+        except OSError:
             return
         environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(KEPT_BYTES))
         environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     share_compiled(folder, environment)
-
-
-def _private(folder: Path) -> bool:
-    """Whether the folder, which is made where it is missing, is the user's own and closed to all others."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = folder.stat()
-    except OSError:
-        return False
-    return folder.is_absolute() and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
 
 
 def _processor(files: Path) -> int:

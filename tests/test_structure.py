@@ -19,6 +19,7 @@ ORDER = (
     "axes",
     "config",
     "json_files",
+    "private_folders",
     "text_lines",
     "overrides",
     "named",

@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError, check_several, hash_of
+from transformer.private_folders import NotPrivate, private_folder
 
 # Keys of the task that name files, where the folder of the data does not hold them all.
 _FILES = ("task.dataset", "task.validation_files", "task.test_files")
@@ -101,33 +101,28 @@ def remember(config: Mapping[str, Any]) -> None:
 
     Where the account has no folder that is closed to others, nothing is noted, and --trust is asked for each time.
     """
-    folder = _remembered()
     if not outside_of(config, training=True):
         return
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _is_closed(folder):
-            (folder / hash_of(config)).touch(mode=0o600)
+    with contextlib.suppress(OSError, NotPrivate):
+        (_remembered(make=True) / hash_of(config)).touch(mode=0o600)
 
 
 def _is_remembered(config: Mapping[str, Any]) -> bool:
-    folder = _remembered()
-    return _is_closed(folder) and (folder / hash_of(config)).is_file()
-
-
-def _remembered() -> Path:
-    """The folder with a file, named by its hash, for each config that this account has begun a run of."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.environ.get("HOME", ""), ".local", "state")
-    return Path(state) / "headwise" / "begun"
-
-
-def _is_closed(folder: Path) -> bool:
-    """Whether nobody but this account writes in a folder."""
     try:
-        facts = folder.lstat()
-    except OSError:
+        return (_remembered(make=False) / hash_of(config)).is_file()
+    except (OSError, NotPrivate):
         return False
-    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+
+
+def _remembered(*, make: bool) -> Path:
+    """The folder with a file, named by its hash, for each config that this account has begun a run of.
+
+    Raises:
+        NotPrivate: where others could put a file there.
+        OSError: where there is no such folder.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.environ.get("HOME", ""), ".local", "state")
+    return private_folder(Path(state), "headwise", "begun", make=make)
 
 
 def _trust(names: Sequence[Name]) -> str:

@@ -49,14 +49,26 @@ def test_each_kind_of_processor_has_a_folder_that_is_the_users_alone(kept, tmp_p
     assert Path(elsewhere).is_relative_to(tmp_path / "x")
 
 
-def test_what_the_user_names_stays_and_what_others_may_write_is_not_used(kept, tmp_path):
+def test_what_the_user_names_stays_and_what_others_may_write_is_not_used(kept, tmp_path, capsys):
     own = kept(JAX_COMPILATION_CACHE_DIR="own")
     assert own["JAX_COMPILATION_CACHE_DIR"] == "own"
     assert "JAX_COMPILATION_CACHE_MAX_SIZE" not in own
-    Path(kept()["JAX_COMPILATION_CACHE_DIR"]).chmod(0o770)
     (tmp_path / "file").touch()
-    for refused in ({}, {"HOME": str(tmp_path / "file")}, {"HOME": ""}):
-        assert "JAX_COMPILATION_CACHE_DIR" not in kept(**refused)
+    for absent in ({"HOME": str(tmp_path / "file")}, {"HOME": ""}):
+        assert "JAX_COMPILATION_CACHE_DIR" not in kept(**absent)
+    assert capsys.readouterr().err == ""
+    folder = Path(kept()["JAX_COMPILATION_CACHE_DIR"])
+    for level in (folder, folder.parent, folder.parent.parent):
+        level.chmod(0o777)
+        assert "JAX_COMPILATION_CACHE_DIR" not in kept()
+        level.chmod(0o700)
+        said = capsys.readouterr().err
+        assert said.startswith(f"compiled programs are not kept: others may write to {level} (mode 0777)")
+        assert said.count("\n") == 1
+    folder.parent.rename(tmp_path / "elsewhere")
+    folder.parent.symlink_to(tmp_path / "elsewhere")
+    assert "JAX_COMPILATION_CACHE_DIR" not in kept()
+    assert f"{folder.parent} is a link" in capsys.readouterr().err
 
 
 # Compiled in the first process, found in the second, which says nothing of it.

@@ -472,6 +472,18 @@ def test_the_lock_of_a_disk_that_was_copied_here_is_nobodys(run: Path, server: B
 # Run directories
 
 
+def test_what_stays_on_the_machine_lies_where_nobody_else_can_write(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = storage_of(run).scratch(run)
+    assert folder.parent == tmp_path / "cache" / "headwise"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.parent.chmod(0o777)
+    with pytest.raises(UserError, match="others may write to"):
+        storage_of(run).scratch(run)
+
+
 def test_a_run_directory_in_a_bucket_is_claimed_refused_and_read_as_on_a_disk(run: Path, server: BucketServer):
     with pytest.raises(UserError, match=r"is missing; make a run with python -m launch\.train"):
         RunDirectory.open(run)

@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 from etils.epath import gpath
 
+from transformer.private_folders import private_folder
 from transformer.storage.contract import Lost, Version
 from transformer.storage.disk import AppendedFile, Disk
 from transformer.storage.lease import check_lease, confirm_lease, lease_of, leased
@@ -129,11 +130,12 @@ class Bucket:
                 mirror.close()
 
     def scratch(self, path: Path) -> Path:
-        """A folder of its own in the user's cache."""
+        """A folder of its own in the user's cache.
+
+        Errors: NotPrivate where others could change what is in it.
+        """
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = cache / "headwise" / hashlib.sha256(os.fspath(path).encode()).hexdigest()[:16]
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return private_folder(cache, "headwise", hashlib.sha256(os.fspath(path).encode()).hexdigest()[:16])
 
     def versions(self, path: Path, patterns: Sequence[str]) -> tuple[Version, ...]:
         """The generation and the length of each object; of a folder that it exists."""

@@ -1,0 +1,88 @@
+"""Folders outside a run whose content is trusted: nobody but the user can change what is in them, or replace them."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer.config import UserError
+
+_LINKS = 40  # that a path may lead over, as on Linux
+
+
+class NotPrivate(UserError):
+    """A folder that somebody else could have filled, or could put another in the place of."""
+
+
+def private_folder(base: Path, *names: str, make: bool = True) -> Path:
+    """The folder NAMES in `base`, which is made where it is missing; the user alone decides what is in it.
+
+    Nobody but the user and root may write to `base` or to anything that leads there; it may be a link of theirs, as
+    where homes lie on another disk. The folders of NAMES are the user's, are no links, and the last is closed to all
+    others.
+
+    Args:
+        base: an absolute path, such as ~/.cache.
+        names: what lies in it, one in the other.
+        make: whether missing folders are made.
+
+    Raises:
+        NotPrivate: naming what is not so, and what to do.
+        OSError: where a folder is missing, or cannot be made.
+    """
+    if not base.is_absolute():
+        raise FileNotFoundError(f"{base} is not an absolute path")
+    if make:
+        for missing in [folder for folder in (base, *base.parents) if not folder.exists()][::-1]:
+            missing.mkdir(mode=0o700, exist_ok=True)  # pathlib would leave parents open
+    for path, facts in _leading_to(base):
+        _require_owner(path, facts, 0, os.getuid())
+        # Of a folder with the sticky bit, such as /tmp, only owners rename or remove what is theirs.
+        if stat.S_ISDIR(facts.st_mode) and facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX:
+            raise NotPrivate(f"others may write to {path} ({_mode(facts)}): close it with chmod go-w {path}")
+    folder = base
+    for name in names:
+        folder = folder / name
+        if make:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.lstat()
+        if stat.S_ISLNK(facts.st_mode):
+            raise NotPrivate(f"{folder} is a link: remove it, so that a folder is made in its place")
+        _require_owner(folder, facts, os.getuid())
+        if facts.st_mode & 0o022:
+            raise NotPrivate(f"others may write to {folder} ({_mode(facts)}), and may have: remove it with all in it")
+    if folder.lstat().st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
+
+
+def _leading_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every folder and every link on the way from the root to what an absolute path stands for."""
+    at, ahead, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
+    yield at, at.lstat()
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        here = at / name
+        facts = here.lstat()
+        yield here, facts
+        if not stat.S_ISLNK(facts.st_mode):
+            at = here
+            continue
+        links += 1
+        if links > _LINKS:
+            raise NotPrivate(f"{path} leads over more than {_LINKS} links")
+        target = Path(os.readlink(here))
+        ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        at = Path(target.anchor) if target.is_absolute() else at
+
+
+def _require_owner(path: Path, facts: os.stat_result, *owners: int) -> None:
+    if facts.st_uid not in owners:
+        raise NotPrivate(f"{path} belongs to another user (number {facts.st_uid}), who decides what is in it")
+
+
+def _mode(facts: os.stat_result) -> str:
+    return f"mode {stat.S_IMODE(facts.st_mode):04o}"
