@@ -114,8 +114,6 @@ def texts_of(arguments: Arguments) -> list[str]:
     Errors: UserError for a text and a file, for a file or a standard input that is empty, and for what cannot be read
     as UTF-8.
     """
-    for flag in ("text", "stop", "weighed"):
-        _read(f"--{flag}", (getattr(arguments, flag) or "").encode)
     if arguments.prompt_file is None:
         if arguments.text is not None:
             return [arguments.text]
@@ -141,7 +139,7 @@ def _read(name: str, read: Callable[[], bytes]) -> str:
         return read().decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror or error}; name a file that can") from error
-    except UnicodeError as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{name} cannot be read as a UTF-8 text: {error}; convert it, as by iconv -t UTF-8") from error
 
 
