@@ -81,13 +81,20 @@ def test_files_whose_names_say_splits_are_those_splits(tmp_path: Path) -> None:
     files = {"book.txt": "book\n", "test.txt": "test\n", "Valid.TXT": "valid\n"}
     opened = texts(write(tmp_path / "one", {f"books/{name}": text for name, text in files.items()}))
     assert opened.splits == {"train": ["book\n"], "validation": ["valid\n"], "test": ["test\n"]}
-    assert opened.said == "splits by the names of files and folders"
+    assert opened.said == "validation, test by the names of files and folders"
     shards = {f"train-0000{number}-of-00002.txt": f"{number}\n" for number in range(2)} | {"dev_1.txt": "dev\n"}
     opened = texts(write(tmp_path / "two", {f"books/{name}": text for name, text in shards.items()}))
     assert opened.splits == {"train": ["0\n", "1\n"], "validation": ["dev\n"]}
     folders = {"train/test of time.txt": "a\n", "train/more/b.txt": "b\n", "val/c.txt": "c\n", "test/train.txt": "d\n"}
     opened = texts(write(tmp_path / "three", {f"books/{name}": text for name, text in folders.items()}))
     assert opened.splits == {"train": ["b\n", "a\n"], "validation": ["c\n"], "test": ["d\n"]}
+    # Of what is not named to train a split without files is cut.
+    opened = texts(write(tmp_path / "five", {"books/book.txt": BOOK, "books/test.txt": "test\n"}))
+    assert opened.splits["test"] == ["test\n"]
+    assert "".join([*opened.splits["train"], *opened.splits["validation"]]) == BOOK
+    assert opened.said == (
+        "train, validation cut by position, 90, 5 and 5 % of the characters; test by the names of files and folders"
+    )
     # Shards of training alone are cut as any texts are.
     opened = texts(write(tmp_path / "four", {"books/train-1.txt": BOOK, "books/train-2.txt": BOOK}))
     assert set(opened.splits) == {"train", "validation", "test"}
@@ -102,7 +109,7 @@ def test_files_whose_names_say_splits_are_those_splits(tmp_path: Path) -> None:
             ("train.txt", "extra.txt", "b.txt"),
             "has train.txt, and beside it b.txt and 1 more, whose names say no",
         ),
-        (("test.txt", "valid.txt"), "has texts for test, validation alone: add a train.txt"),
+        (("test.txt", "valid.txt"), "has texts for validation, test alone: add a train.txt"),
     ],
 )
 def test_what_would_be_left_out_of_texts_is_refused(files: tuple[str, ...], says: str, tmp_path: Path) -> None:
@@ -139,8 +146,8 @@ def test_text_in_two_splits_is_told(tmp_path: Path) -> None:
     values = {**TEXT_TASK, "probed_length": 4, "dataset": "books", "data_dir": str(tmp_path)}
     (said,) = build(task_config(values), tmp_path / "run").said
     assert said.endswith(
-        "; splits by the names of files and folders; 5 of 5 validation lines of 40 letters and more are in train as "
-        "well; 1 of 1 test lines of 40 letters and more are in train as well"
+        "; train, validation, test by the names of files and folders; 5 of 5 validation lines of 40 letters and more "
+        "are in train as well; 1 of 1 test lines of 40 letters and more are in train as well"
     )
 
 

@@ -35,13 +35,13 @@ class HeldOut(NamedTuple):
         for split, files in self.named.items():
             raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
 
-    def said(self, by: str | None) -> str:
-        """Which splits are cut and `by` what, None where names say them, and which come from files of their own."""
-        cut = [split for split in SPLITS if split not in self.named]
+    def said(self, by: str, by_name: Sequence[str] = ()) -> str:
+        """Which splits are cut and `by` what, which `by_name` are so called, and which come from files of their own."""
+        cut = [split for split in SPLITS if split not in (*self.named, *by_name)]
         files = [f"{split} from {files}" for split, files in self.named.items()]
-        if by is None and len(cut) > 1:
-            return "; ".join(("splits by the names of files and folders", *files))
-        return "; ".join(([f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 else []) + files)
+        said = [f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 and "train" in cut else []
+        said += [f"{', '.join(by_name)} by the names of files and folders"] if by_name else []
+        return "; ".join(said + files)
 
 
 NONE_HELD = HeldOut()

@@ -103,7 +103,7 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(located(file, data_dir)) for split, file in held_out.named.items()}
         found = read_files(files, held)
-        how = held_out.said(BY_PLACE if found.cut else None)
+        how = held_out.said(BY_PLACE, found.by_name)
         return TextSet(name, found.splits, str(files), joined((how, said_of_left_out(found.left_out))), from_files=True)
     held_out.refuse(name)
     if name == PYTHON_DOCS:

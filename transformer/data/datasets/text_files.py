@@ -60,41 +60,41 @@ def _articles(text: str) -> Iterator[str]:
 
 
 class Texts(NamedTuple):
-    """The documents of files by split, how these came about, and the names of what is not read."""
+    """The documents of files by split, the splits that names say, and the names of what is not read."""
 
     splits: dict[str, list[str]]
-    cut: bool
+    by_name: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
 def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> Texts:
-    """The documents of text files by split, and whether the splits were cut here.
+    """The documents of text files by split.
 
     A text file is a document, and so is the field text of every line of a .jsonl; a folder has those of all .txt and
     .jsonl files in it and beneath it, in the order of their names. Files whose names say a split, such as train.txt,
-    valid.jsonl or test-00001.txt, are of that split, and so is all that lies in a folder of such a name; the others
-    train, unless files say that they do. `held_out` are files or folders of splits that have their own. Where no name
-    says validation or test, the first 90 % of the characters train, 5 % validate and 5 % test; cuts are at line ends.
+    valid.jsonl or test-00001.txt, are of that split, and so is all that lies in a folder of such a name. `held_out` are
+    files or folders of splits that have their own. Of what no name says to train, the first 90 % of the characters
+    train, 5 % validate and 5 % test; cuts are at line ends. Of a split that has files nothing is cut.
 
     Errors: UserError for a folder without texts or with other files, for files beside those of train that say no
     split, for a split said twice, a text that is empty, and for text too short to have its parts.
     """
     found = _files_of(path)
-    by_split = _by_split(path, found.files)
+    others, by_name = _by_name(path, found.files)
     held = {split: _files_of(files) for split, files in held_out.items()}
     left_out = (*found.left_out, *(name for files in held.values() for name in files.left_out))
-    own = {split: _documents(files.files) for split, files in held.items()}
-    if twice := [split for split in own if split in by_split]:
+    if twice := [split for split in held if split in by_name]:
         raise UserError(
-            f"{path} has {by_split[twice[0]][0].relative_to(path)}, but config.task.{twice[0]}_files names others: "
+            f"{path} has {by_name[twice[0]][0].relative_to(path)}, but config.task.{twice[0]}_files names others: "
             "remove one of the two"
         )
-    if by_split:
-        named = {split: _documents(by_split[split]) for split in SPLITS if split in by_split}
-        return Texts(named | own, False, left_out)
-    documents = _documents(found.files)
+    files = {**by_name, **{split: of_split.files for split, of_split in held.items()}}
+    own = {split: _documents(files[split]) for split in SPLITS if split in files}
+    if "train" in own:
+        return Texts(own, tuple(by_name), left_out)
+    documents = _documents(others)
     if len(own) == len(SPLITS) - 1:
-        return Texts({"train": documents, **own}, False, left_out)
+        return Texts({"train": documents, **own}, tuple(by_name), left_out)
     total = sum(map(len, documents))
     # Of a split with files of its own nothing is cut: its part trains.
     train, rest = _cut(documents, total * (18 + len(own)) // 20)
@@ -103,31 +103,33 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
     for split, texts in splits.items():
         if not texts:
             raise UserError(f"{path} has too little text: nothing is left for {split}; give more lines")
-    return Texts(splits, True, left_out)
+    return Texts(splits, tuple(by_name), left_out)
 
 
-def _by_split(path: pathlib.Path, files: Sequence[pathlib.Path]) -> dict[str, list[pathlib.Path]]:
-    """The files of a folder by the splits that their names say; none for a single file, and where none says one."""
+def _by_name(
+    path: pathlib.Path, files: Sequence[pathlib.Path]
+) -> tuple[Sequence[pathlib.Path], dict[str, list[pathlib.Path]]]:
+    """The files of a folder that are to be cut, and those of the splits that their names say."""
     if not path.is_dir():
-        return {}
-    by_split: dict[str | None, list[pathlib.Path]] = {}
+        return files, {}
+    others: list[pathlib.Path] = []
+    by_name: dict[str, list[pathlib.Path]] = {split: [] for split in SPLITS}
     for file in files:
         top, *beneath = file.relative_to(path).parts
         split = (split_of(top) if beneath else None) or split_of(file.stem)
-        by_split.setdefault(split, []).append(file)
-    others = by_split.pop(None, [])
-    if others and "train" in by_split:
+        (others if split is None else by_name[split]).append(file)
+    by_name = {split: of_split for split, of_split in by_name.items() if of_split}
+    if set(by_name) <= {"train"} and not others:
+        return files, {}
+    if others and "train" in by_name:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
         raise UserError(
-            f"{path} has {by_split['train'][0].relative_to(path)}, and beside it {others[0].relative_to(path)}{more}, "
+            f"{path} has {by_name['train'][0].relative_to(path)}, and beside it {others[0].relative_to(path)}{more}, "
             "whose names say no split: rename them, such as train-2.txt, or remove them"
         )
-    named = {split: of_split for split, of_split in by_split.items() if split is not None}
-    if set(named) <= {"train"}:
-        return {}
-    if not others and "train" not in named:
-        raise UserError(f"{path} has texts for {', '.join(sorted(named))} alone: add a train.txt")
-    return {"train": others, **named}
+    if not others and "train" not in by_name:
+        raise UserError(f"{path} has texts for {', '.join(by_name)} alone: add a train.txt")
+    return others, by_name
 
 
 def _files_of(path: pathlib.Path) -> Folder:
