@@ -1,12 +1,18 @@
 """What each head does, on the page: a badge and a sentence for every head, and no scrolling for its role."""
 
+import itertools
 import re
 
+import numpy as np
 import pytest
 
+from tests.maps.conftest import make_kept, write_record
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
+from transformer.attention.sites import Axis, Site
+from transformer.maps.report import write_report
 from transformer.maps.store import MapStore
 from transformer.maps.summary import WORDS, summary
+from transformer.tasks.labels import Labels
 
 pytestmark = pytest.mark.browser
 
@@ -46,15 +52,35 @@ def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, t
     assert [order[place] for place in places] == sorted(order)
     # Shares are those of the maps; what has no role says so and names the nearest.
     for place, sentence in zip(places, sentences, strict=True):
-        *_, role, _, _, share, even, _ = told["heads"][place]
+        *_, role, _, _, share, even, _, simpler = told["heads"][place]
         assert f"{share}%" in sentence
-        assert ("none of these; nearest “" in sentence) == (role < 0)
+        assert ("none of these; nearest “" in sentence) == (role < 0 and not simpler)
         if role >= 0 and list(WORDS)[role].value not in ("broad", "alignment"):
             assert f"{share}% of its weight (evenly spread: {even}%)" in sentence
     assert "over 8 examples at step 1,600, the last" in page.locator("#roles-note").inner_text()
     assert "at least 40% of the way" in page.locator("#roles-note").inner_text()
     page.locator(".roles-panel summary").click()
-    assert page.locator("#role-rules dt").count() == len(WORDS)
+    assert page.locator("#role-rules dt").count() == len(WORDS) + 1  # and of what cannot be told
+
+
+def test_what_cannot_be_told_is_said_with_what_it_may_be(visit, tmp_path):  # noqa: F811
+    """A head that looks 11 places back on texts that repeat every 12 may copy; one before it does not."""
+    axis = Axis("tokens")
+    site = Site("decoder/self", axis, axis, ("0",), ("0", "1"), causal=True)
+    words = tuple(tuple(f"w{number % 12 + 20 * example}" for number in range(48)) for example in range(2))
+    labels = Labels({"tokens": words}, ("one", "two"))
+    weights = np.zeros((1, 2, 2, 48, 48))
+    for query, (head, distance) in itertools.product(range(48), enumerate((11, 1))):
+        weights[0, :, head, query, max(query - distance, 0)] = 1
+    store = MapStore.open(tmp_path / "run" / "maps", (site,), labels, "0f" * 32)
+    store.write(1600, make_kept(store, {site.name: weights}))
+    write_record(tmp_path / "run", "demo", 0)
+    page = visit(write_report(tmp_path / "run"))
+    assert page.locator(".thumbnail .badge").all_inner_texts() == ["?", "prev"]
+    (told,) = (text for text in page.locator(".told-head").all_inner_texts() if "Head 0.0" in text)
+    assert "cannot be told here: “repetition (induction)”, or always 11 places back, or position alone" in told
+    assert "either way 100% of its weight" in told
+    assert "cannot be told here 1" in " ".join(page.locator("#roles-by-kind").inner_text().split())
 
 
 @pytest.mark.parametrize("size", [(1400, 900), (400, 800)])

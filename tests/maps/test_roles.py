@@ -269,10 +269,11 @@ def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
     for number, site in enumerate(run.sites):
         maps = np.moveaxis(run.maps[1600][site.name], 1, 0)
         for reading in read_heads(Rows(tuple(range(20)), maps), site, run.labels):
-            s, layer, head, role, nearest, distance, share, even, score = next(heads)
+            s, layer, head, role, nearest, distance, share, even, score, simpler = next(heads)
+            assert simpler == [[rule.value, number] for rule, number in reading.untold]
             assert (s, layer, head, distance) == (number, reading.layer, reading.head, reading.distance)
             assert (role, roles[nearest]) == (nearest if reading.plays else -1, reading.nearest)
-            assert [share, even, score] == pytest.approx([100 * each for each in reading[5:]], abs=1)
+            assert [share, even, score] == pytest.approx([100 * each for each in reading[5:8]], abs=1)
     # Where the timelines judge a role by its statistics, a head that plays it here plays it there.
     known = {(role.site, role.layer, role.head, role.role): role.score for role in head_roles(store)}
     timed = [Role.PREVIOUS_TOKEN, Role.FIRST_TOKEN, Role.DIAGONAL]

@@ -15,9 +15,12 @@ PERIOD, LENGTHS = 7, (14, 12, 14)
 NAMES = ("first_token", "previous_token", "diagonal", "induction")
 TOKENS = Axis("tokens")
 LABELS = Labels(
-    tokens={"tokens": tuple(tuple(f"t{i % PERIOD}" for i in range(length)) for length in LENGTHS)},
+    # Texts of one period would not tell a head that copies from one that looks at a fixed distance.
+    tokens={
+        "tokens": tuple(tuple(f"t{i % period}" for i in range(n)) for n, period in zip(LENGTHS, (7, 7, 6), strict=True))
+    },
     titles=("one", "two", "three"),
-    periods=(PERIOD, None, PERIOD),
+    periods=(PERIOD, None, PERIOD - 1),
 )
 DECODER = Site("decoder/self", TOKENS, TOKENS, ("1", "3"), ("0", "1", "2", "3"), causal=True)
 ENCODER = Site("encoder/self", TOKENS, TOKENS, ("1", "3"), ("0", "1", "2", "3"))

@@ -145,7 +145,7 @@ def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_r
     assert (several.shape, none.shape) == ((3, 8), (0, 8))
     np.testing.assert_array_equal(several[:1], one)
     assert len({tuple(row) for row in several}) == 3
-    assert tasks[0].labels(()).periods == (None, None, 4, 4, 4)
+    assert tasks[0].labels(()).periods == (None, None, 4, 3, 2)
     assert tasks[2].labels(()).periods is None
 
 
@@ -156,14 +156,18 @@ class FewTokens:
     special = frozenset({0, 2, 4, 5, 7})
 
 
-@pytest.mark.parametrize(("length", "period"), [(2, 2), (3, 2), (4, 2), (7, 4), (48, 24)])
-def test_random_tokens_come_twice_and_none_is_special(length: int, period: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "longest", "shortest"), [(2, 2, 2), (3, 2, 2), (4, 2, 2), (7, 4, 2), (8, 4, 2), (48, 24, 12)]
+)
+def test_random_tokens_repeat_at_several_periods_and_none_is_special(length: int, longest: int, shortest: int) -> None:
     tokenizer: Any = FewTokens()
-    tokens, found = repeats(tokenizer, 40, length)
-    assert (tokens.shape, found) == ((40, length), period)
+    tokens, periods = repeats(tokenizer, 40, length)
+    assert (tokens.shape, len(periods)) == ((40, length), 40)
+    assert (periods[0], set(periods)) == (longest, set(range(shortest, longest + 1)))
     assert set(tokens.flat) == {1, 3, 6}
-    np.testing.assert_array_equal(tokens[:, period:], tokens[:, : length - period])
-    assert all(len(set(row[:period])) == period for row in tokens) == (period <= 3)
+    for row, period in zip(tokens, periods, strict=True):
+        np.testing.assert_array_equal(row[period:], row[: length - period])
+        assert period > 3 or len(set(row[:period])) == period
 
 
 def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:

@@ -3,7 +3,7 @@
 import enum
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from transformer.tasks.labels import Labels, Link
 PLAYED = 0.4
 # The least share of the visible keys that a broad head reads: below it some keys are plainly preferred.
 BROAD = 0.7
-FARTHEST = 8  # positions of a fixed distance
+LEAST_FAR = 8  # rows that show a fixed distance for which fewer than half of all rows have room
+EXPLAINED = 0.5  # the least share of a role's score that a simpler rule foretells to be an explanation of it
 LEAST_ROWS = 3  # rows that must show a role: two agree by accident
 LEAST_SHARE = 0.1  # of all rows, too: a word that stands twice in ten sentences makes no habit
 LEAST_KEYS = 3  # keys that a row must see before reading most of them says anything
@@ -48,6 +49,7 @@ class Role(enum.Enum):
 
 # They hold of almost any head that has no better name, and are given to no other.
 LAST_RESORTS = (Role.ONE_PLACE, Role.BROAD)
+_AT_A_DISTANCE = (Role.PREVIOUS_TOKEN, Role.NEXT_TOKEN, Role.DIAGONAL, Role.DISTANCE)
 
 
 class Rows(NamedTuple):
@@ -57,13 +59,34 @@ class Rows(NamedTuple):
     weights: Float[np.ndarray, "B L H R K"]
 
 
+# Roles that tokens make: of texts that are alike in their positions a simpler rule has the same maps.
+BY_TOKENS = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.MARK)
+
+
+class Rule(enum.Enum):
+    """Rules that are simpler than the roles that tokens make."""
+
+    DISTANCE = "a fixed distance"
+    ONE_PLACE = "one place"
+    POSITION = "position alone"
+    KEY_TOKEN = "the key's token alone"
+
+
+class Simpler(NamedTuple):
+    """A rule with its number: of a fixed distance key less query, of one place the key, else 0."""
+
+    rule: Rule
+    number: int = 0
+
+
 class Reading(NamedTuple):
     """What one head does; layer and head are indices.
 
     `nearest` is the role whose score is highest, and `plays` says whether that is enough. `share` is the mean weight on
     the keys that make the role, `even` the same of a head with equal weights on all visible keys, and `score` how far
     the head has come from that to 1. `distance` is key less query of a fixed distance, else 0. A head that no role can
-    be judged of has none as its nearest.
+    be judged of has none as its nearest. Where these examples cannot tell the nearest from simpler rules, `untold`
+    names them, and the head does not play it.
     """
 
     layer: int
@@ -74,6 +97,7 @@ class Reading(NamedTuple):
     share: float = 0.0
     even: float = 0.0
     score: float = 0.0
+    untold: tuple[Simpler, ...] = ()
 
 
 class _Measured(NamedTuple):
@@ -120,7 +144,7 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
     The head plays the role where (share - even) / (1 - even) >= `PLAYED`; of several it is given alignment, else the
     one with the largest share log(share / even). S(q) is
 
-    - q - 1, q + 1, q + d for a fixed d of at most `FARTHEST`; q itself; the first key;
+    - q - 1, q + 1, q + d for a fixed d; q itself; the first key;
     - on a picture the patch of q and those that touch it;
     - keys with the token of q at another place; keys behind an earlier such place (induction), or the key one period
       back and one on, on random tokens that repeat, where the labels have such examples;
@@ -130,32 +154,83 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
     - of a head without any of these, the one key of each example with the most weight, of those that at least half of
       its rows see; and a head is broad whose rows' exp(entropy) is at least `BROAD` of their visible keys, on average.
 
-    A role that fewer rows show than `LEAST_ROWS`, or than the share `LEAST_SHARE` of all (of a fixed distance: than
-    half of all), is not judged.
+    A role that fewer rows show than `LEAST_ROWS`, or than the share `LEAST_SHARE` of all, is not judged; nor is a fixed
+    distance for which fewer than half of all rows, and fewer than `LEAST_FAR`, have room.
+
+    A role that tokens make (`BY_TOKENS`) is given only where no simpler rule has the same maps; see `_verdict`.
     """
+    return tuple(reading for reading, _ in _judged_heads(rows, site, labels))
+
+
+def heads_that_play(role: Role, rows: Rows, site: Site, labels: Labels) -> set[tuple[int, int]]:
+    """The heads, by layer and head, that play a role which no simpler rule explains, also where another says more."""
+    judged = _judged_heads(rows, site, labels)
+    return {(reading.layer, reading.head) for reading, played in judged if role in played}
+
+
+def _judged_heads(rows: Rows, site: Site, labels: Labels) -> Iterator[tuple[Reading, set[Role]]]:
+    """Every head's reading, and all the roles that it plays."""
     examples = list(_examples(rows, site, labels))
-    measured = list(_measured(examples, site, labels))
+    habits = _habits(examples, site, labels)
+    measured = list(_measured(examples, site, labels, habits))
     if rows.positions == tuple(range(len(rows.positions))) and (labels.links or {}).get(site.name):
         measured += _alignment(rows, site, labels)
-    layers, heads = len(site.layers), len(site.heads)
-    return tuple(_reading(measured, layer, head) for layer in range(layers) for head in range(heads))
+    keys_of = {role: keys for role, _, keys in _targets(site, labels) if role in BY_TOKENS}
+    for layer, head in np.ndindex(len(site.layers), len(site.heads)):
+        verdicts = {
+            each.role: _verdict(_evidence(each.role, keys_of[each.role], examples, habits, layer, head))
+            for each in measured
+            if each.role in keys_of and each.score_LxH()[layer, head] >= each.least()
+        }
+        yield _judge(measured, verdicts, layer, head)
 
 
-def _reading(measured: Sequence[_Measured], layer: int, head: int) -> Reading:
+def _judge(
+    measured: Sequence[_Measured], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
+) -> tuple[Reading, set[Role]]:
     """The role that is played and says most; a last resort only without another. Where none is played, the nearest."""
 
+    def numbers(each: _Measured) -> tuple[float, float, float]:
+        return (
+            float(each.share_LxH[layer, head]),
+            float(each.even_LxH[layer, head]),
+            float(each.score_LxH()[layer, head]),
+        )
+
+    def plays(each: _Measured) -> bool:
+        return numbers(each)[2] >= each.least()
+
     def order(each: _Measured) -> tuple[bool, bool, bool, float]:
-        share, even, score = (float(table[layer, head]) for table in (each.share_LxH, each.even_LxH, each.score_LxH()))
-        if score < each.least():
+        share, even, score = numbers(each)
+        if not plays(each):
             return False, False, False, score / each.least()
         # The links are the task's own. Else of a set of keys and a smaller one in it the smaller says more.
         return True, each.role not in LAST_RESORTS, each.role is Role.ALIGNMENT, share * np.log(share / even)
 
-    if not measured:
-        return Reading(layer, head, None, False)
-    best = max(measured, key=order)
-    share, even, score = (float(table[layer, head]) for table in (best.share_LxH, best.even_LxH, best.score_LxH()))
-    return Reading(layer, head, best.role, score >= best.least(), best.distance, share, even, score)
+    standing = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.untold]
+    # A distance that a role by tokens was told from, and lost to, is no habit of its own.
+    beaten = {rule.number for verdict in standing for rule in verdict.beaten if rule.rule is Rule.DISTANCE}
+    open_ = [each for each in measured if each.role in verdicts and verdicts[each.role].untold]
+    left = [
+        each
+        for each in measured
+        if not (each.role in verdicts and (verdicts[each.role].explained or verdicts[each.role].untold))
+        and not (each.role in _AT_A_DISTANCE and each.distance in beaten and plays(each))
+    ]
+    played = {each.role for each in left if plays(each)}
+    best, unclear = max(left, key=order, default=None), max(open_, key=order, default=None)
+    if unclear is not None and (best is None or not _says_it_all(best, plays(best), verdicts[unclear.role])):
+        untold = verdicts[unclear.role].untold
+        return Reading(layer, head, unclear.role, False, 0, *numbers(unclear), untold), played
+    if best is None:
+        return Reading(layer, head, None, False), played
+    return Reading(layer, head, best.role, plays(best), best.distance, *numbers(best)), played
+
+
+def _says_it_all(best: _Measured, plays: bool, verdict: "_Verdict") -> bool:
+    """Whether a role that is played makes it needless to ask for one that cannot be told from simpler rules."""
+    same = best.role in _AT_A_DISTANCE and Simpler(Rule.DISTANCE, best.distance) in verdict.untold
+    return plays and best.role not in LAST_RESORTS and not same
 
 
 def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
@@ -177,17 +252,27 @@ def _examples(rows: Rows, site: Site, labels: Labels) -> Iterator[_Example]:
         yield _Example(query_R, weights, seen, asking, asked, rare, periods[example])
 
 
-def _measured(examples: Sequence[_Example], site: Site, labels: Labels) -> Iterator[_Measured]:
+def _measured(
+    examples: Sequence[_Example], site: Site, labels: Labels, habits: "Mapping[int, Sequence[_Shown]]"
+) -> Iterator[_Measured]:
     """Every role that the examples can show."""
     targets = list(_targets(site, labels))
     for role, distance, keys_of in targets:
-        repeating = [example for example in examples if example.period and role is Role.INDUCTION]
-        chosen = repeating or examples
+        chosen = [example for example, judged in zip(examples, _judged_by(role, examples), strict=True) if judged]
         yield from _of_keys(role, distance, chosen, keys_of)
+    for distance, shown in habits.items():
+        if abs(distance) > 1:
+            yield from _judged(Role.DISTANCE, distance, examples, shown)
     # Where the first key makes a role of its own, it is no other place.
     behind = any(role is Role.FIRST_TOKEN for role, *_ in targets)
     yield from _judged(Role.ONE_PLACE, 0, examples, [_one_place(example, int(behind)) for example in examples])
     yield from _broad(examples)
+
+
+def _judged_by(role: Role, examples: Sequence[_Example]) -> list[bool]:
+    """Which examples a role is judged on: induction on those that repeat, where there are any."""
+    repeating = [example.period is not None for example in examples]
+    return repeating if role is Role.INDUCTION and any(repeating) else [True] * len(examples)
 
 
 def _targets(site: Site, labels: Labels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
@@ -205,9 +290,6 @@ def _targets(site: Site, labels: Labels) -> Iterator[tuple[Role, int, Callable[[
     if in_order and one_sequence:
         yield Role.PREVIOUS_TOKEN, -1, _at(-1)
         yield Role.NEXT_TOKEN, 1, _at(1)
-        for far in range(2, FARTHEST + 1):
-            for distance in (-far, far):
-                yield Role.DISTANCE, distance, _at(distance)
     if words:
         yield Role.MARK, 0, lambda example: np.array([is_mark(token) for token in example.asked])[None]
         yield Role.RARE_TOKEN, 0, lambda example: _rare(example, one_sequence)
@@ -255,8 +337,10 @@ def _of_keys(
 def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequence[_Shown]) -> Iterator[_Measured]:
     """The means over the examples that show a role, where enough of all rows do."""
     possible = sum(int(example.seen_RxK.any(axis=-1).sum()) for example in examples)
-    # A distance that few rows have room for would be met by whatever these rows look at.
-    least = max(LEAST_ROWS, possible * (0.5 if role is Role.DISTANCE else LEAST_SHARE))
+    least = max(LEAST_ROWS, possible * LEAST_SHARE)
+    if role is Role.DISTANCE:
+        # A distance that few rows have room for would be met by whatever these rows look at.
+        least = max(least, min(LEAST_FAR, possible * 0.5))
     if sum(each.rows for each in shown) >= least:
         shares, evens = zip(*((each.share_LxH, each.even_LxH) for each in shown if each.rows), strict=True)
         even_LxH = np.mean(evens, axis=0)
@@ -314,6 +398,190 @@ def _followers(example: _Example) -> np.ndarray:
         return (example.keys == example.queries - example.period + 1) & (example.queries >= example.period)
     same = _same(example, True) & (example.keys < example.queries)
     return np.concatenate([np.zeros((len(same), 1), bool), same[:, :-1]], axis=1)
+
+
+# --- Simpler rules
+
+
+class _Verdict(NamedTuple):
+    """What comparing a role with rules gave: those that it beat, that explain it, that it cannot be told from."""
+
+    beaten: tuple[Simpler, ...]
+    explained: tuple[Simpler, ...]
+    untold: tuple[Simpler, ...]
+
+
+class _Foretold(NamedTuple):
+    """Of the rows N that show a role: the weight that a rule puts on the role's keys, and the head's on the rule's key.
+
+    The second is NaN where the rule has no key, and throughout of a rule that spreads its weight.
+    """
+
+    simpler: Simpler
+    on_role_N: Float[np.ndarray, " N"]
+    on_rule_N: Float[np.ndarray, " N"]
+
+
+class _Evidence(NamedTuple):
+    """Of the rows N that show a role, of all examples: the head's weight on the role's keys, and that of equal weights.
+
+    `keys_N` are the keys that a row sees, and `judged_N` says which rows the role is judged on.
+    """
+
+    weight_N: Float[np.ndarray, " N"]
+    even_N: Float[np.ndarray, " N"]
+    keys_N: Int[np.ndarray, " N"]
+    judged_N: Bool[np.ndarray, " N"]
+    foretold: Sequence[_Foretold]
+
+
+def _verdict(evidence: _Evidence) -> _Verdict:
+    """Compare a role with every rule that may have the same maps.
+
+    A rule is an explanation where it foretells at least the share `EXPLAINED` of the role's score. Then the rows decide
+    in which it foretells less: there the head does what has more of its weight, beyond that of equal weights; of a rule
+    that spreads its weight the role must reach `PLAYED` there. Where such rows are as few as no role is judged by, or
+    the head does neither, it cannot be told.
+    """
+    weight_N, even_N, keys_N, judged_N, foretold = evidence
+    score = _kappa(weight_N[judged_N], even_N[judged_N])
+    verdict: dict[str, list[Simpler]] = {"beaten": [], "explained": [], "untold": []}
+    for simpler, on_role_N, on_rule_N in foretold:
+        if _kappa(on_role_N[judged_N], even_N[judged_N]) < EXPLAINED * score:
+            verdict["beaten"].append(simpler)
+            continue
+        apart_N = (on_role_N - even_N) / np.maximum(1 - even_N, 1e-9) < EXPLAINED * score
+        has_key_N = apart_N & np.isfinite(on_rule_N)
+        of_role = _kappa(weight_N[apart_N], even_N[apart_N])
+        spread = not np.isfinite(on_rule_N).any()
+        of_rule = PLAYED if spread else _kappa(on_rule_N[has_key_N], 1 / keys_N[has_key_N])
+        if apart_N.sum() < max(LEAST_ROWS, LEAST_SHARE * len(apart_N)) or max(of_role, of_rule) < PLAYED / 2:
+            verdict["untold"].append(simpler)
+        else:
+            verdict["explained" if of_rule > of_role else "beaten"].append(simpler)
+    return _Verdict(*map(tuple, verdict.values()))
+
+
+def _kappa(weights: np.ndarray, evens: np.ndarray) -> float:
+    """How far mean weights have come from equal ones to 1; 0 of no rows."""
+    if not len(weights) or evens.mean() >= 1:
+        return 0.0
+    return float((weights.mean() - evens.mean()) / (1 - evens.mean()))
+
+
+def _evidence(
+    role: Role,
+    keys_of: Callable[[_Example], np.ndarray],
+    examples: Sequence[_Example],
+    habits: Mapping[int, Sequence[_Shown]],
+    layer: int,
+    head: int,
+) -> _Evidence:
+    """What the rows of all examples say of a head and a role that tokens make."""
+    targets = [keys_of(example) & example.seen_RxK for example in examples]
+    weights = [example.weights_LxHxRxK[layer, head] for example in examples]
+    shows = [target.any(axis=-1) for target in targets]
+    seen = [example.seen_RxK.sum(axis=-1) for example in examples]
+
+    def of_rows(values: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate([each[rows] for each, rows in zip(values, shows, strict=True)])
+
+    def on(parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Weights on the role's keys."""
+        return of_rows([(part * target).sum(axis=-1) for part, target in zip(parts, targets, strict=True)])
+
+    def by_key(simpler: Simpler, habit: float, keys: Sequence[np.ndarray]) -> _Foretold:
+        """Of a rule that names one key [R, K] of every row, at which the head has the weight `habit` on average."""
+        inside = [key & example.seen_RxK for key, example in zip(keys, examples, strict=True)]
+        own = [
+            np.where(key.any(axis=-1), (weight * key).sum(axis=-1), np.nan)
+            for weight, key in zip(weights, inside, strict=True)
+        ]
+        return _Foretold(simpler, habit * on(inside), of_rows(own))
+
+    def spread(rule: Rule, parts: Sequence[np.ndarray]) -> _Foretold:
+        on_role = on(parts)
+        return _Foretold(Simpler(rule), on_role, np.full_like(on_role, np.nan))
+
+    foretold = []
+    for distance, shown in habits.items():
+        habit = _mean_share(shown)[layer, head]
+        if habit >= EXPLAINED * PLAYED:  # of less no role comes
+            keys = [_at(distance)(example) for example in examples]
+            foretold.append(by_key(Simpler(Rule.DISTANCE, distance), habit, keys))
+    if len(examples) > 1:
+        foretold.append(spread(Rule.POSITION, _of_others(examples, weights)))
+    else:
+        sees_K = np.maximum(examples[0].seen_RxK.sum(axis=0), 1)
+        for place, habit in enumerate(weights[0].sum(axis=0) / sees_K):
+            if habit >= EXPLAINED * PLAYED and sees_K[place] >= LEAST_ROWS:
+                keys = [np.broadcast_to(examples[0].keys == place, examples[0].seen_RxK.shape)]
+                foretold.append(by_key(Simpler(Rule.ONE_PLACE, place), habit, keys))
+    if role in (Role.INDUCTION, Role.SAME_TOKEN):
+        foretold.append(spread(Rule.KEY_TOKEN, _of_key_tokens(examples, weights)))
+    judged = [np.full(len(rows), each) for rows, each in zip(shows, _judged_by(role, examples), strict=True)]
+    even = of_rows([target.sum(axis=-1) / np.maximum(count, 1) for target, count in zip(targets, seen, strict=True)])
+    return _Evidence(on(weights), even, of_rows(seen), of_rows(judged), foretold)
+
+
+def _habits(examples: Sequence[_Example], site: Site, labels: Labels) -> dict[int, list[_Shown]]:
+    """What every example shows of each fixed distance; none where queries and keys are not one sequence in order."""
+    if not ({site.query.kind, site.key.kind} <= _ORDERED and is_self_attention(site, labels)):
+        return {}
+    longest = max((len(example.asked) for example in examples), default=0)
+    distances = sorted(
+        range(-longest + 1, 1 if site.causal else longest), key=lambda distance: (abs(distance), distance)
+    )
+    return {distance: [_shown_at(example, distance) for example in examples] for distance in distances}
+
+
+def _shown_at(example: _Example, distance: int) -> _Shown:
+    """What an example shows of a fixed distance."""
+    key_R = example.query_R + distance
+    row_N = np.flatnonzero((key_R >= 0) & (key_R < len(example.asked)))
+    row_N = row_N[example.seen_RxK[row_N, key_R[row_N]]]
+    share_LxH = example.weights_LxHxRxK[:, :, row_N, key_R[row_N]].sum(axis=-1) / max(len(row_N), 1)
+    even = (1 / example.seen_RxK[row_N].sum(axis=-1)).sum() / max(len(row_N), 1)
+    return _Shown(share_LxH, np.full(share_LxH.shape, even), len(row_N))
+
+
+def _mean_share(shown: Sequence[_Shown]) -> np.ndarray:
+    """The mean over the examples that show it [L, H]; 0 where none does."""
+    shares = [each.share_LxH for each in shown if each.rows]
+    return np.mean(shares, axis=0) if shares else np.zeros_like(shown[0].share_LxH)
+
+
+def _of_others(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Position alone: of each example the mean map [R, K] of the others, row by row; 0 where no other has the row."""
+    longest = max(len(example.asked) for example in examples)
+    positions = max((int(example.query_R.max(initial=-1)) for example in examples), default=-1) + 1
+    total_QxK, count_Q = np.zeros((positions, longest)), np.zeros(positions)
+    for example, weights_RxK in zip(examples, weights, strict=True):
+        total_QxK[example.query_R, : len(example.asked)] += weights_RxK
+        count_Q[example.query_R] += example.seen_RxK.any(axis=-1)
+    others = []
+    for example, weights_RxK in zip(examples, weights, strict=True):
+        count_R = count_Q[example.query_R] - example.seen_RxK.any(axis=-1)
+        rest_RxK = total_QxK[example.query_R, : len(example.asked)] - weights_RxK
+        others.append(rest_RxK / np.maximum(count_R, 1)[:, None])
+    return others
+
+
+def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The key's token alone: each key's mean weight in the other rows that see its token, every row summing to one."""
+    tokens = {token: number for number, token in enumerate({_plain(t) for each in examples for t in each.asked})}
+    numbers = [np.array([tokens[_plain(token)] for token in example.asked], int) for example in examples]
+    per_row = []
+    for example, weights_RxK, number_K in zip(examples, weights, numbers, strict=True):
+        one_hot_KxT = np.eye(len(tokens))[number_K]
+        per_row.append((weights_RxK @ one_hot_KxT, example.seen_RxK @ one_hot_KxT))
+    total_T, count_T = (np.sum([part.sum(axis=0) for part in parts], axis=0) for parts in zip(*per_row, strict=True))
+    foretold = []
+    for example, (own_RxT, seen_RxT), number_K in zip(examples, per_row, numbers, strict=True):
+        mean_RxT = (total_T - own_RxT) / np.maximum(count_T - seen_RxT, 1)
+        mean_RxK = np.maximum(mean_RxT[:, number_K] * example.seen_RxK, 0)
+        foretold.append(mean_RxK / np.maximum(mean_RxK.sum(axis=-1, keepdims=True), 1e-9))
+    return foretold
 
 
 def _alignment(rows: Rows, site: Site, labels: Labels) -> list[_Measured]:

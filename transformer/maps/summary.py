@@ -8,7 +8,7 @@ from transformer.attention.sites import Site
 from transformer.maps.curves import evenly
 from transformer.maps.distance import distances
 from transformer.maps.quantise import Quantised
-from transformer.maps.roles import BROAD, FARTHEST, PLAYED, Reading, Role, Rows, read_heads
+from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, read_heads
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 
@@ -34,7 +34,7 @@ WORDS = {
         "",
         "fixed distance",
         "reads the {token} {away}",
-        f"the one at a fixed distance of 2 to {FARTHEST}, whichever is read most",
+        "the one at a fixed distance of 2 or more, whichever is read most",
     ),
     Role.DIAGONAL: Words("self", "own place", "reads its own place", "the one at the query's own place, the diagonal"),
     Role.FIRST_TOKEN: Words("1st", "first {token}", "rests on the first {token} (a sink)", "the first of all"),
@@ -86,8 +86,9 @@ def words_of(labels: Labels) -> dict[Role, Words]:
 def summary(store: MapStore) -> dict[str, Any]:
     """Every head's role at the last stored step, as the page's data; shares are in percent.
 
-    A head is [site, layer, head, role or -1, nearest role or -1, distance, share, even, score], roles being indices of
-    `kinds`; how far heads look on a picture is told beside, by site.
+    A head is [site, layer, head, role or -1, nearest role or -1, distance, share, even, score, simpler], roles being
+    indices of `kinds` and simpler the rules that the nearest cannot be told from, [rule, number] each; how far heads
+    look on a picture is told beside, by site.
     """
     step, roles = store.steps[-1], list(WORDS)
     heads = []
@@ -98,11 +99,12 @@ def summary(store: MapStore) -> dict[str, Any]:
     return {"step": step, "least": PLAYED, "broad": BROAD, "kinds": kinds, "heads": heads, "far": distances(store)}
 
 
-def _numbers(reading: Reading, roles: list[Role]) -> list[int]:
+def _numbers(reading: Reading, roles: list[Role]) -> list[Any]:
     nearest = -1 if reading.nearest is None else roles.index(reading.nearest)
     shares = (round(100 * value) for value in (reading.share, reading.even, reading.score))
     role = nearest if reading.plays else -1
-    return [reading.layer, reading.head, role, nearest, reading.distance, *shares]
+    simpler = [[each.rule.value, each.number] for each in reading.untold]
+    return [reading.layer, reading.head, role, nearest, reading.distance, *shares, simpler]
 
 
 def rows_of(store: MapStore, site: Site, step: int) -> Rows:

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.attention.sites import Site
-from transformer.maps.roles import PLAYED, Role, chance_of_links
+from transformer.maps.roles import PLAYED, Role, chance_of_links, heads_that_play
 from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
+from transformer.maps.summary import rows_of
 from transformer.tasks.labels import Labels
 
 # A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
@@ -52,11 +53,23 @@ _MEASURES = {
 
 
 def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
-    """Every role that a head plays at the last stored step, the highest score first; see `roles_of`."""
+    """Every role that a head plays at the last stored step, the highest score first; see `roles_of`.
+
+    Induction only where no simpler rule explains the head's maps (`transformer.maps.roles.heads_that_play`): on a text
+    of one period the statistic of a head that looks at a fixed distance is as high.
+    """
     if not store.steps:
         return ()
-    roles_of_sites = (roles_of(store.steps, site, store.labels, store.statistics(site.name)) for site in store.sites)
+    roles_of_sites = (_explained_by_nothing_simpler(store, site) for site in store.sites)
     return tuple(sorted(itertools.chain(*roles_of_sites), key=lambda role: -role.score))
+
+
+def _explained_by_nothing_simpler(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
+    roles = roles_of(store.steps, site, store.labels, store.statistics(site.name))
+    if all(each.role is not Role.INDUCTION for each in roles):
+        return roles
+    copying = heads_that_play(Role.INDUCTION, rows_of(store, site, store.steps[-1]), site, store.labels)
+    return tuple(each for each in roles if each.role is not Role.INDUCTION or (each.layer, each.head) in copying)
 
 
 def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Statistics) -> tuple[HeadRole, ...]:

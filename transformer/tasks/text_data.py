@@ -182,36 +182,38 @@ def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
 
 
 class Repeats(NamedTuple):
-    """Examples of random tokens that repeat every `period`, on which a head can only copy by content (`induction`)."""
+    """Examples of random tokens that repeat, each with its period, on which a head can only copy by content."""
 
     tokens: np.ndarray
-    period: int
+    periods: tuple[int, ...]
 
 
 def repeats(tokenizer: AnyTokenizer, count: int, length: int) -> Repeats:
-    """`count` rows of `length` ordinary tokens of the vocabulary, the second half of each the same as the first.
+    """`count` rows of `length` ordinary tokens of the vocabulary that repeat, the first row from its half on.
 
-    They are the same for all runs of one vocabulary. Tokens are drawn without replacement if the vocabulary is large
-    enough, so that each has one earlier position to copy from (Olsson et al. 2022 draw independently).
+    The others have shorter periods, down to a quarter of the length: a head that copies is told from one that looks at
+    a fixed distance. They are the same for all runs of one vocabulary. Tokens are drawn without replacement if the
+    vocabulary is large enough, so that within a period each stands once (Olsson et al. 2022 draw independently).
     """
     ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
-    period = max(-(-length // 2), 2)
+    longest, shortest = max(-(-length // 2), 2), max(-(-length // 4), 2)
+    periods = tuple(longest - number % (longest - shortest + 1) for number in range(count))
     random = np.random.default_rng(0)
-    segments = [random.choice(ordinary, period, replace=len(ordinary) < period) for _ in range(count)]
+    segments = [random.choice(ordinary, period, replace=len(ordinary) < period) for period in periods]
     rows = [np.resize(segment, length) for segment in segments]
-    return Repeats(np.array(rows, np.int32).reshape(count, length), period)
+    return Repeats(np.array(rows, np.int32).reshape(count, length), periods)
 
 
 def with_repeats(labels: Labels, repeated: Repeats) -> Labels:
     """Labels whose last examples are the repeated ones, which have their period and are called what they are."""
-    random, period = repeated
+    random, periods = repeated
     if not len(random):
         return labels
     texts = len(labels.titles) - len(random)
     return dataclasses.replace(
         labels,
-        titles=(*labels.titles[:texts], *[f"random tokens, repeated every {period}"] * len(random)),
-        periods=(*[None] * texts, *[period] * len(random)),
+        titles=(*labels.titles[:texts], *(f"random tokens, repeated every {period}" for period in periods)),
+        periods=(*[None] * texts, *periods),
     )
 
 

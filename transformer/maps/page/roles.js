@@ -1,8 +1,8 @@
 // What each head does: its role at the last step, as a badge, in one sentence, and all heads sorted by role.
 //
 // data.roles = { step, least, broad, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, its role or
-// -1, the nearest role or -1, distance, share, even, score], ...], far }, roles being indices of `kinds`, shares
-// percents; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one picture.
+// -1, the nearest role or -1, distance, share, even, score, simpler], ...], far }, roles being indices of `kinds`, shares
+// percents, simpler [[rule, number], ...] where the nearest role cannot be told from these rules; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one picture.
 
 const SINGULAR = {
   tokens: "token",
@@ -14,10 +14,14 @@ const SINGULAR = {
   experts: "expert",
 };
 
-/** The roles of all heads: { site, layer, head, role, nearest, distance, share, even, score }. */
-const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score]) => {
+/** Of heads whose nearest role these examples cannot tell from simpler rules. */
+const UNTOLD = { role: "untold", badge: "?", name: "cannot be told here" };
+
+/** The roles of all heads: { site, layer, head, role, nearest, distance, share, even, score, simpler }. */
+const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score, simpler]) => {
   const kind = (index) => (index < 0 ? null : data.roles.kinds[index]);
-  return { site, layer, head, role: kind(role), nearest: kind(nearest), distance, share, even, score };
+  const known = simpler.length ? UNTOLD : kind(role);
+  return { site, layer, head, role: known, nearest: kind(nearest), distance, share, even, score, simpler };
 });
 const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} ${each.head}`, each]));
 
@@ -33,7 +37,7 @@ function badgeOf({ role, distance }) {
 /** Words of a role with what its site's keys are put in for "{token}". */
 function ofSite(words, { site, distance }) {
   const { kind, leading } = data.axes[data.sites[site].key];
-  const places = `${Math.abs(distance)} places ${distance < 0 ? "back" : "ahead"}`;
+  const places = placesAway(distance);
   // What leads the patches of a picture is no patch.
   const first = leading && kind === "grid" ? "class token" : `first ${SINGULAR[kind]}`;
   return words
@@ -42,15 +46,30 @@ function ofSite(words, { site, distance }) {
     .replaceAll("{away}", places);
 }
 
+const placesAway = (distance) => {
+  const far = Math.abs(distance);
+  return `${far} ${far === 1 ? "place" : "places"} ${distance < 0 ? "back" : "ahead"}`;
+};
+
+/** A rule that gives the same maps, in words. */
+function simplerWords([rule, number]) {
+  if (rule === "a fixed distance") return number ? `always ${placesAway(number)}` : "always its own place";
+  return rule === "one place" ? `always place ${number + 1}` : rule;
+}
+
 /** What a head does, in one sentence without its name. */
 function roleSentence(entry) {
-  const { role, nearest, share, even } = entry;
+  const { role, nearest, share, even, simpler } = entry;
   const weight = (kind) =>
     kind.role === "broad"
       ? `as if it read ${share}% of it alike`
       : kind.role === "alignment"
         ? `${share}% of linked rows right (without looking: ${even}%)`
         : `${share}% of its weight (evenly spread: ${even}%)`;
+  if (role === UNTOLD) {
+    const others = simpler.map((each) => `, or ${simplerWords(each)}`).join("");
+    return `cannot be told here: “${ofSite(nearest.name, entry)}”${others}; either way ${weight(nearest)}${farWords(entry)}`;
+  }
   if (role) return `${ofSite(role.does, entry)}: ${weight(role)}${sinceWords(entry)}${farWords(entry)}`;
   if (!nearest) return "has too few rows to tell";
   return `none of these; nearest “${ofSite(nearest.name, entry)}”: ${weight(nearest)}${farWords(entry)}`;
@@ -77,13 +96,13 @@ const siteWords = (site) => site.name.replace("/", " · ");
 /** Fill the panel; `choose({ site, layer, head })` is called where a head is picked. */
 function buildRoles(choose) {
   byId("roles-note").textContent = rolesNote();
-  const kinds = [...data.roles.kinds, null].filter((kind) => headRoles.some(({ role }) => role === kind));
+  const kinds = [...data.roles.kinds, UNTOLD, null].filter((kind) => headRoles.some(({ role }) => role === kind));
   byId("roles-by-kind").replaceChildren(...kinds.map((kind) => kindRow(kind, choose)));
   const told = kinds.flatMap((kind) => ofKind(kind).map((entry) => toldHead(entry, choose)));
   byId("roles-by-head").replaceChildren(...told);
   goByArrows(byId("roles-by-kind"));
   goByArrows(byId("roles-by-head"));
-  const rules = data.roles.kinds.map((kind) => [
+  const rules = [...data.roles.kinds, UNTOLD].map((kind) => [
     make("dt", {}, ofSite(kind.name, headRoles[0])),
     make("dd", {}, ruleOf(kind, headRoles[0])),
   ]);
@@ -107,6 +126,11 @@ function rolesNote() {
 /** The rule of a role: what is measured, and from where on a head has it. */
 function ruleOf(kind, entry) {
   const percent = Math.round(100 * data.roles.least);
+  if (kind === UNTOLD)
+    return (
+      "On these examples the nearest role and a simpler rule give the same maps: a fixed distance, one place, position alone, or " +
+      "the key’s token alone. Texts whose repetitions lie at other distances tell them apart."
+    );
   if (kind.role === "broad")
     return `exp(entropy) of a row is at least ${Math.round(100 * data.roles.broad)}% of the keys that it sees, on average.`;
   if (kind.role === "alignment")
