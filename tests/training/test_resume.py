@@ -20,11 +20,11 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.endings import Stopped
+from transformer.runs.endings import Failed, Stopped
 from transformer.runs.records import read_records
 from transformer.storage.sealed import sealed
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, mesh, programs, provenance, reading
+from transformer.training import assembly, experiment, mesh, programs, provenance, reading, saving
 from transformer.training import train as training
 from transformer.training.rewinding import Rewind
 from transformer.training.sinks import files
@@ -229,6 +229,33 @@ def test_a_copy_by_hard_links_shares_nothing_that_is_written(
     training.train(experiment.resolve(CONFIG), folder)
     assert contents(half, ".") == before
     assert_one_state(alone[0], folder)
+
+
+@pytest.mark.parametrize("what", ["a state", "maps"])
+def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
+    half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+    if what == "maps":
+        make = programs.probe_of
+
+        def spoilt_probe(*given: Any) -> Any:
+            plan, probe = make(*given)
+
+            def spoilt(state: TrainState) -> Any:
+                maps = probe(state)
+                site, kept = next(iter(maps.items()))
+                levels = {name: each._replace(scale=each.scale * np.nan) for name, each in kept.levels.items()}
+                return {**maps, site: kept._replace(levels=levels)}
+
+            return plan, spoilt
+
+        monkeypatch.setattr(training, "probe_of", spoilt_probe)
+    else:
+        monkeypatch.setattr(saving.Saver, "first_not_finite", lambda self, state: "optimisers/x")
+    with pytest.raises(Failed, match=rf"at step \d.*--rewind={SAVED} --skip=\d$"):
+        training.train(experiment.resolve(CONFIG), folder)
 
 
 def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:

@@ -14,10 +14,19 @@ import pytest
 from transformer.config import UserError
 from transformer.models.interface import Input, Interface
 from transformer.runs.directory import RunDirectory
+from transformer.runs.endings import Failed, NotFinite
 from transformer.storage.sealed import sealed
 from transformer.training.batches import BadBatch
 from transformer.training.faults import Diverged
-from transformer.training.rewinding import Rewind, batches_of, explained, forgotten_batches, passable, rewound
+from transformer.training.rewinding import (
+    Rewind,
+    batches_of,
+    explained,
+    forgotten_batches,
+    leads_past,
+    passable,
+    rewound,
+)
 
 WORD = 10  # no token of a vocabulary of so many
 
@@ -149,3 +158,13 @@ def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
     assert forgotten_batches({}, [[500, 30]], 600) is None
     for passed in ([], [[500, 9]], [[501, 10]], [[400, 50]]):
         assert "left out" in (forgotten_batches(saved, passed, 600) or "")
+
+
+def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 500)
+    found = leads_past(NotFinite(630, "maps['self'] at step 630 holds NaN"), trial.run)
+    assert isinstance(found, Failed)  # which a command tells in one line, and ends with 1
+    assert str(found).startswith("maps['self'] at step 630 holds NaN; the run goes on from step 500")
+    assert trial.follow(str(found)) == Rewind(500, 130)
+    begun = NotFinite(0, "maps['self'] at step 0 holds NaN")
+    assert leads_past(begun, Trial(tmp_path).run) is begun

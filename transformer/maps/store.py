@@ -70,6 +70,7 @@ from transformer.maps.zarr_files import (
     write_whole,
 )
 from transformer.runs.digest import Digest
+from transformer.runs.endings import NotFinite
 from transformer.runs.records import Step
 from transformer.storage import locate, storage_of
 from transformer.storage.sealed import is_sealed, sealed
@@ -270,7 +271,7 @@ class MapStore:
         Of sharded arrays each process writes its own shards.
 
         Errors: ValueError if `step` does not come after the stored ones, a site is missing or unknown, a shape is not
-        the site's, or a weight is negative or not finite; Lost.
+        the site's; NotFinite if a weight is negative or not finite; Lost.
         """
         storage_of(self.path).check(self.path)
         if self._steps and step <= self._steps[-1]:
@@ -288,9 +289,10 @@ class MapStore:
                 written = []
                 for where, values in pieces:
                     if name.endswith("scale") and not np.isfinite(values).all():
-                        raise ValueError(
+                        raise NotFinite(
+                            step,
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
-                            "has diverged, or this site captured no weights"
+                            "has diverged, or this site captured no weights",
                         )
                     kept = cut(values, where, name, self.labels, site, self.levels(site.name))
                     written.append((where, np.asarray(kept, place.dtype.numpy_dtype)))

@@ -270,6 +270,12 @@ class RunDirectory:
         for key in new | recorded:
             free = any(key == name or key.startswith(f"{name}.") for name in may_change)
             now, before = new.get(key, _ABSENT), recorded.get(key, _ABSENT)
+            if not free and now != before and before == _ABSENT:
+                raise UserError(
+                    f"--workdir={self.path} holds a run whose {_CONFIG} has no config.{key}, which is {now} here: "
+                    f"another version wrote it, or it was changed; put {_CONFIG} back as it was, take the version "
+                    "that it was trained with, or choose another --workdir"
+                )
             if not free and now != before:
                 raise UserError(
                     f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "

@@ -9,5 +9,13 @@ class Failed(RuntimeError):
     """A failure of the run that its message explains in one line: no traceback says more."""
 
 
+class NotFinite(Failed, FloatingPointError):
+    """What a run would store of a step holds NaN or infinity."""
+
+    def __init__(self, step: int, message: str):
+        super().__init__(message)
+        self.step = step
+
+
 class Stopped(Exception):
     """The run was told to stop, and has: starting it again goes on with it."""

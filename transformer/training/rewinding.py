@@ -15,7 +15,7 @@ from transformer.data.batches import Source
 from transformer.json_files import checked, read_object
 from transformer.models.paths import by_path
 from transformer.runs.directory import RunDirectory, write_json
-from transformer.runs.endings import Failed
+from transformer.runs.endings import Failed, NotFinite
 from transformer.runs.processes import decided, primary
 from transformer.runs.records import Step
 from transformer.storage import storage_of
@@ -163,6 +163,22 @@ def passable(bad: BadBatch, run: OpenRun) -> BadBatch:
     """The batch that stopped a run, with the way past it."""
     way = _way_past(run, bad.step)
     return BadBatch(bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_command(run, way)}")
+
+
+def leads_past(found: NotFinite, run: OpenRun) -> NotFinite:
+    """What a run cannot store, with the way past the batches that led there."""
+    if jax.process_count() > 1:  # of which others may go on, so that none can be asked
+        return NotFinite(
+            found.step, f"{found}; --rewind=STEP goes back to a checkpoint, and --skip=N past so many batches behind it"
+        )
+    way = _way_past(run, found.step)
+    if not way.skip:  # before any batch
+        return found
+    return NotFinite(
+        found.step,
+        f"{found}; the run goes on from step {way.step} and comes here again: to go past the batches since, "
+        f"{_command(run, way)}",
+    )
 
 
 def _way_past(run: OpenRun, step: int) -> Rewind:

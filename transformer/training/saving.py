@@ -9,23 +9,13 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.axes import Placement
+from transformer.runs.endings import NotFinite
 from transformer.runs.manifest import named_leaves
 from transformer.training.opened import OpenRun
 from transformer.training.rewinding import passed_batches
 from transformer.training.sinks.contract import NullSink
 from transformer.training.sinks.files import RunSinks
 from transformer.training.state import TrainState
-
-
-class NotFinite(FloatingPointError):
-    """A state that is not saved, since a leaf of it is not finite."""
-
-    def __init__(self, leaf: str, step: int):
-        super().__init__(
-            f"{leaf} is not finite at step {step}: this state is not saved, and the checkpoints before stay; lower "
-            "config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm"
-        )
-        self.step = step
 
 
 class Saver:
@@ -45,7 +35,11 @@ class Saver:
         step = int(state.step)
         leaf = self.first_not_finite(state)
         if leaf is not None:
-            raise NotFinite(leaf, step)
+            raise NotFinite(
+                step,
+                f"{leaf} is not finite at step {step}: this state is not saved, and the checkpoints before stay; lower "
+                "config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm",
+            )
         metadata = {
             **self._run.presumed,
             "passed_batches": self._passed,

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 
 from transformer.runs.directory import RunDirectory
+from transformer.runs.endings import NotFinite
 from transformer.runs.processes import primary
 from transformer.runs.pulse import Pulse
 from transformer.storage import storage_of
@@ -24,7 +25,7 @@ from transformer.training.placing import on_host_batches
 from transformer.training.profile import Profiled
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of, programs_to_compile
 from transformer.training.resuming import Resumed, note_reported, resume
-from transformer.training.rewinding import Rewind, batches_of, check_finite, explained, passable, rewound
+from transformer.training.rewinding import Rewind, batches_of, check_finite, explained, leads_past, passable, rewound
 from transformer.training.saving import SavedInTime, Saver
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import Sink
@@ -110,3 +111,5 @@ def _train(
             raise explained(diverged, opened_run, batches) from diverged
         except BadBatch as bad:
             raise passable(bad, opened_run) from bad
+        except NotFinite as found:
+            raise leads_past(found, opened_run) from found

@@ -23,6 +23,7 @@ from transformer.config import UserError, to_config
 from transformer.maps.tiers import StoredMaps
 from transformer.models.contract import count_parameters
 from transformer.runs.directory import as_texts
+from transformer.runs.endings import NotFinite
 from transformer.runs.pulse import Pulse
 from transformer.tasks.contract import Batch, Report
 from transformer.training.assembly import Assembly, assemble, compile_step, count_flops, numbers_of, training_step
@@ -38,7 +39,7 @@ from transformer.training.placing import on_host_batches, traced_on
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
 from transformer.training.resuming import resume_together
 from transformer.training.rewinding import batches_of
-from transformer.training.saving import NotFinite, Saver
+from transformer.training.saving import Saver
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import NullSink, Sink
 from transformer.training.sinks.files import closed_with_the_run, open_sinks
