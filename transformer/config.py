@@ -63,7 +63,9 @@ def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
         close = closest(str(value), table)
         known = ", ".join((*close, *sorted(set(table) - set(close))))
         raise UserError(
-            f"{path}={value!r} is unknown: " + (f"did you mean {close[0]!r}? " if close else "") + f"known: {known}"
+            f"{path}={_shown(value)} is unknown: "
+            + (f"did you mean {close[0]!r}? " if close else "")
+            + f"known: {known}"
         )
     return table[value]
 
@@ -131,7 +133,7 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     within = f"{path}." if path else ""
     for key in values:
         if key not in fields:
-            raise UserError(f"unknown key {within}{key}: {nearest(str(key), fields)}")
+            raise UserError(f"unknown key {within}{_cut(key)}: {nearest(str(key), fields)}")
     hints = _hints(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
@@ -239,7 +241,10 @@ def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
 
 def _shown(value: Any) -> str:
     """A value as a message shows it, the end of a long one left out."""
-    text = repr(value)
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 

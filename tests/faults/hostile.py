@@ -1,6 +1,6 @@
 """Wrong and hostile input to every command: what a stranger's files and a person's mistakes may do, which is nothing.
 
-    python -m tests.faults.hostile --count=300
+    python -m tests.faults.hostile --count=400
 
 Each case is a call in a sandbox (tests.faults.sandbox). Counted are tracebacks, executions of code that a file brought
 along, files outside the case's folder, processes and connections: of each there should be none. The same seed draws the
@@ -16,16 +16,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.faults import damaged_programs, hostile_runs, hostile_weights, hostile_words
+from tests.faults import damaged_programs, hostile_files, hostile_runs, hostile_weights, hostile_words
 from tests.faults.originals import Originals, make, make_quickly
 from tests.faults.outcome import Row
 from tests.faults.sandbox import Case, Sandbox, Seen, import_all
 
 
 def trials(seed: int, originals: Originals, sandbox: Sandbox, count: int | None = None) -> list[Case]:
-    """The named cases that a seed draws: about `count`, or all that there are."""
-    each = None if count is None else -(-count // 8)  # of eight kinds
+    """The named cases that a seed draws: about `count`, of which three in five are files; or all that there are."""
+    each = None if count is None else count // 20  # of eight kinds
     made = [
+        *hostile_files.cases(originals, sandbox, seed, None if count is None else 3 * count // 5),
         *hostile_words.cases(originals, seed, each),
         *hostile_runs.cases(originals, sandbox, seed, each),
         *hostile_weights.cases(originals, sandbox, seed, each),
@@ -33,7 +34,7 @@ def trials(seed: int, originals: Originals, sandbox: Sandbox, count: int | None 
     return made
 
 
-def main(count: int | None = 300, seed: int = 0, only: str = "", folder: Path | None = None, damages: int = 40) -> int:
+def main(count: int | None = 400, seed: int = 0, only: str = "", folder: Path | None = None, damages: int = 40) -> int:
     """Run the cases and damage the compiled programs; print what was wrong and a table; return the number of faults."""
     with _places(folder) as root:
         originals, sandbox = make(root / "originals"), Sandbox(root / "sandbox")
@@ -45,7 +46,7 @@ def main(count: int | None = 300, seed: int = 0, only: str = "", folder: Path | 
 def measured(quickly: bool) -> list[Row]:
     """All of it, or a part, as a row of the harness's table; what was wrong is printed."""
     faults = quick() if quickly else main()
-    what = "some inputs" if quickly else "300 inputs over all commands, and 40 damages of compiled programs"
+    what = "some inputs" if quickly else "400 inputs over all commands, and 40 damages of compiled programs"
     measured = f"{what}: {faults} that crashed, ran code, wrote elsewhere or called out"
     return [Row("wrong and hostile input", measured, not faults)]
 
@@ -116,7 +117,7 @@ def table(seen: Sequence[Seen], seconds: float) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--all", action="store_true", help="every case that there is")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--seed", type=int, default=0)

@@ -26,6 +26,7 @@ from launch.platform import choose_platform, quiet_libraries
 LONGEST = 1100
 """Characters of a refusal, beyond which nobody reads it."""
 _SECONDS = 120
+_REFUSED_WITHIN = 10.0  # seconds of the processor
 # So that a case that takes all memory harms no other process.
 _MEMORY = 24 * 2**30
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -65,6 +66,8 @@ class Seen:
     events: tuple[str, ...] = ()
     executed: bool = False
     outside: tuple[str, ...] = ()
+    processor: float = 0.0
+    """Seconds of the processor that it took, which do not depend on what else the machine does."""
 
     @property
     def tracebacks(self) -> bool:
@@ -94,6 +97,10 @@ class Seen:
             faults.append("traceback" if 0 <= self.code < 128 else f"ended with {self.code}")
         elif self.code not in self.case.codes:
             faults.append(f"exit code {self.code}, not {self.case.codes}: {self.err[-200:]!r}")
+        if self.code == -signal.SIGKILL:
+            faults.append(f"did not end within {_SECONDS} seconds")
+        elif self.code == 2 and self.processor > _REFUSED_WITHIN:
+            faults.append(f"refused after {self.processor:.0f} seconds of the processor")
         if self.code == 2:
             lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
             if len(lines) != 1 or self.err.splitlines()[-1:] != lines:
@@ -139,7 +146,7 @@ class Sandbox:
         child = os.fork()
         if not child:
             _be(case, words, folder, files, self.root / "home")
-        code = _wait(child)
+        code, processor = _wait(child)
         seconds = time.monotonic() - start
         said = {name: file.read_text(errors="replace") for name, file in files.items()}
         executed = self.canary.exists()
@@ -147,7 +154,7 @@ class Sandbox:
         changed = {str(path) for path, _ in _files(self.root, folder) ^ before} - {str(self.canary)}
         events = tuple(dict.fromkeys(said["events"].splitlines()))
         outside = tuple(f"writes {path}" for path in sorted(changed))
-        return Seen(case, code, said["out"], said["err"], seconds, events, executed, outside)
+        return Seen(case, code, said["out"], said["err"], seconds, events, executed, outside, processor)
 
 
 def _files(root: Path, without: Path) -> set[tuple[Path, tuple[int, int]]]:
@@ -161,16 +168,17 @@ def _files(root: Path, without: Path) -> set[tuple[Path, tuple[int, int]]]:
     return seen
 
 
-def _wait(child: int) -> int:
+def _wait(child: int) -> tuple[int, float]:
+    """The exit code of a child and the seconds of the processor that it took."""
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
+        ended, status, used = os.wait4(child, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         time.sleep(0.002)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return -signal.SIGKILL
+    return -signal.SIGKILL, 0.0
 
 
 def _be(case: Case, words: Sequence[str], folder: Path, files: Mapping[str, Path], home: Path) -> None:

@@ -4,27 +4,54 @@ Orbax's own manager ends a restore with a barrier: where one process cannot read
 """
 
 import contextlib
+import dataclasses
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from etils.epath import gpath
 
+from transformer.config import Matching, Range
+from transformer.json_files import checked, parse, read_object
 from transformer.runs.digest import digests_here
-from transformer.runs.manifest import is_key
+from transformer.runs.manifest import Dimension, is_key
+from transformer.storage import storage_of
 
 _WHOLE = np.zeros(())  # stands for an array of NumPy
 _AT_ONCE = 1 << 26  # elements
+_MOST_KEY_WORDS = 16  # 32-bit words of a key of random numbers
 
 
 class Unreadable(Exception):
     """An array that cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """What orbax has tensorstore write of an array beside its chunks: the metadata of zarr v2."""
+
+    zarr_format: Annotated[int, Range(2, 2)]
+    shape: tuple[Dimension, ...]
+    chunks: tuple[Dimension, ...]
+    dtype: str
+    compressor: Any
+    order: Annotated[str, Matching("[CF]", "'C' or 'F'")]
+    fill_value: Any = None
+    filters: None = None
+    dimension_separator: str = "."
+
+    def __post_init__(self) -> None:
+        if len(self.chunks) != len(self.shape):
+            raise ValueError(f"chunks={self.chunks} must have as many axes as shape={self.shape}")
+        if not all(1 <= chunk <= max(size, 1) for chunk, size in zip(self.chunks, self.shape, strict=True)):
+            raise ValueError(f"chunks={self.chunks} must lie within shape={self.shape}")
 
 
 class LiteralPath(gpath.PosixGPath):
@@ -124,9 +151,39 @@ def _some_at_a_time(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[s
         yield group
 
 
+def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
+    """Compare what the files say of these arrays with the leaves, before any is given to tensorstore.
+
+    It ends the process over metadata that it cannot hold.
+
+    Errors: Unreadable; UserError; whatever the files' damage surfaces as.
+    """
+    tree = read_object(folder / "_METADATA")
+    if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:
+        raise Unreadable(f"{folder.name}/_METADATA is not of arrays of zarr v2 in one OCDBT store")
+    # Orbax leaves a loop of events behind that it cannot close where these are no JSON, or deep.
+    beside = folder / "array_metadatas"
+    for file in (folder / "_sharding", *(beside.iterdir() if beside.is_dir() else ())):
+        if file.exists():
+            read_object(file)
+    base = storage_of(folder).key_value_store(folder)
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    found = {name: store.read(f"{name}/.zarray") for name in leaves}
+    for name, leaf in leaves.items():
+        what = f"{folder.name}/: {name}/.zarray"
+        stored = checked(StoredArray, parse(found[name].result().value, what), what)
+        if leaf is _WHOLE:
+            continue  # of this process's own save, whose shape is compared once it is read
+        shape = np.shape(leaf)
+        own = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
+        if own != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:
+            raise Unreadable(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
+
+
 def _read(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     if not leaves:
         return {}
+    _check_metadata(folder, leaves)
     arguments = ocp.args.PyTreeRestore(
         item={name: 0 for name in leaves},
         restore_args={name: _arguments(leaf) for name, leaf in leaves.items()},

@@ -1,0 +1,217 @@
+"""What reads a file of ours takes no wrong value of any field of it, and says so in one line.
+
+In this process, over files that nothing was trained for; `python -m tests.faults.hostile` gives some to the commands.
+"""
+
+import ast
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.faults.hostile_files import KINDS, Kind, completed
+from tests.faults.originals import TRANSLATION
+from tests.faults.wrong_values import VALUES, some, wrong
+from tests.maps.test_store import LABELS, open_store, some_maps
+from transformer.config import RunConfig, UserError, from_config
+from transformer.json_files import read_as
+from transformer.maps.curves import read_curves, read_samples
+from transformer.maps.history import read_heads
+from transformer.maps.store import MapStore
+from transformer.runs.checkpoint import Checkpoints, saved_last
+from transformer.runs.directory import RunDirectory
+from transformer.studies.about import read_about, write_about
+from transformer.studies.ledger import Ledger, Outcome, State
+from transformer.studies.trials import check_recorded, make_trial
+from transformer.studies.worker import Gain, _note_gain
+from transformer.training.provenance import check_saved
+
+# How many of them are refused at least, where some of it may be anything or a wrong line is told and left out.
+LEAST = {"checkpoints.json": 0, "samples.jsonl": 1, "sweep.json": 1, "ledger/*/attempts.jsonl": 0}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """A run, a sweep and an ablation that nothing was trained in, by name."""
+    root = tmp_path_factory.mktemp("sound")
+    run, sweep, ablation = root / "translation", root / "sweep", root / "ablation"
+    config = make_trial(TRANSLATION, {}).config
+    with RunDirectory.claim(run, config) as directory:
+        directory.record(passed_batches=[[1, 2]], rewind=[2, 1], reported={"step": 1, "records": {}}, parameters=8)
+        _records(directory)
+        _checkpoint(directory, config)
+        _maps(directory)
+    trial = make_trial(TRANSLATION, {"seed": 1})
+    ledger = Ledger.open(sweep, {"metric": "validation/loss"})
+    ledger.plan([trial, make_trial(TRANSLATION, {"seed": 2})])
+    with ledger.lease(trial) as lease:
+        lease.begin(0)
+        lease.record(Outcome(State.DONE, 0.5, 2, ""))
+    ablation.mkdir()
+    write_about(ablation, ABOUT)
+    (ablation / "vmapped" / "x").mkdir(parents=True)
+    _note_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
+    return {folder.name: folder for folder in (run, sweep, ablation)}
+
+
+def _records(directory: RunDirectory) -> None:
+    directory.metrics_file.write_text('{"step": 1, "split": "train", "loss": 0.5, "lost": null}\n')
+    directory.samples_file.write_text('{"step": 1, "split": "test", "source": "a", "output": "b"}\n')
+    directory.heads_file.write_text('{"step": 1, "site": "encoder/self", "entropy": [[0.5, null]]}\n')
+
+
+def _checkpoint(directory: RunDirectory, config: Mapping[str, Any]) -> None:
+    saved = {
+        "config": config,
+        "data": {"train": "0" * 64},
+        "tokenizer": {"tokenizer.json": "0" * 64},
+        "batches": {"parts": 1, "content": "0" * 64},
+        "commit": None,
+        "records": {"metrics.jsonl": [0, "0" * 64]},
+        "progress": {"window": {"steps": 1, "sums": {"loss": 0.5}}, "looked": False},
+    }
+    checkpoints = Checkpoints(directory.checkpoints, 1)
+    checkpoints.save(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)}, saved)
+    checkpoints.close()
+
+
+def _maps(directory: RunDirectory) -> None:
+    labels = dataclasses.replace(LABELS, pictures={"source": np.zeros((2, 4, 4, 3), np.uint8)})
+    store = open_store(directory.maps, labels=labels)
+    store.write(1, some_maps(1, store))
+    completed(directory.path)
+
+
+ABOUT = {
+    "base": {"name": "x"},
+    "arms": {
+        "post": {
+            "differences": [{"key": "model.norm_placement", "reference": "pre", "arm": "post"}],
+            "parameters": 8,
+            "shared": {"same": 1, "of": 2, "differing": ["a"], "apart": []},
+        }
+    },
+    "initial_gradients": {
+        "stacks": [
+            {
+                "name": "decoder",
+                "depths": [2],
+                "arms": [{"arm": "post", "depth": 2, "layers": [0.5, None], "low": [0.5], "high": [0.5]}],
+                "ratio": [{"arm": "post", "depth": 2, "last_over_first": 1.0}],
+                "exponent": [{"arm": "post", "value": None}],
+            }
+        ],
+        "how": "measured",
+    },
+    "stacks": {},
+}
+
+
+def _read_maps(folder: Path) -> None:
+    for open_maps in (MapStore.existing, MapStore.tiers_at, MapStore.check):
+        open_maps(folder / "maps")
+    store = MapStore.existing(folder / "maps")
+    for site in store.sites:
+        store.statistics(site.name)
+        for step in store.steps:
+            store.read(site.name, step)
+
+
+def _read_checkpoint(folder: Path) -> None:
+    run = RunDirectory(folder)
+    checkpoints = Checkpoints.reading(run.checkpoints)
+    check_saved(checkpoints.metadata(1), folder, 1)
+    checkpoints.restore(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
+
+
+def _read_sweep(folder: Path) -> None:
+    ledger = Ledger.existing(folder)
+    ledger.facts()
+    for trial in ledger.trials():
+        check_recorded(trial, ())
+        ledger.outcome(trial)
+        ledger.times(trial)
+        with ledger.lease(trial) as lease:
+            lease.attempts()
+
+
+def _read_run(folder: Path) -> None:
+    run = RunDirectory.open(folder)
+    run.starts()
+    run.facts()
+    from_config(RunConfig, run.config())
+
+
+READERS: Mapping[str, Callable[[Path], object]] = {
+    "maps": _read_maps,
+    "checkpoints": _read_checkpoint,
+    "checkpoints.json": lambda folder: saved_last(folder / "checkpoints"),
+    "config.json": _read_run,
+    "environment.json": _read_run,
+    "metrics.jsonl": lambda folder: read_curves(RunDirectory(folder)),
+    "samples.jsonl": lambda folder: read_samples(RunDirectory(folder)),
+    "heads.jsonl": lambda folder: read_heads(folder / "heads.jsonl"),
+    "sweep.json": _read_sweep,
+    "trials.jsonl": _read_sweep,
+    "ledger": _read_sweep,
+    "about.json": read_about,
+    "vmapped": lambda folder: read_as(Gain, folder / "vmapped" / "x" / "gain-2.json"),
+}
+OURS = [kind for kind in KINDS if kind.pattern.partition("/")[0] in READERS and "state/" not in kind.pattern]
+# Orbax's own file, whose every field but a few it reads itself.
+OURS = [kind for kind in OURS if not kind.pattern.endswith("_CHECKPOINT_METADATA") and kind.original != "published"]
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: f"{kind.pattern} {'.'.join(map(str, kind.within))}".strip())
+@pytest.mark.parametrize("count", [24, pytest.param(600, marks=pytest.mark.slow)])
+def test_no_wrong_value_crashes_a_reader(folders: Mapping[str, Path], kind: Kind, count: int, tmp_path: Path) -> None:
+    sound, read = folders[kind.original], READERS[kind.pattern.partition("/")[0]]
+    read(shutil.copytree(sound, tmp_path / "sound"))
+    file = kind.file(sound).relative_to(sound)
+    cases = list(wrong(kind.document(sound), kind.schema, kind.within))
+    run = Path(shutil.copytree(sound, tmp_path / "run"))
+    content = (run / file).read_bytes()
+    said = []
+    for case in some(cases, count, 0):
+        kind.spoil(run, case)
+        try:
+            read(run)
+        except UserError as error:
+            said.append(str(error))
+        except Exception as error:
+            pytest.fail(f"{file} with {case.name}: {type(error).__name__}: {error}")
+        (run / file).write_bytes(content)
+    assert len(said) >= LEAST.get(kind.pattern, min(count, len(cases)) // 3)
+    assert all("\n" not in line and len(line) < 2000 for line in said)
+
+
+def test_each_schema_that_is_read_is_attacked(root: Path) -> None:
+    inside = {"Named", "Chunks", "StoredArray"}  # of an array's metadata, which its own kinds attack
+    attacked = {kind.schema.__name__ for kind in KINDS if kind.schema is not None} | inside
+    for file in (root / "transformer").rglob("*.py"):
+        text = file.read_text()
+        for node in ast.walk(ast.parse(text)) if "checked(" in text or "read_as(" in text else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("checked", "read_as"):
+                first = node.args[0]
+                assert not isinstance(first, ast.Name) or first.id in attacked | {"schema"}, f"{file}: {first.id}"
+
+
+def test_the_wrong_values_of_a_new_field_come_by_themselves() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Inner:
+        new: int = 0
+
+    @dataclasses.dataclass(frozen=True)
+    class Outer:
+        held: tuple[Inner, ...]
+        other: str = ""
+
+    names = {case.name.partition(" ")[0] for case in wrong({"held": [{}]}, Outer)}
+    assert {"held", "held.0", "held.0.new", "other"} <= names
+    assert len(list(wrong({"a": 1}))) == len(VALUES) + 3
