@@ -133,7 +133,7 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     within = f"{path}." if path else ""
     for key in values:
         if key not in fields:
-            raise UserError(f"unknown key {within}{_cut(key)}: {nearest(str(key), fields)}")
+            raise UserError(f"unknown key {within}{_cut(str(key))}: {nearest(str(key), fields)}")
     hints = _hints(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():

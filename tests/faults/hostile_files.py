@@ -18,6 +18,7 @@ from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
 from tests.faults.wrong_values import Wrong, some, wrong
 from transformer.config import RunConfig, hash_of
+from transformer.data.tokenizer import RolesFile
 from transformer.maps.store import StoreFile, WrittenFile
 from transformer.maps.zarr_files import ArrayFile
 from transformer.runs.checkpoint import SavedLast
@@ -28,6 +29,7 @@ from transformer.studies.about import About
 from transformer.studies.ledger import AttemptLine, OutcomeFile, TrialLine
 from transformer.studies.worker import Gain
 from transformer.training.provenance import SavedBeside
+from transformer.training.rewinding import RecordedRewind
 
 _D = "--workdir={run}"
 RUN_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -111,6 +113,7 @@ class Kind:
 KINDS = (
     Kind("translation", "config.json", RunConfig, (), _same, ("sizes", "maps", "evaluate", "train", "scaling", "from")),
     Kind("translation", "environment.json", Start, (0,), _same, ("maps", "train", "scaling")),
+    Kind("translation", "rewinding.json", RecordedRewind, (), _sealed, ("train",)),
     Kind("translation", "checkpoints.json", SavedLast, (), _same, ("train",)),
     Kind(
         "translation",
@@ -131,7 +134,7 @@ KINDS = (
     Kind("translation", "metrics.jsonl", None, (), _same, ("maps", "scaling", "train"), lines=True),
     Kind("translation", "samples.jsonl", None, (), _same, ("maps", "train"), lines=True),
     Kind("translation", "heads.jsonl", None, (), _same, ("maps", "train"), lines=True),
-    Kind("translation", "tokenizer_roles.json", None, (), _same, ("generate", "maps of a text", "evaluate")),
+    Kind("translation", "tokenizer_roles.json", RolesFile, (), _same, ("generate", "maps of a text", "evaluate")),
     Kind("translation", "tokenizer.json", None, (), _same, ("generate", "maps of a text")),
     Kind("translation", "data/**/dataset_info.json", None, (), _same, ("evaluate", "train")),
     Kind("translation", "data/**/features.json", None, (), _same, ("evaluate", "train")),
@@ -162,6 +165,8 @@ def completed(folder: Path) -> None:
     (folder / "maps" / "written-1.json").write_text(
         json.dumps(sealed({"steps": attributes["steps"], "digests": digests}))
     )
+    rewind = {"step": None, "skip": 0, "passed_batches": [[5, 1]], "going_back_to": None}
+    (folder / "rewinding.json").write_text(json.dumps(sealed(rewind)))
     (folder / "heads.jsonl").write_text('{"step": 1, "site": "encoder/self", "entropy": [[0.5, 0.25]]}\n')
 
 

@@ -1,13 +1,13 @@
 """A run's tokenizer, of whichever kind, as it lies in the run's directory."""
 
-import json
 from pathlib import Path
 
 import tokenizers
 
 from transformer.config import UserError
-from transformer.data.tokenizer import FILE, ROLES_FILE, Tokenizer, saved_in
+from transformer.data.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, saved_in
 from transformer.data.tokenizer_marian import MarianTokenizer
+from transformer.json_files import read_as, read_regular
 
 type AnyTokenizer = Tokenizer | MarianTokenizer
 """Any of them: their methods are the same."""
@@ -21,10 +21,11 @@ def load_tokenizer(directory: Path) -> AnyTokenizer:
     if not saved_in(directory):
         raise UserError(f"{directory} holds no {ROLES_FILE}: it has no tokenizer")
     try:
-        roles = json.loads((directory / ROLES_FILE).read_text())
-        if "sentencepiece" in roles:
+        roles = read_as(RolesFile, directory / ROLES_FILE)
+        if roles.sentencepiece:
             return MarianTokenizer.open(directory)
-        return Tokenizer(tokenizers.Tokenizer.from_str((directory / FILE).read_text(encoding="utf-8")), **roles)
+        backend = tokenizers.Tokenizer.from_str(read_regular(directory / FILE).decode("utf-8"))
+        return Tokenizer(backend, **{role: getattr(roles, role) for role in ROLES})
     except UserError:
         raise
     except Exception as error:

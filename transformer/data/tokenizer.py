@@ -5,12 +5,13 @@ import functools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import tokenizers
 import tokenizers.decoders
 
-from transformer.config import UserError, check_several, nearest
+from transformer.config import Range, UserError, check_several, nearest
 from transformer.data.token_labels import label_tokens
 from transformer.data.tokenizer_pieces import CONTINUES, WORD_START, Writing, bytes_of, writing_of
 from transformer.storage import storage_of
@@ -244,6 +245,21 @@ def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int
     if number is None:
         raise UserError(f"language={language!r} was not trained; {nearest(language, known)}")
     return [number]
+
+
+TokenNumber = Annotated[int, Range(0, 2**24)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RolesFile:
+    """What tokenizer_roles.json holds: the numbers of special tokens, and whether the tokenizer is Marian's."""
+
+    pad: TokenNumber | None = None
+    begin: TokenNumber | None = None
+    end: TokenNumber | None = None
+    unknown: TokenNumber | None = None
+    mask: TokenNumber | None = None
+    sentencepiece: bool = False
 
 
 def save_roles(directory: Path, roles: dict) -> None:

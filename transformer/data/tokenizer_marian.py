@@ -4,16 +4,17 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer.config import UserError, check_several
+from transformer.config import Count, UserError, check_several, convert
 from transformer.data.token_labels import label_tokens
 from transformer.data.tokenizer import ROLES, save_roles, tags_of, up_to_end
 from transformer.data.tokenizer_pieces import Writing, bytes_of
+from transformer.json_files import read_object
 from transformer.storage import storage_of
 
 _SOURCE, _TARGET, _VOCABULARY = "source.spm", "target.spm", "vocab.json"
@@ -48,10 +49,7 @@ class MarianTokenizer:
                 raise UserError(f"{folder} has no {name}, which a Marian tokenizer needs")
         if (folder / "target_vocab.json").is_file():
             raise UserError(f"{folder} has a vocabulary for each side; only Marian models with one for both are read")
-        try:
-            numbers = json.loads((folder / _VOCABULARY).read_text("utf-8"))
-        except ValueError as error:
-            raise UserError(f"{folder / _VOCABULARY} is no JSON: {error}") from error
+        numbers = convert(Mapping[str, Count], read_object(folder / _VOCABULARY), str(folder / _VOCABULARY))
         opened = MarianTokenizer((folder / _SOURCE).read_bytes(), (folder / _TARGET).read_bytes(), numbers)
         for model, name in ((opened.source, _SOURCE), (opened.target, _TARGET)):
             _processor(model, str(folder / name))

@@ -15,7 +15,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from transformer.config import UserError
+from transformer.config import UserError, convert
+from transformer.json_files import open_regular, read_object
 from transformer.storage.failures import disk_failure
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -87,7 +88,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
     Errors: UserError naming the file and the tensor.
     """
     size = file.stat().st_size
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         start = opened.read(_LENGTH)
         length = int.from_bytes(start, "little")
         text = opened.read(length) if length <= min(size - _LENGTH, _LONGEST_HEADER) else b""
@@ -169,13 +170,13 @@ def _check_cover(file: Path, spans: list[tuple[int, int, str]], data: int) -> No
 def _open_shards(folder: Path) -> dict[str, Tensor]:
     index = folder / INDEX
     try:
-        where = json.loads(index.read_text("utf-8"))["weight_map"]
-        files = sorted(set(where.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index} is damaged: it has no weight_map of tensors and files") from error
+        where = convert(Mapping[str, str], read_object(index).get("weight_map"), "weight_map")
+    except UserError as error:
+        raise UserError(f"{index} is damaged: it has no weight_map of tensors and files ({error})") from error
+    files = sorted(set(where.values()))
     tensors: dict[str, Tensor] = {}
     for name in files:
-        if not isinstance(name, str) or Path(name).name != name:
+        if Path(name).name != name:
             raise UserError(f"{index} is damaged: it names the file {name!r}, which is not beside it")
         if not (folder / name).is_file():
             raise UserError(f"{folder} lacks {name}, which {INDEX} names")

@@ -11,6 +11,7 @@ A holder writes only while its lease lasts, and asks the bucket before each writ
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -21,8 +22,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from transformer.config import Range, UserError
+from transformer.json_files import checked, parse
 from transformer.storage.contract import InUse, Lost
 from transformer.storage.objects import ABSENT, key_of, object_at, told
 
@@ -34,6 +37,15 @@ _LONGEST = 3600.0  # seconds of a lease that a process of ours may have written
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # The leases of this process by their directory.
 _held: dict[str, "Lease"] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaseFile:
+    """What the file of a lease holds: who has it, by which token, and after how many seconds it is looked after."""
+
+    holder: str
+    token: str
+    seconds: Annotated[float, Range(0, _LONGEST)]
 
 
 class _Stored(NamedTuple):
@@ -152,7 +164,7 @@ class Lease:
         Errors: OSError where the bucket cannot be reached.
         """
         began = now()
-        about = {"holder": self._holder, "token": self._token, "seconds": self._seconds}
+        about = dataclasses.asdict(LeaseFile(self._holder, self._token, self._seconds))
         lease = object_at(self._file)
         try:
             with told(self._file):
@@ -188,11 +200,10 @@ class Lease:
 
 def _parsed(generation: int, content: bytes, seconds: float) -> _Stored:
     """A lease as it was written; anything else, such as the lock file of a disk, as one of so many seconds."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        about = json.loads(content)
-        stored = _Stored(generation, str(about["holder"]), str(about["token"]), float(about["seconds"]))
-        if 0 < stored.seconds <= _LONGEST:
-            return stored
+    with contextlib.suppress(UserError):
+        about = checked(LeaseFile, parse(content, "it"), "it")
+        if about.seconds:
+            return _Stored(generation, about.holder, about.token, about.seconds)
     return _Stored(generation, content.decode(errors="replace").strip(), "", seconds)
 
 

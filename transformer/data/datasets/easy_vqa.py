@@ -1,7 +1,6 @@
 """easy-VQA (Zhou 2019): questions about pictures of one coloured shape, from files that their user already has."""
 
 import dataclasses
-import json
 import pathlib
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from transformer.data.datasets.archives import told_of
 from transformer.data.datasets.picture_files import decode
 from transformer.data.fingerprint import fingerprint
 from transformer.data.questions import Question, Terms, words_of
+from transformer.json_files import read_value
 
 _COLOURS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
 _SHAPES = ("circle", "rectangle", "triangle")
@@ -156,10 +156,10 @@ def _split(folder: Any) -> Split:
     if not file.is_file():
         raise UserError(f"easy_vqa: no file {file}: {_HOW}")
     try:
-        rows = json.loads(file.read_bytes())
+        rows = read_value(file)
         asked = [_question(*row) for row in rows]
         about = np.array([number for *_, number in rows], int)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"easy_vqa: {file} is not a list of [question, answer, picture]: {error}") from None
     if len(about) and (about.min() < 0 or about.max() >= 10**6):
         raise UserError(f"easy_vqa: {file} names picture {about.min()} or {about.max()}: they are counted from 0")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.json_files import as_object, parse
+from transformer.json_files import as_object, parse, read_regular
 from transformer.text_lines import split_lines
 
 SPLITS = ("train", "validation", "test")
@@ -77,6 +77,9 @@ def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
         raise UserError(f"{path} leads out of {folder}, the folder that was named: name a file that lies in it")
 
 
+_LARGEST = 1 << 38  # bytes of a text that is read whole
+
+
 def read_text(path: pathlib.Path) -> str:
     """The content of a UTF-8 file, its line ends as they are, without a byte-order mark.
 
@@ -85,7 +88,7 @@ def read_text(path: pathlib.Path) -> str:
     if not path.is_file():
         raise UserError(f"there is no file {path}: name one that exists (a relative path is from here, or --data_dir)")
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_regular(path, _LARGEST).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path} as UTF-8 text: {error}") from error
 
