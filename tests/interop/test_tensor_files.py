@@ -165,7 +165,7 @@ def test_shards_are_read_as_one(tmp_path: Path) -> None:
         ({"a": "one.safetensors", "b": "three.safetensors"}, "lacks three.safetensors"),
         ({"a": "one.safetensors", "b": "one.safetensors"}, "tensor 'b' is not in one.safetensors"),
         ({"a": "../one.safetensors"}, "names the file '../one.safetensors', which is not beside it"),
-        ({"a": 3}, "weight_map\['a'\]=3 is a int"),
+        ({"a": 3}, r"weight_map\['a'\]=3 is a int"),
     ],
 )
 def test_an_index_that_lies_is_refused(tmp_path: Path, where: dict[str, Any], said: str) -> None:
