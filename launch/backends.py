@@ -4,6 +4,7 @@ import sys
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
+from launch.parsing import whole_numbers
 
 COMMAND = Command(
     name="backends",
@@ -33,11 +34,9 @@ def main(arguments: Arguments) -> None:
     for name, value in numbers.items():
         if value < 1:
             raise UserError(f"--{name}={value} must be at least 1")
-    lengths = arguments.lengths.split(",")
-    if not all(length.isdecimal() and int(length) for length in lengths):
-        raise UserError(f"--lengths={arguments.lengths} must be whole numbers above 0, joined by commas: 256,1024")
+    lengths = whole_numbers(arguments.lengths, "--lengths")
     print(f"{'length':>8}  {'backend':<12}{'ms':>10}{'over auto':>12}{'statistics add':>16}")
-    for length in map(int, lengths):
+    for length in lengths:
         timings = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **numbers)
         for backend, seconds in timings.plain.items():
             name = f"{backend.value}{' (auto)' if backend is timings.auto else ''}"

@@ -30,7 +30,13 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
     A command file ends with `sys.exit(run(COMMAND, main))` under `if __name__ == "__main__"`; it imports
     what needs jax inside `main`, which is called after the platform is chosen.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    from transformer.terminal import shown_safely
+
+    with shown_safely():
+        return _run(command, main, list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[str]) -> int:
     try:
         if any(word in ("--help", "-h") for word in words):
             print(help_text(command), end="")
@@ -55,7 +61,7 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 1
     except MemoryError as error:
-        print(f"error: this machine has not so much memory: {one_line(str(error))}", file=sys.stderr)
+        print(f"error: out of memory: {one_line(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _unread():
@@ -88,10 +94,12 @@ def _failed(error: Exception, command: Command, words: Sequence[str]) -> int:
 
 def one_line(text: str) -> str:
     """A message as one line that a terminal shows as it is: a name may hold escapes, and an error be a whole page."""
+    from transformer.terminal import printable
+
     line = " ".join(text.split())
     if len(line) > _SHOWN:
         line = f"{line[: _SHOWN * 3 // 4]} ... {line[-_SHOWN // 4 :]}"
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+    return printable(line)
 
 
 def _unread() -> bool:

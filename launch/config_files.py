@@ -72,7 +72,7 @@ def _parted(name: str) -> tuple[str, tuple[str, ...]]:
     return (f"{stem}.py", (argument,)) if parting else (name, ())
 
 
-def recorded_config(workdir: str | None) -> ConfigDict | None:
+def recorded_config(workdir: str | None) -> dict[str, Any] | None:
     """The config that the run in `workdir` recorded; None without a run.
 
     Errors: UserError for a config.json that cannot be read.
@@ -89,7 +89,7 @@ def recorded_config(workdir: str | None) -> ConfigDict | None:
         raise UserError(f"--workdir={workdir} cannot be used: {error}") from error
     if not directory.config_file.is_file():
         return None
-    return ConfigDict(directory.config()).lock()
+    return directory.config()
 
 
 def _existing_files(missing: str) -> str:

@@ -5,6 +5,7 @@ import sys
 from launch.cli import run
 from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
+from launch.parsing import whole_numbers
 from transformer.config import UserError
 
 COMMAND = Command(
@@ -75,10 +76,7 @@ def shots_of(arguments: Arguments) -> tuple[int, ...] | None:
     """
     if arguments.shots is None:
         return None
-    words = arguments.shots.split(",")
-    if not all(word.isdecimal() for word in words):
-        raise UserError(f"--shots={arguments.shots} must be whole numbers, joined by commas: 0,1,4")
-    return tuple(map(int, words))
+    return tuple(whole_numbers(arguments.shots, "--shots", least=0))
 
 
 if __name__ == "__main__":

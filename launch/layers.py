@@ -4,6 +4,7 @@ import sys
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
+from launch.parsing import whole_numbers
 
 COMMAND = Command(
     name="layers",
@@ -64,11 +65,11 @@ def main(arguments: Arguments) -> None:
 def _numbers(arguments: Arguments, name: str) -> list[int]:
     from transformer.config import UserError
 
-    words = getattr(arguments, name).split(",")
-    if not all(word.isdecimal() and int(word) for word in words) or len(set(words)) < len(words):
-        given = f"--{name}={getattr(arguments, name)}"
-        raise UserError(f"{given} must be different whole numbers above 0, joined by commas: 250,1000")
-    return sorted(map(int, words))
+    text = getattr(arguments, name)
+    numbers = whole_numbers(text, f"--{name}")
+    if len(set(numbers)) < len(numbers):
+        raise UserError(f"--{name}={text} must be different numbers, joined by commas: 250,1000")
+    return sorted(numbers)
 
 
 if __name__ == "__main__":

@@ -117,13 +117,13 @@ def _new_page(folder: Path, name: str) -> Path:
 def parse_size(text: str) -> int:
     """The bytes that a size such as 25MB, 500kB or 1.5GB stands for; a number alone is megabytes.
 
-    Errors: UserError for anything else, and for less than one byte.
+    Errors: UserError for anything else, for less than one byte, and for more than files have.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]b)?", text.strip(), flags=re.ASCII | re.IGNORECASE)
-    size = int(float(match[1]) * UNITS[(match[2] or "MB").lower()]) if match else 0
-    if size < 1:
+    size = float(match[1]) * UNITS[(match[2] or "MB").lower()] if match else 0.0
+    if not 1 <= size < 2**63:
         raise UserError(f"--budget={text} is no size: write it as 25MB, 500kB or 1GB; a number alone is megabytes")
-    return size
+    return int(size)
 
 
 def _other_run(against: str | None, directory: Path) -> Path | None:

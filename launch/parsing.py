@@ -47,13 +47,26 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
         if flag.required and missing and flag.name not in waived:
             raise UserError(f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example}")
     if command.takes_config:
-        arguments.base = (load_config(config_file) if recorded is None else recorded).to_dict()
+        arguments.base = load_config(config_file).to_dict() if recorded is None else recorded
     if recorded is not None:
         from transformer.trust import check_trusted
 
         said = list(arguments.overrides) + ([] if getattr(arguments, "data_dir", None) is None else ["task.data_dir"])
         check_trusted(arguments.base, arguments.vouched or (), said=said, training=True)
     return arguments
+
+
+def whole_numbers(text: str, flag: str, *, least: int = 1) -> list[int]:
+    """The numbers of a word such as 256,1024.
+
+    Raises:
+        UserError: for anything but whole numbers from `least` to the greatest that arrays hold.
+    """
+    words = text.split(",")
+    # int() refuses text of thousands of digits.
+    if not all(word.isdecimal() and len(word) < 20 and least <= int(word) < 2**31 for word in words):
+        raise UserError(f"{flag}={text} must be whole numbers from {least} to {2**31 - 1}, joined by commas: 256,1024")
+    return list(map(int, words))
 
 
 def help_text(command: Command) -> str:
@@ -166,7 +179,7 @@ def _keys(config_file: str | None, workdir: str | None) -> list[str]:
     from transformer.training.schema import schema_of
 
     try:
-        base = load_config(config_file) if config_file else recorded_config(workdir)
-        return [] if base is None else list(leaves(schema_of(base.to_dict())))
+        base = load_config(config_file).to_dict() if config_file else recorded_config(workdir)
+        return [] if base is None else list(leaves(schema_of(base)))
     except UserError:
         return []

@@ -12,6 +12,7 @@ import pytest
 
 from transformer.config import (
     Count,
+    Layers,
     Positive,
     RunConfig,
     Share,
@@ -265,3 +266,20 @@ def test_a_number_out_of_its_range_is_refused_by_its_key(values: dict[str, Any],
 def test_numbers_within_their_ranges_are_taken() -> None:
     values = {"count": 0, "parts": [1], "share": 1, "whole": -(2**31), "number": 10**20, "text": "ä\n"}
     assert from_config(Bounded, values) == Bounded(0, (1,), 1.0, -(2**31), 1e20, "ä\n")
+
+
+@pytest.mark.parametrize("name", ["", " ", "two\nlines", "\x1b[31mred"])
+def test_the_name_of_a_run_is_a_line_of_text(name: str) -> None:
+    values = {"name": name, "task": {}, "model": {}, "optimizer": {}, "steps": 3}
+    with pytest.raises(UserError, match=r"config\.name='.*' must be one line of printable text"):
+        from_config(RunConfig, values)
+
+
+@pytest.mark.parametrize("layers", [-1, 10**9])
+def test_layers_are_no_more_than_can_be_written_down(layers: int) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Model:
+        layers: Layers = 1
+
+    with pytest.raises(UserError, match=rf"config\.layers={layers} must be at "):
+        from_config(Model, {"layers": layers})

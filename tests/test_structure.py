@@ -24,6 +24,7 @@ ORDER = (
     "overrides",
     "named",
     "trust",
+    "terminal",
     "storage",
     "attention",
     "layers",

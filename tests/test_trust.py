@@ -108,3 +108,12 @@ def test_a_folder_with_a_strangers_config_alone_opens_nothing(
     (run / "config.json").write_text(json.dumps(config(dataset=os.devnull)))
     assert cli.run(evaluate.COMMAND, evaluate.main, [f"--workdir={run}"]) == 2
     assert f"config.task.dataset='{os.devnull}' is outside the run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["a.b", "__class__"])
+def test_keys_that_no_config_has_are_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**config(), "name": "x", "optimizer": {}, "steps": 3, key: 1}))
+    assert cli.run(train.COMMAND, train.main, [f"--workdir={tmp_path}"]) == 2
+    assert f"unknown key config.{key}" in capsys.readouterr().err

@@ -108,6 +108,10 @@ Seed = Annotated[int, Range(0, 2**32 - 1)]
 """What random numbers are drawn from."""
 Vocabulary = Annotated[int, Range(1, 2**24)]
 """A number of tokens: what trains a tokenizer takes memory for each before it has met one."""
+Layers = Annotated[int, Range(0, 2**12)]
+"""A number of layers: what is known of each is written down one by one before anything is computed."""
+Hops = Annotated[int, Range(1, 2**12)]
+"""A number of times that one attention is asked, each a layer to its maps."""
 Looked = Annotated[int, Range(1, 2**16)]
 """A number of examples that a person looks at: each has maps of its own."""
 Amount = Annotated[float, Range(0.0, math.inf)]
@@ -315,6 +319,10 @@ class RunConfig:
     pod: str = ""
 
     def __post_init__(self) -> None:
+        if not self.name.strip() or not self.name.isprintable():
+            raise UserError(
+                f"config.name={self.name!r} must be one line of printable text: it is what the run is called"
+            )
         if self.checkpoint_every % self.log_every:
             raise UserError(
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "

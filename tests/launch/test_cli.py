@@ -514,4 +514,4 @@ def test_memory_that_is_not_there_is_one_line(config_file, capsys):
         raise MemoryError("Unable to allocate 15. TiB")
 
     assert cli.run(COMMAND, main, [f"--config={config_file}", "--workdir=runs/x"]) == 2
-    assert capsys.readouterr().err == "error: this machine has not so much memory: Unable to allocate 15. TiB\n"
+    assert capsys.readouterr().err == "error: out of memory: Unable to allocate 15. TiB\n"

@@ -10,5 +10,5 @@ from transformer.config import UserError
 def test_shots_are_whole_numbers() -> None:
     assert shots_of(parse(COMMAND, ["--workdir=run", "--shots=0,1,4"])) == (0, 1, 4)
     assert shots_of(parse(COMMAND, ["--workdir=run"])) is None
-    with pytest.raises(UserError, match=r"--shots=0,x must be whole numbers, joined by commas"):
+    with pytest.raises(UserError, match=r"--shots=0,x must be whole numbers from 0 to 2147483647, joined"):
         shots_of(parse(COMMAND, ["--workdir=run", "--shots=0,x"]))

@@ -48,7 +48,21 @@ def test_a_budget_is_a_size(text, size):
     assert maps.parse_size(text) == size
 
 
-NO_SIZES = ("", "MB", "25MiB", "-1MB", "1e3MB", "nan", "inf", "0", "0.0000001", "25 MB big", "²MB")
+NO_SIZES = (
+    "",
+    "9" * 47 + "GB",
+    "9" * 400 + "GB",
+    "MB",
+    "25MiB",
+    "-1MB",
+    "1e3MB",
+    "nan",
+    "inf",
+    "0",
+    "0.0000001",
+    "25 MB big",
+    "²MB",
+)
 
 
 @pytest.mark.parametrize("text", NO_SIZES)

@@ -350,3 +350,19 @@ def test_what_every_trace_says_stands_once_in_the_log(tmp_path: Path) -> None:
         "transformer.training.step: backend=einsum",
         "transformer.attention.backends: backend=blockwise",
     ]
+
+
+def test_what_a_kill_left_of_replaced_files_goes_in_the_maps_too(tmp_path: Path):
+    run = tmp_path / "run"
+    with RunDirectory.claim(run, CONFIG):
+        pass
+    chunks = run / "maps" / "decoder" / "self" / "full" / "codes" / "c"
+    chunks.mkdir(parents=True)
+    left = [folder / "zarr.json.123.new" for folder in (run, run / "maps", chunks.parent)]
+    for file in left:
+        file.touch()
+    kept = chunks.parent / "zarr.json"
+    kept.touch()
+    with RunDirectory.claim(run, CONFIG):
+        assert not any(file.exists() for file in left)
+        assert kept.exists()

@@ -130,7 +130,7 @@ def test_a_finished_run_trains_nothing_and_holds_no_lease(
 def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) -> None:
     recorded = recorded_config(str(run))
     assert recorded is not None
-    assert recorded.name == "bucket"
+    assert recorded["name"] == "bucket"
     assert serve.awaited(run) is None
     seen = serve.signature([run])
     assert seen == serve.signature([run])

@@ -4,6 +4,7 @@ The format: 8 bytes, the length N of the header, little-endian; N bytes of JSON 
 byte range of each tensor; then the bytes, without gaps (safetensors' specification).
 """
 
+import collections
 import dataclasses
 import json
 import math
@@ -111,8 +112,8 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entries = dict(pairs)
         if len(entries) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            counted = collections.Counter(name for name, _ in pairs)
+            twice = next(name for name, count in counted.items() if count > 1)
             raise UserError(f"{file} is damaged: its header names {twice!r} twice")
         return entries
 

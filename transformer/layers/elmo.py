@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.embedding import Embedding
 from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Module
@@ -20,7 +20,7 @@ class ElmoConfig:
     Errors: UserError for a negative number of layers, and for a width below 1.
     """
 
-    layers: int = 0
+    layers: Layers = 0
     width: int = 256
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from transformer.attention.sites import Axis, AxisKind
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.convolution import Convolution2D, Window
 from transformer.layers.module import Builder, Module
 from transformer.layers.norm import LayerNorm
@@ -26,7 +26,7 @@ class GridEncoderConfig:
 
     channels: tuple[int, ...] = (32, 64, 128)
     strides: tuple[int, ...] = (2, 2, 2)
-    blocks: int = 0
+    blocks: Layers = 0
 
     def __post_init__(self) -> None:
         if not self.channels or len(self.channels) != len(self.strides):

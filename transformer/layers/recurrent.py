@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.drop import check_rate, dropout
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.initialisation import RecurrentInitialisation
 from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Module
@@ -84,7 +84,7 @@ class RecurrentConfig:
 
     cell: Cell = Cell.LSTM
     width: int = 512
-    layers: int = 1
+    layers: Layers = 1
     direction: Direction = Direction.FORWARD
     links: Links = Links.NONE
     dropout: float = 0.0

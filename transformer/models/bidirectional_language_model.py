@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention import Capture
 from transformer.attention.drop import dropout
+from transformer.config import Layers
 from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
@@ -30,7 +31,7 @@ class BidirectionalLanguageModelConfig:
     """
 
     width: int = 256
-    layers: int = 2
+    layers: Layers = 2
     dropout: float = 0.0
     embedding_rows: int | None = None
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention import Capture
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
@@ -31,7 +31,7 @@ class ControllerOnlyConfig:
 
     cell: Cell = Cell.LSTM
     width: int = 256
-    layers: int = 3
+    layers: Layers = 3
 
     def __post_init__(self) -> None:
         for name in ("width", "layers"):

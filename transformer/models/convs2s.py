@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention import AttentionSpec, Axis, Capture, Captured, Mask, Site, attend, capture_at, dropout
 from transformer.attention.drop import check_rate
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
@@ -45,8 +45,8 @@ class ConvS2SConfig:
 
     embedding: int = 512
     width: int = 512
-    encoder_layers: int = 20
-    decoder_layers: int = 20
+    encoder_layers: Layers = 20
+    decoder_layers: Layers = 20
     kernel: int = 3
     max_length: int = 1024
     embedding_rows: int | None = None

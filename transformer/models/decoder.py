@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
+from transformer.config import Layers
 from transformer.layers.beams import repeat_rows
 from transformer.layers.block import run_layers, windowed
 from transformer.layers.block_groups import each_layer
@@ -43,7 +44,7 @@ STACK = "decoder"
 class DecoderConfig(TransformerConfig):
     """The defaults are GPT-2 small (Radford et al. 2019, table 2), without dropout."""
 
-    layers: int = 12
+    layers: Layers = 12
     width: int = 768
     heads: int = 12
     feed_forward: int = 3072

@@ -11,7 +11,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import Memory, run_layers, windowed
 from transformer.layers.block_aux import BlockAux, by_layer
@@ -40,8 +40,8 @@ class EncoderDecoderConfig(TransformerConfig):
     `cross` says what the decoder reads of the source.
     """
 
-    encoder_layers: int = 6
-    decoder_layers: int = 6
+    encoder_layers: Layers = 6
+    decoder_layers: Layers = 6
     biases: Biases = Biases.FEED_FORWARD
     embedding_scale: Scale = Scale.SQRT_WIDTH
     cross: Cross = Cross.ATTENTION

@@ -22,7 +22,7 @@ from transformer.attention import (
 )
 from transformer.attention.drop import check_rate
 from transformer.attention.scores import INNER_PRODUCT
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import (
     Alignment,
     AttentionCell,
@@ -63,7 +63,7 @@ class ListenAttendSpellConfig:
     listener: int = 256
     pyramid: tuple[int, ...] = (2, 2, 2)
     speller: int = 512
-    speller_layers: int = 2
+    speller_layers: Layers = 2
     embedding: int = 64
     attention: int = 128
     sampled: float = 0.1

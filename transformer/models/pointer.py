@@ -22,7 +22,7 @@ from transformer.attention import (
     captured_at,
 )
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
 from transformer.layers.lengths import real_positions, target_lengths
@@ -64,7 +64,7 @@ class PointerConfig:
     """
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
-    decoder_layers: int = 1
+    decoder_layers: Layers = 1
     fed: Fed = Fed.POINT
 
     def __post_init__(self) -> None:

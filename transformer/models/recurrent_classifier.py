@@ -22,7 +22,7 @@ from transformer.attention import (
     captured_at,
 )
 from transformer.attention.drop import check_rate, dropout
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, rows_for
@@ -73,7 +73,7 @@ class RecurrentClassifierConfig:
     )
     pooling: Pooling = Pooling.ATTENTION
     score: Score = AttentionCellConfig.score
-    hops: int = 1
+    hops: Layers = 1
     hidden: int = 0
     dropout: float = 0.0
     embedding_rows: int | None = None

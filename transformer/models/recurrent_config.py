@@ -6,7 +6,7 @@ import enum
 from transformer.attention.drop import check_rate
 from transformer.attention.normalisers import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.scores import SCORES, Score
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import AttentionCellConfig, Extent, Projection
 from transformer.layers.initialisation import Initialisation, ScoreInitialisation
 from transformer.layers.recurrent import Direction, Links, RecurrentConfig
@@ -91,8 +91,8 @@ class RecurrentEncoderDecoderConfig:
     cell: Cell = Cell.GRU_RESET_BEFORE
     width: int = 256
     embedding: int = 256
-    encoder_layers: int = 1
-    decoder_layers: int = 1
+    encoder_layers: Layers = 1
+    decoder_layers: Layers = 1
     direction: Direction = Direction.BIDIRECTIONAL
     links: Links = Links.NONE
     bridge: Bridge = Bridge.TANH

@@ -15,7 +15,7 @@ from transformer.attention.drop import check_rate, dropout
 from transformer.attention.masks import Mask
 from transformer.attention.measure import capture_weights
 from transformer.attention.sites import Axis, Site
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import scan_steps
 from transformer.layers.beams import repeat_rows
 from transformer.layers.class_head import ClassHead
@@ -60,7 +60,7 @@ class RecurrentDecoderConfig:
     memory: Memory = Memory.STATE
     width: int = 256
     embedding: int = 256
-    layers: int = 1
+    layers: Layers = 1
     hidden: int = 0
     embedding_rows: int | None = None
     initialisation: Initialisation = Initialisation.XAVIER

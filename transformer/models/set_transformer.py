@@ -23,7 +23,7 @@ from transformer.attention import (
     capture_at,
     captured_at,
 )
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
@@ -65,7 +65,7 @@ class SetTransformerConfig:
     Errors: UserError for values out of range.
     """
 
-    layers: int = 2
+    layers: Layers = 2
     width: int = 64
     heads: int = 4
     feed_forward: int = 128

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 from transformer.attention import Capture, Captured, capture_at
 from transformer.attention.draws import drawn
 from transformer.attention.drop import check_rate, dropout
-from transformer.config import Positive
+from transformer.config import Hops, Positive
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
@@ -37,7 +37,7 @@ class SpatialMemoryConfig:
     """
 
     width: Positive = 128
-    hops: Positive = 2
+    hops: Hops = 2
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     look: Look = Look.ATTENTION

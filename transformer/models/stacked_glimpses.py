@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention import Capture, Captured, capture_at
 from transformer.attention.drop import check_rate, dropout
-from transformer.config import Positive
+from transformer.config import Hops, Positive
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
@@ -40,7 +40,7 @@ class StackedGlimpsesConfig:
 
     embedding: Positive = 64
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
-    glimpses: Positive = 2
+    glimpses: Hops = 2
     hidden: Positive = 128
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED

@@ -21,7 +21,7 @@ from transformer.attention import (
     captured_at,
 )
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding
@@ -66,7 +66,7 @@ class TextReaderConfig:
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     width: int = 512
-    layers: int = 2
+    layers: Layers = 2
     attention: Attended = Attended.NEIGHBOURS
 
     def __post_init__(self) -> None:

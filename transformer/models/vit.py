@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention import AttentionSpec, Axis, AxisKind, Backend, Capture, Mask, Score
 from transformer.attention.drop import dropout
 from transformer.axes import Placement
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
@@ -65,7 +65,7 @@ class VitConfig:
     """
 
     patch: int = 16
-    layers: int = 12
+    layers: Layers = 12
     width: int = 768
     heads: int = 12
     feed_forward: int = 3072

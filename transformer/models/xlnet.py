@@ -12,7 +12,7 @@ from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.drop import dropout
 from transformer.attention.positions import Position
 from transformer.attention.sites import Site
-from transformer.config import UserError
+from transformer.config import Layers, UserError
 from transformer.layers.block import Layer, run_layers, windowed
 from transformer.layers.block_aux import in_order
 from transformer.layers.feed_forward import Activation
@@ -42,7 +42,7 @@ class XLNetConfig(TransformerConfig):
     all are of one kind, and it changes nothing.
     """
 
-    layers: int = 12
+    layers: Layers = 12
     width: int = 768
     heads: int = 12
     feed_forward: int = 3072

@@ -246,9 +246,12 @@ class RunDirectory:
 
     def _remove_unfinished(self) -> None:
         """Remove what kills left of files that were being replaced, on a disk."""
-        for entry in self.path.iterdir() if isinstance(self.path, Path) else ():
-            if _UNFINISHED.fullmatch(entry.name):
-                entry.unlink(missing_ok=True)
+        if not isinstance(self.path, Path):
+            return
+        for folder in (self.path, *_groups(self.maps)):
+            for entry in folder.iterdir():
+                if _UNFINISHED.fullmatch(entry.name):
+                    entry.unlink(missing_ok=True)
 
     def _check(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -375,6 +378,13 @@ def _why_no_run(path: Path) -> str | None:
         "is not a run directory: it has no config.json; make a run with python -m launch.train --config=FILE "
         "--workdir=DIR, or name the folder of one"
     )
+
+
+def _groups(store: Path) -> Iterator[Path]:
+    """The folders of a zarr store, without those of arrays' chunks, of which there are many."""
+    for path, names, _ in os.walk(store):
+        names[:] = [name for name in names if name != "c"]
+        yield Path(path)
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from transformer.runs.records import Metric, last_step, reached, read_last_recor
 from transformer.storage import storage_of
 from transformer.studies.ledger import Ledger, State
 from transformer.studies.trials import Trial
+from transformer.terminal import drawn_on, printable
 
 _RANK = {state: rank for rank, state in enumerate(("done", "running", "pruned", "diverged", "failed", "pending"))}
 _STYLES = {"done": "green", "running": "cyan", "pruned": "dim", "diverged": "yellow", "failed": "red", "pending": "dim"}
@@ -120,7 +121,7 @@ class _Table:
 
     def __init__(self, metric: Metric, maximise: bool, stream: TextIO):
         self._metric, self._maximise = metric, maximise
-        self._console = rich.console.Console(file=stream)
+        self._console = rich.console.Console(file=drawn_on(stream))
         self._live = rich.live.Live(console=self._console, auto_refresh=False)
         self._live.start()
 
@@ -142,7 +143,7 @@ def draw(rows: Sequence[Row], total: int, metric: Metric, maximise: bool, height
     for row in shown:
         value = "" if row.value is None else f"{row.value:.4g}"
         # Not read as rich's own marks: a message or a value may have brackets.
-        last = rich.text.Text(f"{describe(row.trial.overrides)}  {row.message}".rstrip())
+        last = rich.text.Text(printable(f"{describe(row.trial.overrides)}  {row.message}".rstrip()))
         style = _STYLES[row.state.value]
         table.add_row(row.trial.name, rich.text.Text(row.state.value, style), str(row.step or ""), value, last)
     if len(ordered) > len(shown):

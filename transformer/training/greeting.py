@@ -7,6 +7,7 @@ import jax
 from transformer.models.contract import count_parameters
 from transformer.models.paths import by_path
 from transformer.training.assembly import Assembly
+from transformer.training.experiment import Experiment
 from transformer.training.opened import OpenRun
 from transformer.training.preflight import left_out
 from transformer.training.trained import lines_of
@@ -40,9 +41,21 @@ def greet(assembly: Assembly, opened_run: OpenRun, latest: int | None, complete:
             for each in assembly.task.objectives
             for line in lines_of(experiment.optimizer_of(each.name), each, sizes)
         ),
+        *_warmup_notes(experiment, assembly),
         *left_out(assembly.model, assembly.task.evaluations),
         # The longest silence of a run: whoever waits knows for what.
         *([] if complete else ["compiling the training step; its first figures come behind that"]),
         sep="\n",
         flush=True,
     )
+
+
+def _warmup_notes(experiment: Experiment, assembly: Assembly) -> list[str]:
+    """What is told of an optimizer whose learning rate still rises when the run ends."""
+    steps = experiment.run.steps
+    warmups = {experiment.optimizer_of(each.name).warmup for each in assembly.task.objectives}
+    return [
+        f"config.optimizer.warmup={warmup} is beyond config.steps={steps}: the learning rate never reaches its peak"
+        for warmup in sorted(warmups)
+        if warmup > steps
+    ]

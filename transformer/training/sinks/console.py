@@ -7,6 +7,7 @@ from typing import TextIO
 import rich.console
 import rich.progress
 
+from transformer.terminal import drawn_on, printable
 from transformer.training.sinks.contract import NullSink, Number, Sample
 
 # Shorter names for the metrics that every line has.
@@ -90,7 +91,7 @@ class Console(NullSink):
 
     def __init__(self, total_steps: int, stream: TextIO):
         self._total = total_steps
-        self._console = rich.console.Console(file=stream)
+        self._console = rich.console.Console(file=drawn_on(stream))
         self._bar: rich.progress.Progress | None = None
         self._task: rich.progress.TaskID | None = None
         self._latest = ""
@@ -136,7 +137,7 @@ class Console(NullSink):
     def _print(self, text: str) -> None:
         if self._bar is not None:
             # Through the bar's console, which redraws the bar below.
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(printable(text, "\n\t"), markup=False, highlight=False, soft_wrap=True)
         else:
             self._console.file.write(text + "\n")
             self._console.file.flush()

@@ -1,0 +1,64 @@
+"""What a stranger's file holds is shown on a terminal and never obeyed; pipes and files get it as it is."""
+
+import io
+import sys
+
+import pytest
+
+from launch import cli
+from launch.command import Command
+from transformer.terminal import drawn_on, printable, shown_safely
+from transformer.training.sinks.console import Console
+
+ESCAPES = "a\x1b]0;title\x07b\r\x9bc\u202ed"
+SHOWN = r"a\x1b]0;title\x07b\r\x9bc\u202ed"
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what it is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_control_characters_are_written_out_and_letters_stay() -> None:
+    assert printable(ESCAPES) == SHOWN
+    assert printable("größer 漢字 €", "") == "größer 漢字 €"
+    assert printable("a\tb\n", "\n\t") == "a\tb\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_command_prints_names_to_a_terminal_as_text(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, stream, screen)
+
+    def main(arguments: object) -> None:
+        print(f"{ESCAPES}\nsecond\tline", file=getattr(sys, stream))
+
+    assert cli.run(Command("x", "X.", "x", ()), main, []) == 0
+    assert screen.getvalue() == f"{SHOWN}\nsecond\tline\n"
+    assert getattr(sys, stream) is screen
+
+
+def test_a_pipe_gets_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    with shown_safely():
+        print(ESCAPES)
+    assert pipe.getvalue() == f"{ESCAPES}\n"
+
+
+def test_the_bar_still_draws_and_samples_beside_it_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", screen)
+    with shown_safely():
+        assert drawn_on(sys.stdout) is screen
+        console = Console(3, sys.stdout)
+        console.progress(1, 3)
+        console.samples(1, "validation", [{"source": ESCAPES, "output": "b", "target": "b"}])
+        console.close()
+    shown = screen.getvalue()
+    assert SHOWN in shown
+    assert "title\x07" not in shown
+    assert "\x1b[" in shown  # of the bar itself
