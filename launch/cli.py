@@ -1,20 +1,22 @@
 """The entry point of every command: flags, config overrides, help, messages and exit codes.
 
-Exit codes: 0 done; 1 the run failed, with the traceback unless one line says all; 2 a mistake of the user, told in one
-line on stderr; 3 a worker whose trials failed one after another; 75 a training run that was told to stop by SIGTERM or
-SIGINT and has saved itself, or had nothing to save: start it again; 130 interrupted, or a training run that a second
-SIGINT ended at once; 141 nobody reads the output any more. jax is imported late, where a key of the config is set, so
-that a mistake in flags is reported at once.
+Exit codes: 0 done; 1 the run failed, with the traceback unless one line says all, as of a full disk; 2 a mistake of the
+user, told in one line on stderr; 3 a worker whose trials failed one after another; 75 a training run that was told to
+stop by SIGTERM or SIGINT and has saved itself, or had nothing to save: start it again; 130 interrupted, or a training
+run that a second SIGINT ended at once; 141 nobody reads the output any more. jax is imported late, where a key of the
+config is set, so that a mistake in flags is reported at once.
 """
 
+import contextlib
 import errno
-import os
 import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from launch.command import Arguments, Command
+from launch.command import TRACKERS, Arguments, Command
+from launch.output import Output, discard
 from launch.parsing import help_text, parse
 from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
@@ -49,8 +51,11 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
             command.before_jax(arguments)
         if command.takes_config:
             arguments.config  # noqa: B018  its mistakes are reported before anything is done
-        main(arguments)
-        sys.stdout.flush()
+        # The figures of what trains, and so takes trackers, are in files as well.
+        output: Any = Output(sys.stdout, needed=TRACKERS not in command.flags)
+        with contextlib.redirect_stdout(output):
+            main(arguments)
+            sys.stdout.flush()
     except UserError as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
@@ -69,26 +74,33 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         if error.errno in _NO_NAMES:
             print(f"error: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
-        return _failed(error, command, words)
+        return _failed(error, words)
     except KeyboardInterrupt:
         print("interrupted; start the same command again to resume", file=sys.stderr)
         return 130
     except Exception as error:
-        return _failed(error, command, words)
+        return _failed(error, words)
     return 0
 
 
-def _failed(error: Exception, command: Command, words: Sequence[str]) -> int:
-    """Tell an error that nobody foresaw, in a line where a disk is to blame."""
-    from transformer.storage.failures import disk_failure, explained
+def _failed(error: Exception, words: Sequence[str]) -> int:
+    """Tell an error that nobody foresaw, in a line where a disk or the memory is to blame."""
+    from transformer.storage.failures import causes, disk_failure, explained
 
+    run = next((word for word in words if word.startswith("--workdir=")), None)
+    go_on = "" if run is None else f" to go on with {run}"
     failure = disk_failure(error)
-    if failure is None:
-        traceback.print_exc()
-    else:
-        run = next((word for word in words if word.startswith("--workdir=")), None)
-        go_on = "" if run is None else f" to go on with {run}"
+    unstarted = next((each for each in causes(error) if "can't start new thread" in str(each)), None)
+    if failure is not None:
         print(f"error: {one_line(explained(failure, go_on))}", file=sys.stderr)
+    elif unstarted is not None:
+        print(
+            f"error: out of memory or of threads ({unstarted}): allow the process more (ulimit -v, ulimit -u), then "
+            f"start the same command again{go_on}",
+            file=sys.stderr,
+        )
+    else:
+        traceback.print_exc()
     return 1
 
 
@@ -112,5 +124,5 @@ def _unread() -> bool:
     except (OSError, ValueError):
         return False
     if gone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        discard(sys.stdout)
     return gone

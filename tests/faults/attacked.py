@@ -2,8 +2,9 @@
 
     python -m tests.faults.attacked PLAN FLAG ...
 
-PLAN is a mapping in JSON: the `process`, the first words of the `unit`, what happens (`act`: a signal, "raise" or
-"sleep"), and `delay`, seconds between the unit's beginning and the signal. What happened when is written to stderr.
+PLAN is a mapping in JSON: the `process`, the first words of the `unit`, what happens (`act`: a signal, "raise",
+"sleep", or "threads": no further one can be started), and `delay`, seconds between the unit's beginning and the signal.
+What happened when is written to stderr.
 """
 
 import json
@@ -44,12 +45,20 @@ def act(plan: dict[str, Any]) -> None:
         case "sleep":
             note(plan)
             time.sleep(3600)
+        case "threads":
+            note(plan)
+            threading.Thread.start = unable  # type: ignore[method-assign]
         case "twice":
             threading.Timer(plan["delay"], send, (plan, signal.SIGTERM)).start()
             threading.Timer(plan["delay"] + 0.7, send, (plan, signal.SIGINT)).start()
             time.sleep(3600)  # the first alone would wait for it
         case name:
             threading.Timer(plan["delay"], send, (plan, signal.Signals[name])).start()
+
+
+def unable(thread: threading.Thread) -> None:
+    """Fail as a process does that is out of address space."""
+    raise RuntimeError("can't start new thread")
 
 
 def send(plan: dict[str, Any], number: signal.Signals) -> None:

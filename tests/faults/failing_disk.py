@@ -79,11 +79,24 @@ class Commands:
         )
         assert self._answer() == "ready"
 
-    def __call__(self, module: str, words: Sequence[str], fault: Fault | None = None, limit: float = 120) -> Ended:
-        """Run a command; only one with a fault counts its operations, or one with a fault that never happens."""
+    def __call__(
+        self,
+        module: str,
+        words: Sequence[str],
+        fault: Fault | None = None,
+        *,
+        output: str | None = None,
+        limit: float = 120,
+    ) -> Ended:
+        """Run a command, its standard output into the file `output`; its operations are noted where it has a fault."""
         said, errors, log = (self._own / name for name in ("said.txt", "errors.txt", "operations.txt"))
         log.unlink(missing_ok=True)
-        job: dict[str, Any] = {"module": module, "words": list(words), "said": str(said), "errors": str(errors)}
+        job: dict[str, Any] = {
+            "module": module,
+            "words": list(words),
+            "said": output or str(said),
+            "errors": str(errors),
+        }
         job |= {"limit": limit, "disk": None if fault is None else self._plan(fault, log)}
         assert self._server.stdin is not None
         print(json.dumps(job), file=self._server.stdin, flush=True)
@@ -92,7 +105,7 @@ class Commands:
         made = [(Operation(line[0], int(line[1]), line[2]), line[3:]) for line in lines]
         return Ended(
             code,
-            said.read_text(errors="replace"),
+            "" if output else said.read_text(errors="replace"),
             errors.read_text(errors="replace"),
             tuple(operation for operation, _ in made),
             tuple(operation for operation, failed in made if failed),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.faults.outcome import Row, table
 
-PARTS = ("tests.faults.storage", "tests.faults.running", "tests.faults.hostile")
+PARTS = ("tests.faults.storage", "tests.faults.disks", "tests.faults.running", "tests.faults.hostile")
 
 
 def main() -> int:

@@ -406,6 +406,68 @@ def test_a_disk_that_fails_is_told_in_one_line_with_the_file_the_run_and_what_to
     assert capsys.readouterr().err == said
 
 
+def test_that_no_thread_can_be_started_is_told_in_one_line(capsys, config_file):
+    def main(arguments: Arguments) -> None:
+        try:
+            raise RuntimeError("can't start new thread")
+        finally:
+            # As orbax ends a save that could not begin.
+            raise RuntimeError("cannot join thread before it is started")
+
+    assert cli.run(COMMAND, main, [f"--config={config_file}", "--workdir=x"]) == 1
+    assert capsys.readouterr().err == (
+        "error: out of memory or of threads (can't start new thread): allow the process more (ulimit -v, ulimit -u), "
+        "then start the same command again to go on with --workdir=x\n"
+    )
+
+
+FULL_OUTPUT = """
+import dataclasses
+from launch.cli import run
+from launch.command import TRACKERS, Command
+from launch.platform import leave
+
+def main(arguments):
+    for _ in range(3):
+        print("a figure", flush=True)
+
+command = Command(name="figures", description="Print.", example="python", flags=FLAGS)
+leave(run(command, main, []))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        ("(TRACKERS,)", 0, "the standard output cannot be written: No space left on device; the run goes on\n"),
+        (
+            "()",
+            1,
+            "error: the standard output: No space left on device; free space there, then start the same command "
+            "again\n",
+        ),
+    ],
+)
+def test_an_output_that_is_full_stops_what_prints_and_not_what_trains(root, flags, code, said):
+    program = FULL_OUTPUT.replace("FLAGS", flags)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=root, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_a_process_that_failed_waits_for_no_thread(root):
+    program = (
+        "import threading\n"
+        "from launch.platform import leave\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"  # as one of a save that failed
+        "leave(1)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False, timeout=60).returncode == 1
+
+
 def test_nothing_imports_jax_before_it_must(root, config_file):
     program = (
         "import os, sys\n"

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,15 +177,19 @@ def _pictures(folder: Path, family: Family, interface: Interface) -> Config:
 
 @contextlib.contextmanager
 def claimed_folder(folder: Path, flag: str) -> Iterator[None]:
-    """A new folder for the context, which is removed where an error ends it: half a model is none.
+    """A new or empty folder for the context, emptied again where an error ends it: half a model is none.
 
     Errors: as `claim_folder`.
     """
+    made = not folder.exists()
     claim_folder(folder, flag)
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        for entry in folder.iterdir():
+            entry.unlink()
+        if made:
+            folder.rmdir()
         raise
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from transformer.config import UserError
 from transformer.maps.report import write_page
 from transformer.storage import locate
+from transformer.storage.failures import disk_failure
 
 _HEIGHT = 820  # pixels of the frame in a notebook
 
@@ -30,6 +31,8 @@ class Looked:
         try:
             write_page(file.absolute(), self.page)
         except OSError as error:
+            if disk_failure(error) is not None:
+                raise
             raise UserError(f"page={file} cannot be written: {error.strerror or error}") from error
         print(f"Open this page in a browser: {file.resolve()}")
         return dataclasses.replace(self, path=file.resolve())

@@ -29,7 +29,7 @@ def disk_failure(error: BaseException) -> OSError | None:
 
     Of several the one that names a file.
     """
-    failures = [failure for each in _chain(error) if (failure := _failure(each)) is not None]
+    failures = [failure for each in causes(error) if (failure := _failure(each)) is not None]
     return next((each for each in failures if each.filename is not None), failures[0] if failures else None)
 
 
@@ -40,7 +40,8 @@ def explained(failure: OSError, what_for: str = "") -> str:
     return f"{file}: {failure.strerror}; {todo}, then start the same command again{what_for}"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and all that it was caused by, came of the handling of, or holds."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
