@@ -95,7 +95,7 @@ def test_readers_of_examples_keep_every_line(tmp_path: Path) -> None:
             assert read_fields(objects, ("text", "label")) == expected
         (tmp_path / "book.txt").write_bytes(whole.encode())
         held = {name: file for name in ("validation", "test")}
-        documents = read_files(tmp_path / "book.txt", held)[0]
+        documents = read_files(tmp_path / "book.txt", held).splits
         assert documents == {split: [whole] for split in ("train", "validation", "test")}
         (tmp_path / "CoLA" / "raw").mkdir(parents=True, exist_ok=True)
         for part in ("in_domain_train", "in_domain_dev", "out_of_domain_dev"):
@@ -114,9 +114,9 @@ def test_texts_that_are_cut_lose_nothing(tmp_path: Path) -> None:
     for seed in range(0, 300, 10):
         whole = "".join(f"{line}\n" for n in range(40) for line in random_lines(seed * 40 + n, blank=True))
         (tmp_path / "book.txt").write_bytes(whole.encode())
-        splits, cut = read_files(tmp_path / "book.txt")
-        assert cut
-        assert "".join(text for split in ("train", "validation", "test") for text in splits[split]) == whole
+        read = read_files(tmp_path / "book.txt")
+        assert read.cut
+        assert "".join(text for split in ("train", "validation", "test") for text in read.splits[split]) == whole
 
 
 def test_names_a_line_are_as_many_as_the_file_has(tmp_path: Path) -> None:
