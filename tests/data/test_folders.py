@@ -13,7 +13,7 @@ import pytest
 from tests.data.test_picture_sets import png, write_omniglot
 from transformer.config import UserError
 from transformer.data.datasets.characters import open_characters
-from transformer.data.datasets.folders import split_of
+from transformer.data.datasets.folders import own_names, split_of
 from transformer.data.datasets.labelled import open_labelled
 from transformer.data.datasets.own_files import HeldOut
 from transformer.data.datasets.pictures import PictureSet, open_pictures
@@ -54,6 +54,17 @@ def refused(act: Callable[[], object], says: str) -> None:
 )
 def test_splits_are_known_by_their_common_spellings(stem: str, split: str | None) -> None:
     assert split_of(stem) == split
+
+
+def test_splits_that_spell_the_same_one_keep_their_names() -> None:
+    assert own_names(("train", "dev", "extra")) == {"train": "train", "dev": "validation", "extra": "extra"}
+    assert own_names(("val", "dev", "test")) == {"val": "val", "dev": "dev", "test": "test"}
+    assert own_names(("validation", "valid")) == {"validation": "validation", "valid": "valid"}
+
+
+def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    write(tmp_path / "books", {"book.txt": BOOK, ".\x1b[2J\n": BOOK})
+    assert texts(tmp_path).said.endswith(r"not read: .\x1b[2J\n")
 
 
 def test_a_name_of_two_splits_is_refused() -> None:
@@ -122,6 +133,9 @@ def test_what_is_no_file_of_the_folder_is_refused(tmp_path: Path) -> None:
     (books / "again").symlink_to(books / "more")
     refused(lambda: texts(tmp_path), "again is a link to a folder, which would be read twice")
     (books / "again").unlink()
+    (books / "loop.txt").symlink_to("loop.txt")
+    refused(lambda: texts(tmp_path), "loop.txt (is neither a file nor a folder|leads nowhere)")
+    (books / "loop.txt").unlink()
     os.mkfifo(books / "c.txt")
     refused(lambda: texts(tmp_path), "c.txt is neither a file nor a folder: remove it")
 

@@ -58,10 +58,14 @@ def split_of(stem: str) -> str | None:
     return named.pop() if named else None
 
 
-def own_name(split: str, splits: Iterable[str]) -> str:
-    """What a split is called here: as a set calls it, but for its other spellings of train, validation and test."""
-    own = next((name for name, spelled in _SPELLINGS.items() if split.lower() in spelled), split)
-    return split if own in splits else own
+def own_names(splits: Iterable[str]) -> dict[str, str]:
+    """What each split of a set is called here: as the set calls it, but for other spellings of train and so on.
+
+    Splits that spell the same one keep their names.
+    """
+    own = {split: _SPLITS.get(split.lower(), split) for split in splits}
+    counts = collections.Counter(own.values())
+    return {split: name if counts[name] == 1 else split for split, name in own.items()}
 
 
 def list_files(folder: pathlib.Path, endings: Sequence[str]) -> Folder:
@@ -137,7 +141,10 @@ def said_of_left_out(names: Sequence[str]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    text = ", ".join(names[:_SHOWN])
+    # A stranger has chosen the names: what would steer a terminal is shown as it is written in Python.
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return shown + (f" and {more:,} more" if more > 0 else "")
 
 
 def joined(parts: Iterable[str]) -> str:

@@ -73,7 +73,11 @@ def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
 
     Errors: UserError.
     """
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError) as error:  # RuntimeError for a link to itself before Python 3.13
+        raise UserError(f"{path} leads nowhere: {error}") from error
+    if not inside:
         raise UserError(f"{path} leads out of {folder}, the folder that was named: name a file that lies in it")
 
 

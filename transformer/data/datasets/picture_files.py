@@ -205,8 +205,15 @@ def decode(
 
 
 def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
-    """What stands in a folder, in the order of its names; what is hidden is added to `left_out`."""
-    for entry in sorted(folder.iterdir()):
+    """What stands in a folder, in the order of its names; what is hidden is added to `left_out`.
+
+    Errors: UserError for a folder that cannot be read; as `check_entry`.
+    """
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error}") from error
+    for entry in entries:
         if hidden(entry.name):
             left_out.append(beneath + entry.name)
         else:
@@ -229,7 +236,10 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
             if path.is_dir():
                 raise UserError(f"{path} is a folder within that of a class: put its pictures into {of_class}")
             if path.suffix.lower() in _ENDINGS:
-                files.append(_File(of_class.name, name, path.read_bytes()))
+                try:
+                    files.append(_File(of_class.name, name, path.read_bytes()))
+                except OSError as error:
+                    raise UserError(f"{path} cannot be read: {error}") from error
             else:
                 (left_out if about(path.name) else unknown).append(name)
         if len(files) + len(unknown) == before:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.folders import own_name
+from transformer.data.datasets.folders import own_names
 from transformer.data.datasets.picture_files import Resizing, decode, stacked
 from transformer.data.datasets.preparation import Kind, prepared_by_name, tfds_name
 from transformer.data.datasets.prepared import Features, open_prepared, picture_of
@@ -34,7 +34,7 @@ def read_prepared(
     picture, label = _features(name, prepared.features)
     grey, classes = prepared.features.pictures[picture] == 1, prepared.features.classes[label]
     splits = {}
-    for split in prepared.splits:
+    for split, own in own_names(prepared.splits).items():
         records = prepared.records(split)
         read = [picture_of(record, picture, label) for record in records]
         if not read:
@@ -44,7 +44,7 @@ def read_prepared(
                 f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
             )
         pixels = [decode(content, f"{folder}: {split}", resizing, grey=grey) for content, _ in read]
-        splits[own_name(split, prepared.splits)] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
+        splits[own] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
     return splits, classes
 
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets.digit_words import digit_words
-from transformer.data.datasets.folders import joined, own_name, said_of_left_out
+from transformer.data.datasets.folders import joined, own_names, said_of_left_out
 from transformer.data.datasets.own_files import BY_PLACE, NONE_HELD, HeldOut, located
 from transformer.data.datasets.preparation import Kind, prepare_named
 from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
@@ -154,9 +154,9 @@ def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
     prepared = open_prepared(folder)
     feature = _feature_of(name, prepared.features)
     splits = {}
-    for split in prepared.splits:
+    for split, own in own_names(prepared.splits).items():
         records = prepared.records(split)
-        splits[own_name(split, prepared.splits)] = RecordTexts(records, feature, 0, len(records))
+        splits[own] = RecordTexts(records, feature, 0, len(records))
     if "train" in splits and "validation" not in splits:
         whole = splits["train"]
         cut = whole.stop - whole.stop // _HELD_OUT

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets import help_desk
-from transformer.data.datasets.folders import own_name
+from transformer.data.datasets.folders import own_names
 from transformer.data.datasets.lexicon import LANGUAGES as PHRASE_LANGUAGES
 from transformer.data.datasets.own_files import NONE_HELD, HeldOut, has_fields
 from transformer.data.datasets.pairs import HOW, open_pairs
@@ -196,7 +196,7 @@ def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | N
     prepared = open_prepared(folder)
     direction = direction_of(name, prepared.features, languages)
     read = _TranslationReader(*direction)
-    splits = {own_name(split, prepared.splits): split for split in prepared.splits}
+    splits = {own: split for split, own in own_names(prepared.splits).items()}
     return TranslationSet(
         name, direction, tuple(splits), lambda split: PairSequence(prepared.records(splits[split]), read)
     )
