@@ -327,6 +327,8 @@ def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert open_translation("pairs/train.en,pairs/train.de", prepared_dir="none").languages == ("en", "de")
     assert sum(map(len, open_labelled("labelled/a.tsv", classes=("x", "y")).splits.values())) == 101
+    # What asks whether a run's config names files sees the same names.
+    refused(lambda: open_translation("pairs/train.en, pairs/train.de", prepared_dir="none"), "no file  pairs/train.de")
     pictures(tmp_path / "folder")
     assert open_pictures("folder/pets").classes == ("a", "b")
 

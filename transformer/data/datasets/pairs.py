@@ -31,7 +31,7 @@ def direction_of(name: str, languages: tuple[str, str] | None) -> tuple[str, str
     Errors: UserError where `languages` are not those of the endings.
     """
     files = name.split(",")
-    endings = tuple(pathlib.PurePath(file.strip()).suffix.removeprefix(".") for file in files)
+    endings = tuple(pathlib.PurePath(file).suffix.removeprefix(".") for file in files)
     if len(endings) != 2 or not all(endings) or endings[0] == endings[1]:
         return languages or _FIELDS
     if languages not in (None, endings):
@@ -43,7 +43,7 @@ def _read(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tup
     named = files.split(",")
     if len(named) > 2 or not all(map(str.strip, named)):
         raise UserError(f"{files!r} names no pairs: {HOW}")
-    paths = [located(each.strip(), data_dir) for each in named]
+    paths = [located(each, data_dir) for each in named]
     if len(paths) == 1:
         if not has_fields(paths[0].name):
             raise UserError(f"{paths[0]} alone holds no pairs: {HOW}")
