@@ -37,7 +37,7 @@ class Memory(Stateless):
         logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=asked)
         weights_BxTxS = jax.nn.softmax(jnp.einsum("bthe,bshe->bts", q_BxTx1xE, k) / WIDTH**0.5)
         entropy_BxT = -jnp.sum(weights_BxTxS * jnp.log(weights_BxTxS + 1e-9), axis=-1)
-        real = jnp.arange(symbols_BxT.shape[1]) < lengths_B[:, None]
+        real = jnp.arange(symbols_BxT.shape[1])[None] < lengths_B[:, None]
         sharpness = AuxiliaryLoss(jnp.sum(jnp.where(real, entropy_BxT, 0)), jnp.sum(real), WEIGHT)
         maps = captured_at(SITE, attended.captured, capture)
         return logits[:, :, 0], Aux(maps, {}, state, {"sharpness": sharpness})

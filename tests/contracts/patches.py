@@ -39,7 +39,7 @@ class Patches(Stateless):
     def forward(self, state, inputs, *, train, key=None, capture=None):
         cut = jnp.asarray(inputs["picture"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)
         patches = self.embed(jnp.swapaxes(cut, 2, 3).reshape(-1, SIDE**2, PATCH * PATCH))
-        x = jnp.pad(patches, ((0, 0), (1, 0), (0, 0))) + self.places(jnp.arange(SIDE**2 + 1), jnp.float32)
+        x = jnp.pad(patches, ((0, 0), (1, 0), (0, 0))) + self.places(jnp.arange(SIDE**2 + 1), jnp.float32)[None]
         y, captured = self.attention(x, x, mask=Mask(), capture=capture_at(SITE, capture))
         return self.head((x + y)[:, 0]), Aux(captured_at(SITE, captured, capture), {}, state)
 

@@ -22,8 +22,8 @@ MODELS = (
     Fault(
         "norm-epsilon",
         "transformer/layers/norm.py",
-        "return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * self.scale[...])",
-        "return (wide / (jnp.sqrt(mean_square) + self.epsilon) * self.scale[...])",
+        "return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale)",
+        "return (wide / (jnp.sqrt(mean_square) + self.epsilon) * scale)",
         "RMS norm blows small vectors up: the epsilon stands outside of the root.",
         ("tests/layers/test_layers.py",),
     ),

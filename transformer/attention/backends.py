@@ -203,6 +203,8 @@ def unfit(backend: Backend, shape: CallShape) -> str | None:
         case Backend.XLA:
             if shape.dtype == "float64":
                 return "backend=xla computes in float32, not float64"
+            if shape.dtype == "float16" and shape.platform == "cpu":
+                return "backend=xla does not take float16 on a CPU, for which JAX cannot compile its products"
         case Backend.CUDNN:
             if shape.platform not in ("gpu", "cuda"):
                 return f"backend=cudnn needs an NVIDIA GPU; the platform is {shape.platform}"

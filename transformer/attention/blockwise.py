@@ -113,6 +113,20 @@ def attend_blockwise(
     return _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, block)
 
 
+def output_blockwise(
+    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, terms: LogitTerms, form: LogitForm, block: int = BLOCK
+) -> Float[Array, "B Q H Dv"]:
+    """The output of `attend_blockwise` alone."""
+    leaves, tree = jax.tree.flatten(terms)
+    return _output(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, form, block)
+
+
+@functools.partial(jax.jit, inline=True, static_argnums=(4, 5, 6))
+def _output(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> Array:
+    """Compiled as one where nothing else is: its infinities, which `jax_debug_infs` would refuse, never leave it."""
+    return _attend(q, k, v, leaves, tree, form, block)[0]
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
 def _attend(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> tuple:
     return forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
@@ -299,7 +313,8 @@ def backward(
 
 def _forward_rule(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, form: LogitForm, block: int) -> tuple:
     output, log_sum = forward(q, k, v, tree.unflatten(leaves), form, block, v.dtype)
-    return (output, log_sum), (q, k, v, leaves, output, log_sum)
+    # A row that sees no key has weights of 0 whatever its log-sum-exp: no infinity is kept for the backward pass.
+    return (output, log_sum), (q, k, v, leaves, output, jnp.where(jnp.isfinite(log_sum), log_sum, 0))
 
 
 _attend.defvjp(_forward_rule, _backward_rule)

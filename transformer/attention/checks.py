@@ -6,6 +6,7 @@ from jaxtyping import Array
 
 from transformer.attention.arguments import MAP, check_array, check_floats, check_heads, check_member, is_array, shown
 from transformer.attention.masks import Mask, check_broadcast, check_mask
+from transformer.attention.normalisers import Normaliser
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.score_function import ScoreFunction
 from transformer.attention.scores import SCORES, Score, function_of
@@ -143,6 +144,20 @@ def _check_parameters(kind: Score, position: Position, params: Parameters) -> No
             given_name = "nothing" if given is None else type(given).__name__
             wanted = "no parameters" if needed.parameters == "none" else f"params.{role}={needed.__name__}(...)"
             raise TypeError(f"{role}={owner} takes {wanted}; params.{role} is {given_name}")
+
+
+def check_log_sum(asked: bool, spec: AttentionSpec) -> None:
+    """Refuse to be asked for the log-sum-exp of a normaliser that has none.
+
+    Errors: TypeError for what is not True or False, ValueError that names the normaliser.
+    """
+    if not isinstance(asked, bool):
+        raise TypeError(f"log_sum_exp is {shown(asked)}; it must be True or False")
+    if asked and spec.normaliser in (Normaliser.SPARSEMAX, Normaliser.ENTMAX15):
+        raise ValueError(
+            f"log_sum_exp=True and normaliser={spec.normaliser.value}, whose weights have no log-sum-exp; "
+            "normaliser=softmax has one"
+        )
 
 
 def _check_bias(bias: Array | None, logits: tuple[int, int, int, int]) -> None:

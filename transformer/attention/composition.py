@@ -9,15 +9,22 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.arguments import is_array, shown
 from transformer.attention.backends import CallShape, Variant, choose, interpreted, log_choice
-from transformer.attention.blockwise import LogitForm, LogitTerms
+from transformer.attention.blockwise import LogitForm, LogitTerms, log_sum_blockwise
 from transformer.attention.capture import Capture, Captured, check_capture
-from transformer.attention.checks import check_call, check_choices, check_keys, check_queries, check_weights
+from transformer.attention.checks import (
+    check_call,
+    check_choices,
+    check_keys,
+    check_log_sum,
+    check_queries,
+    check_weights,
+)
 from transformer.attention.drop import dropout
 from transformer.attention.fields import pytree, static
 from transformer.attention.kernels import attend_products, log_sum_products
 from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
 from transformer.attention.measure import capture_products, capture_weights
-from transformer.attention.normalisers import Reweighting, gaussian, normalise
+from transformer.attention.normalisers import Reweighting, gaussian, log_sum_exp, normalise
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
 from transformer.attention.score_function import ScoreFunction, repeat_heads
 from transformer.attention.scores import SCORES, Score, function_of
@@ -26,10 +33,11 @@ from transformer.attention.spec import AttentionSpec, Backend, Parameters
 
 
 class Attended(NamedTuple):
-    """What attend() returns beside its output: the maps asked for, and of a hard sample its log-probability."""
+    """Beside the output: maps and log-sum-exp if asked for, of a hard sample its log-probability."""
 
     captured: Captured | None
     log_prob: Float[Array, "B H Q"] | None = None
+    log_sum_exp: Float[Array, "B H Q"] | None = None
 
 
 @pytree
@@ -120,6 +128,7 @@ def attend(
     key: Key[Array, ""] | None = None,
     train: bool = False,
     capture: Capture | None = None,
+    log_sum_exp: bool = False,
 ) -> tuple[Float[Array, "B Q H Dv"], Attended]:
     """Attention(Q, K, V) = normalise(score(Q, K) + bias) V, and its maps and head statistics when asked for.
 
@@ -131,16 +140,22 @@ def attend(
     `causal` or `window` hides behind a `query_offset`, a cache's own zeros, is read and must be finite. `key` and
     `train` are for normalisers that draw and for `spec.dropout`, which zeroes weights behind whatever is captured.
 
+    With `log_sum_exp` the result beside the output has that of each row's logits, log sum_k exp(s_k) over the keys that
+    the query sees, [B, H, Q], differentiable, and minus infinity for a query that sees none: two calls on parts of the
+    keys are combined by it, and exp(s_k - log_sum_exp) are the softmax's weights.
+
     Traced for a placement (`transformer.axes`), it is sharded over the mesh as `shards_of` says, and gives what one
     device would.
 
     Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
-    backend, or a ring, does not take, and for dropout in training without a key; TypeError for an argument of another
-    type, such as a string or an array for `spec`, `mask` or `capture`, and for parameters that are not the score's own.
+    backend, or a ring, does not take, for dropout in training without a key, and for the log-sum-exp of a normaliser
+    that is not made of exponentials; TypeError for an argument of another type, such as a string or an array for
+    `spec`, `mask`, `capture` or `log_sum_exp`, and for parameters that are not the score's own.
     """
     params = Parameters() if params is None else params
     check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
     check_capture(capture)
+    check_log_sum(log_sum_exp, spec)
     if train and spec.dropout > 0 and key is None:
         raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
     q = clear_queries(mask, q_BxQxHxD)
@@ -155,22 +170,27 @@ def attend(
         if shards is not None:
             q = shards.lay(q, "batch", "length", "heads", None)
             k, v = (shards.lay(x, "batch", None, "groups", None) for x in (k, v))
-        output, attended = _attend_dense(q, k, v, spec, mask, bias, function, scheme, key, train, capture)
+        output, attended = _attend_dense(
+            q, k, v, spec, mask, bias, function, scheme, key, train, capture, wants_log_sum=log_sum_exp
+        )
         return output if shards is None else shards.lay(output, "batch", "length", "heads", None), attended
     q, k = function.query(scheme.query(q, query_positions(mask, q.shape[1]))), _prepared(k, function, scheme)
     terms = LogitTerms(mask, bias, scheme if scheme.biases else None)
     form = LogitForm(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = interpreted(backend, shape)
     if shards is not None:
-        output, captured = attend_sharded(
-            q, k, v, terms, Program(shards, form, backend, interpret, q.shape[2]), capture
-        )
-        return output, Attended(captured)
-    output, kept = attend_products(q, k, v, terms, form, backend, interpret=interpret)
+        program = Program(shards, form, backend, interpret, q.shape[2])
+        output, captured, log_sum = attend_sharded(q, k, v, terms, program, capture, wants_log_sum=log_sum_exp)
+        return output, Attended(captured, log_sum_exp=log_sum)
+    keep = capture is not None or log_sum_exp
+    output, kept = attend_products(q, k, v, terms, form, backend, interpret=interpret, keep=keep)
+    if log_sum_exp and kept is None:
+        # In blocks: a kernel's own comes in the type of its inputs, or without a gradient.
+        kept = log_sum_blockwise(q, k, terms, form)
     inputs = jax.lax.stop_gradient((q, k, v, terms))
     again = functools.partial(log_sum_products, *inputs, form, backend, interpret=interpret)
-    log_sum = again if kept is None else kept
-    return output, Attended(capture_products(q, k, capture, terms=terms, form=form, log_sum=log_sum))
+    captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=again if kept is None else kept)
+    return output, Attended(captured, log_sum_exp=kept if log_sum_exp else None)
 
 
 def _attend_dense(
@@ -185,6 +205,8 @@ def _attend_dense(
     key: Array | None,
     train: bool,
     capture: Capture | None,
+    *,
+    wants_log_sum: bool,
 ) -> tuple[Array, Attended]:
     """The reference: every logit, every weight."""
     positions = query_positions(mask, q.shape[1])
@@ -197,6 +219,7 @@ def _attend_dense(
         # Which key a sampler draws must tell nothing of which weights are dropped.
         key, dropout_key = jax.random.split(key)
     allowed = dense(mask, queries=q.shape[1], keys=k.shape[1])
+    log_sum = log_sum_exp(logits, allowed) if wants_log_sum else None
     weights = normalise(logits, allowed, spec.normaliser, key=key, train=train)
     if spec.reweighting is Reweighting.GAUSSIAN:
         assert mask.centre is not None
@@ -206,7 +229,8 @@ def _attend_dense(
     output, of_positions = read(used, v), scheme.values(used, positions)
     if of_positions is not None:
         output = output + of_positions.astype(output.dtype)
-    return output, Attended(capture_weights(weights.values, capture, logits=logits, mask=mask), weights.log_prob)
+    captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
+    return output, Attended(captured, weights.log_prob, log_sum)
 
 
 def _prepared(k: Array, function: ScoreFunction, scheme: PositionScheme) -> Array:

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer.attention.blocks import Keys, Queries, Values
-from transformer.attention.blockwise import BLOCK, LogitForm, LogitTerms, attend_blockwise, log_sum_blockwise
+from transformer.attention.blockwise import (
+    BLOCK,
+    LogitForm,
+    LogitTerms,
+    attend_blockwise,
+    log_sum_blockwise,
+    output_blockwise,
+)
 from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
 
@@ -27,14 +34,17 @@ def attend_products(
     backend: Backend,
     *,
     interpret: bool,
+    keep: bool = True,
     kernel: Any = None,
 ) -> tuple[Array, Array | None]:
-    """softmax((scale q . k + terms) / temperature) v, and its log-sum-exp where the program keeps it.
+    """softmax((scale q . k + terms) / temperature) v, and its log-sum-exp where the program has it and is to `keep` it.
 
     `kernel`: the part of splash's that a device runs, where positions are divided.
     """
     match backend:
         case Backend.BLOCKWISE:
+            if not keep:
+                return output_blockwise(q, k, v, terms, form), None
             return attend_blockwise(q, k, v, terms, form)
         case Backend.SPLASH:
             factor = form.scale / form.temperature

@@ -190,7 +190,7 @@ def clear_queries(mask: Mask, q_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array
     """
     if mask.query_lengths is None:
         return q_BxQxHxD
-    inside_BxQ = jnp.arange(q_BxQxHxD.shape[1]) < mask.query_lengths[:, None]
+    inside_BxQ = jnp.arange(q_BxQxHxD.shape[1])[None] < mask.query_lengths[:, None]
     return jnp.where(inside_BxQ[:, :, None, None], q_BxQxHxD, 0)
 
 

@@ -1,6 +1,7 @@
 """Normalisers: from logits to weights over the keys. A masked key or row is exactly zero, value and gradient."""
 
 import enum
+import functools
 from typing import NamedTuple
 
 import jax
@@ -90,7 +91,12 @@ def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = N
     return _softmax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
 
 
+# Compiled as one where nothing else is: the infinities in it, which `jax_debug_infs` would refuse, never leave it.
+_as_one = functools.partial(jax.jit, inline=True)
+
+
 @jax.custom_jvp
+@_as_one
 def _softmax(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
     # Hidden logits never reach a difference: infinity minus infinity would be NaN.
     hidden = jnp.where(allowed, logits, -jnp.inf)
@@ -113,11 +119,15 @@ def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None =
 
     w_k = max(s_k - tau, 0) with tau such that they sum to one; exactly 0 for all but the support.
     """
-    allowed = _everywhere(logits_BxHxQxK, allowed)
+    return _sparsemax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+@_as_one
+def _sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
     shifted = jnp.where(allowed, logits_BxHxQxK - _largest(logits_BxHxQxK, allowed), 0)
     ordered = _descending(shifted, allowed)
     # Sorted logits s_(1) >= ... : the support is the longest head with 1 + k s_(k) > sum of the first k.
-    rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)
+    rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)[None, None, None]
     total = jnp.cumsum(jnp.where(jnp.isfinite(ordered), ordered, 0), axis=-1)
     inside = jnp.isfinite(ordered) & (1 + rank * ordered > total)
     # The tau of the whole support is the largest. A logit is held against it and not against the smallest of the
@@ -136,11 +146,15 @@ def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = 
 
     w_k = max(s_k / 2 - tau, 0)^2 with tau such that they sum to one; exactly 0 for all but the support.
     """
-    allowed = _everywhere(logits_BxHxQxK, allowed)
+    return _entmax15(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+@_as_one
+def _entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
     shifted = jnp.where(allowed, (logits_BxHxQxK - _largest(logits_BxHxQxK, allowed)) / 2, 0)
     ordered = _descending(shifted, allowed)
     # tau of the k largest alone; the support is where that tau still lies below the k-th.
-    rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)
+    rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)[None, None, None]
     finite = jnp.where(jnp.isfinite(ordered), ordered, 0)
     mean = jnp.cumsum(finite, axis=-1) / rank
     spread = jnp.cumsum(jnp.square(finite), axis=-1) - rank * jnp.square(mean)
@@ -160,7 +174,11 @@ def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = 
 
 def log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q"]:
     """Log sum_k exp(s_k) over the allowed keys: log w_k = s_k - log_sum_exp. Minus infinity where none is allowed."""
-    allowed = _everywhere(logits_BxHxQxK, allowed)
+    return _log_sum_exp(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+@_as_one
+def _log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q"]:
     largest = _largest(logits_BxHxQxK, allowed)
     safe = jnp.where(allowed, logits_BxHxQxK - largest, 0)
     total = jnp.sum(jnp.where(allowed, jnp.exp(safe), 0), axis=-1)
@@ -170,7 +188,7 @@ def log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None
 def gaussian(weights: Weights, centre_BxHxQ: Float[Array, "B H Q"], half_width: int | float) -> Weights:
     """The weights times exp(-(s - p_t)^2 / (2 sigma^2)), sigma = D / 2 (Luong et al. 2015, equation 10)."""
     position_K = jnp.arange(weights.values.shape[-1], dtype=weights.values.dtype)
-    distance = position_K - centre_BxHxQ[..., None].astype(weights.values.dtype)
+    distance = position_K[None, None, None] - centre_BxHxQ[..., None].astype(weights.values.dtype)
     factor = jnp.exp(-jnp.square(distance) / (2 * (half_width / 2) ** 2))
     return weights._replace(values=weights.values * factor)
 
@@ -178,13 +196,19 @@ def gaussian(weights: Weights, centre_BxHxQ: Float[Array, "B H Q"], half_width: 
 def _drawn(
     logits: Float[Array, "B H Q K"], allowed: Allowed | None, key: Key[Array, ""] | None, kind: Normaliser
 ) -> Weights:
-    probabilities = softmax(logits, allowed)
-    everywhere = _everywhere(logits, allowed)
     # The largest of logits with Gumbel noise is a draw from their softmax.
     noisy = logits if key is None else logits + drawn(jax.random.gumbel, key, logits.shape, logits.dtype)
+    return _largest_of(noisy, logits, _everywhere(logits, allowed), kind)
+
+
+@functools.partial(jax.jit, inline=True, static_argnames="kind")
+def _largest_of(
+    noisy: Float[Array, "B H Q K"], logits: Float[Array, "B H Q K"], everywhere: Allowed, kind: Normaliser
+) -> Weights:
+    probabilities = softmax(logits, everywhere)
     chosen = jnp.argmax(jnp.where(everywhere, noisy, -jnp.inf), axis=-1)
     sample = jnp.where(everywhere, jax.nn.one_hot(chosen, logits.shape[-1], dtype=logits.dtype), 0)
-    log_sum = log_sum_exp(logits, allowed)
+    log_sum = log_sum_exp(logits, everywhere)
     seen = jnp.isfinite(log_sum)
     of_chosen = jnp.take_along_axis(logits, chosen[..., None], axis=-1)[..., 0]
     log_prob = jnp.where(seen, jnp.where(seen, of_chosen, 0) - jnp.where(seen, log_sum, 0), 0)

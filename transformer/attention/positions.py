@@ -134,7 +134,7 @@ class Alibi(PositionScheme):
     ) -> Float[Array, "#B H Q K"]:
         distance_BxQxK = key_positions - query_positions[:, :, None]
         slopes_H = jnp.asarray(alibi_slopes(heads) if self.slopes_H is None else self.slopes_H, dtype)
-        return -slopes_H[:, None, None] * jnp.abs(distance_BxQxK).astype(dtype)[:, None]
+        return -slopes_H[None, :, None, None] * jnp.abs(distance_BxQxK).astype(dtype)[:, None]
 
 
 @pytree

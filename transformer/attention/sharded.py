@@ -5,6 +5,7 @@ a ring (`ring.py`) or are gathered. What is captured each device computes of its
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -120,9 +121,16 @@ class Program(NamedTuple):
 
 
 def attend_sharded(
-    q: Array, k: Array, v: Array, terms: LogitTerms, program: Program, capture: Capture | None
-) -> tuple[Array, Captured | None]:
-    """As `attend_products` on one device, and what is captured beside it."""
+    q: Array,
+    k: Array,
+    v: Array,
+    terms: LogitTerms,
+    program: Program,
+    capture: Capture | None,
+    *,
+    wants_log_sum: bool,
+) -> tuple[Array, Captured | None, Array | None]:
+    """As `attend_products` on one device, and beside it what is captured, and the log-sum-exp if it is wanted."""
     shards, backend = program.shards, program.backend
     if terms.position is not None:
         terms = dataclasses.replace(terms, position=terms.position.over(program.heads))
@@ -144,26 +152,31 @@ def attend_sharded(
         results = attend_products(q, k, v, own, program.form, backend, interpret=program.interpret, kernel=kernel)
         return tuple(x for x in results if x is not None)
 
-    def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array]) -> Array:
+    def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array], *, backend: Backend) -> Array:
         k, v = (_gathered(shards.own_groups(x, program.heads), shards) for x in (k, v))
         terms = _own_terms(jax.tree.unflatten(tree, leaves), q, shards)
-        again = Backend.BLOCKWISE if shards.length else backend
-        return log_sum_products(q, k, v, terms, program.form, again, interpret=program.interpret)
+        return log_sum_products(q, k, v, terms, program.form, backend, interpret=program.interpret)
 
     keeps = backend is Backend.BLOCKWISE
     outputs = (q_spec, row_spec) if keeps else (q_spec,)
     output, *log_sum = shards.on_each(attend, (*inputs, *kernel_specs), outputs)(q, k, v, leaves, *kernels)
+    if wants_log_sum and not keeps:
+        # In blocks: a kernel's own has no gradient.
+        in_blocks = functools.partial(log_sum_again, backend=Backend.BLOCKWISE)
+        log_sum = [shards.on_each(in_blocks, inputs, row_spec)(q, k, v, leaves)]
+    wanted = log_sum[0] if wants_log_sum else None
     if capture is None:
-        return output, None
+        return output, None, wanted
     q, k, v, leaves, log_sum = jax.lax.stop_gradient((q, k, v, leaves, log_sum))
 
     def find() -> Captured:
-        lse = log_sum[0] if keeps else shards.on_each(log_sum_again, inputs, row_spec)(q, k, v, leaves)
+        again = functools.partial(log_sum_again, backend=Backend.BLOCKWISE if shards.length else backend)
+        lse = log_sum[0] if log_sum else shards.on_each(again, inputs, row_spec)(q, k, v, leaves)
         return _captured(
             q, k, jax.tree.unflatten(tree, leaves), lse, program, dataclasses.replace(capture, observe=None)
         )
 
-    return output, switched(capture, find)
+    return output, switched(capture, find), wanted
 
 
 def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Program, capture: Capture) -> Captured:

@@ -41,7 +41,7 @@ class Cells(NamedTuple):
 
     def distance(self) -> Float[Array, "#B 1 Q K"]:
         """Key position minus query position."""
-        return (self.key_K - self.position_BxQ[:, :, None])[:, None].astype(self.weights_BxHxQxK.dtype)
+        return (self.key_K[None, None] - self.position_BxQ[:, :, None])[:, None].astype(self.weights_BxHxQxK.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +114,10 @@ def _surprise(cells: Cells) -> State:
 
 def _moments(cells: Cells) -> State:
     weights = cells.weights_BxHxQxK
-    position = cells.key_K.astype(weights.dtype)
+    of_key = cells.key_K[None, None, None].astype(weights.dtype)
     total = jnp.sum(weights, axis=-1)
-    mean = jnp.sum(weights * position, axis=-1) / jnp.where(total > 0, total, 1)
-    return total, mean, jnp.sum(weights * jnp.square(position - mean[..., None]), axis=-1)
+    mean = jnp.sum(weights * of_key, axis=-1) / jnp.where(total > 0, total, 1)
+    return total, mean, jnp.sum(weights * jnp.square(of_key - mean[..., None]), axis=-1)
 
 
 def _merged_moments(left: State, right: State) -> State:

@@ -2,6 +2,7 @@
 
 import enum
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -71,5 +72,6 @@ def waves_of(positions: Int[Array, "*shape"], width: int, base: float, dtype: jn
     """Sines and cosines of p base^(-2i / width), i from 0 to width / 2."""
     # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
     frequencies = np.power(base, -np.arange(0, width, 2) / width)
-    angles = positions[..., None].astype(dtype) * jnp.asarray(frequencies, dtype)
+    of_last = jax.lax.broadcast_to_rank(jnp.asarray(frequencies, dtype), positions.ndim + 1)
+    angles = positions[..., None].astype(dtype) * of_last
     return jnp.sin(angles), jnp.cos(angles)

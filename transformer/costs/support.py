@@ -40,7 +40,7 @@ ASPECTS = """## Forward, gradient, cached decoding, capture
 LIMITS = """## Limits on arrays and machine
 
 Each row changes one thing where all else suits every backend. Away from TPUs splash is interpreted: right, slow, for
-tests alone. float64 needs the 64-bit mode of JAX.
+tests alone. float64 needs the 64-bit mode of JAX. On CPUs xla takes no float16, which JAX does not compile there.
 """
 
 CHOICE = """## What auto chooses

@@ -165,14 +165,14 @@ def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]
     shown_Rx2xS, noise_Rx2xYxX = jax.vmap(drawn)(_keys(world.seed, 2 + 2 * world.time))
     screens_RxS, pillars_RxP = world.things[:, :SCREENS], world.things[:, SCREENS:]
     cells = jnp.arange(SIDE * SIDE)
-    person_RxC = world.here[:, None] & (world.place[:, None] == cells)
-    screen_RxSxC = (screens_RxS[..., None] == cells) & ~person_RxC[:, None]
-    pillar_RxC = jnp.any(pillars_RxP[..., None] == cells, axis=1) & ~person_RxC
+    person_RxC = world.here[:, None] & (world.place[:, None] == cells[None])
+    screen_RxSxC = (screens_RxS[..., None] == cells[None, None]) & ~person_RxC[:, None]
+    pillar_RxC = jnp.any(pillars_RxP[..., None] == cells[None, None], axis=1) & ~person_RxC
     figure_RxC = person_RxC | jnp.any(screen_RxSxC, axis=1)
     faces_RxS, raises_RxS = shown_Rx2xS[:, 0] < SCREEN_FACES, shown_Rx2xS[:, 1] < SCREEN_RAISES
     face_RxC = (person_RxC & world.facing[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
     hand_RxC = (person_RxC & world.raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
-    raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))
+    raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))[None]
     pillar_RxYxX = _cells(pillar_RxC, _BLOCK)
     grey_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
     grey_RxYxX = jnp.where(_cells(figure_RxC, _BODY), _FIGURE, grey_RxYxX)
@@ -208,7 +208,7 @@ def _in_the_middle(column_R: Array) -> Array:
 def _cells(values_RxC: Array, mask: np.ndarray) -> Array:
     """Pictures in which every cell has its value where `mask` [CELL, CELL] is set."""
     grid_RxUxWx1x1 = values_RxC.reshape(-1, SIDE, SIDE, 1, 1)
-    return jnp.swapaxes(grid_RxUxWx1x1 * mask, 2, 3).reshape(-1, PIXELS, PIXELS)
+    return jnp.swapaxes(grid_RxUxWx1x1 * mask[None, None, None], 2, 3).reshape(-1, PIXELS, PIXELS)
 
 
 def _like(over_R: Array, leaf: Array) -> Array:

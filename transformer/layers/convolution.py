@@ -145,7 +145,7 @@ class _Convolution(Module):
         """The sums with their biases, activated."""
         if self.bias is not None:
             biases = [self.bias[...]] if self.gate_bias is None else [self.bias[...], self.gate_bias[...]]
-            sums = sums + jnp.concatenate(biases).astype(sums.dtype)
+            sums = sums + jax.lax.broadcast_to_rank(jnp.concatenate(biases).astype(sums.dtype), sums.ndim)
         return self.activation(sums)
 
 

@@ -30,7 +30,7 @@ class CoveredKeys(Module):
         rows = repeat_rows(memory, len(coverage_RxK) // len(memory.lengths))
         keys_RxKxHxA = rows.keys.keys
         covered_RxKx1x1 = coverage_RxK[:, :, None, None].astype(keys_RxKxHxA.dtype)
-        moved = keys_RxKxHxA + covered_RxKx1x1 * jnp.asarray(self.weight[...], keys_RxKxHxA.dtype)
+        moved = keys_RxKxHxA + covered_RxKx1x1 * jnp.asarray(self.weight[...], keys_RxKxHxA.dtype)[None, None]
         return rows._replace(keys=dataclasses.replace(rows.keys, keys=moved))
 
 

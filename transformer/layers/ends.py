@@ -22,7 +22,7 @@ class Bias(Module):
 
     def __call__(self, logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
         """The logits with the bias."""
-        return logits + self.bias[...].astype(logits.dtype)
+        return logits + jax.lax.broadcast_to_rank(self.bias[...].astype(logits.dtype), logits.ndim)
 
 
 class TokenEnds(Module):

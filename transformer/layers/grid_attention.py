@@ -46,7 +46,7 @@ class GridAttention(Module):
         )
         read_BxNx1xD, attended = attend(q, k, v, spec=_SPEC, capture=capture)
         o_BxNxC = self.output(read_BxNx1xD, given.get("output"))
-        y_BxNxC = jnp.asarray(self.gamma[...], x_BxNxC.dtype) * o_BxNxC + x_BxNxC
+        y_BxNxC = jnp.asarray(self.gamma[...], x_BxNxC.dtype)[None, None] * o_BxNxC + x_BxNxC
         return y_BxNxC.reshape(x_BxYxXxC.shape), attended.captured
 
 

@@ -77,7 +77,7 @@ class GridTable(Module):
                 added = self._each(self._waves(columns), self._waves(rows), columns_first=True)
             case _:
                 assert_never(self.kind)
-        return x_BxNxE + added.astype(x_BxNxE.dtype)
+        return x_BxNxE + added.astype(x_BxNxE.dtype)[None]
 
     def _waves(self, count: int) -> Float[Array, "N F"]:
         """Sin and cos of n / 10000^(k / (width / 4 - 1)), k from 0 to width / 4 - 1."""

@@ -63,7 +63,7 @@ class Linear(Module):
         y = product(x, jnp.asarray(weights, x.dtype), self.contracted)
         if self.lora is not None:
             y = y + self.lora(x)
-        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+        return y if self.bias is None else y + jax.lax.broadcast_to_rank(self.bias[...].astype(x.dtype), y.ndim)
 
     def whole(self) -> Float[Array, "..."]:
         """The matrix of the map: W, with what is learned beside it."""

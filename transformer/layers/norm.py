@@ -32,8 +32,10 @@ class LayerNorm(Module):
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        scaled = centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...]
-        return (scaled if self.bias is None else scaled + self.bias[...]).astype(x.dtype)
+        scaled = centred * jax.lax.rsqrt(variance + self.epsilon) * jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
+        if self.bias is not None:
+            scaled = scaled + jax.lax.broadcast_to_rank(self.bias[...], x.ndim)
+        return scaled.astype(x.dtype)
 
 
 class RmsNorm(Module):
@@ -50,4 +52,5 @@ class RmsNorm(Module):
         """Normalise every vector by itself, in the type of x."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * self.scale[...]).astype(x.dtype)
+        scale = jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
+        return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(x.dtype)

@@ -86,7 +86,8 @@ class RecurrentCell(Module):
 
     def project(self, x: Float[Array, "*B I"]) -> Float[Array, "*B G F"]:
         """W x + b of every gate, for as many steps at once as x has: nothing in it waits for a state."""
-        return product(x, jnp.asarray(self.kernel[...], x.dtype)) + self.bias[...].astype(x.dtype)
+        y = product(x, jnp.asarray(self.kernel[...], x.dtype))
+        return y + jax.lax.broadcast_to_rank(self.bias[...].astype(x.dtype), y.ndim)
 
     def weights(self, dtype: jnp.dtype) -> RecurrentWeights:
         """What `advance` reads, in the type that it computes in."""

@@ -53,7 +53,7 @@ def remembered(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array,
 
 def filled(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B K"]:
     """Which keys are real behind `past` positions of the same text: the memory's last ones, and the segment's."""
-    return jnp.arange(memory + length) >= memory - past_B[:, None]
+    return jnp.arange(memory + length)[None] >= memory - past_B[:, None]
 
 
 def behind(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Mask:

@@ -152,7 +152,7 @@ def _hidden(key: Key[Array, ""], sizes_B: Int[Array, " B"], count: int, masks: i
     shape, sizes_Bx1 = (len(sizes_B), masks), sizes_B[:, None]
     width_BxA = jax.random.randint(width_key, shape, 0, jnp.minimum(widest, sizes_Bx1) + 1)
     first_BxA = jax.random.randint(place_key, shape, 0, sizes_Bx1 - width_BxA + 1)
-    at_N = jnp.arange(count)
+    at_N = jnp.arange(count)[None, None]
     within_BxAxN = (at_N >= first_BxA[..., None]) & (at_N < (first_BxA + width_BxA)[..., None])
     return jnp.any(within_BxAxN, axis=1)
 

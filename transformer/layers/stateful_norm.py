@@ -4,6 +4,7 @@ A layer with state has `initial_state(key)` and returns the next state beside it
 puts these states into `Variables.state` and returns the next ones as `Aux.state`.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ class BatchNorm(Module):
         any leaves the state as it is.
         """
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        of_features = functools.partial(jax.lax.broadcast_to_rank, rank=x.ndim)
         if mask is not None:
             wide = jnp.where(mask[..., None], wide, 0)
         if train:
@@ -72,14 +74,15 @@ class BatchNorm(Module):
             counted = jnp.ones(x.shape[:-1], bool) if mask is None else mask
             count = jnp.sum(counted).astype(wide.dtype)
             mean = jnp.sum(wide, axis=axes) / jnp.maximum(count, 1)
-            centred = jnp.where(counted[..., None], wide - mean, 0)
+            centred = jnp.where(counted[..., None], wide - of_features(mean), 0)
             variance = jnp.sum(jnp.square(centred), axis=axes) / jnp.maximum(count, 1)
             unbiased = variance * count / jnp.maximum(count - 1, 1)
             state = self._moved(state, BatchStatistics(mean, unbiased), count)
         else:
             mean, variance = (statistic.astype(wide.dtype) for statistic in state)
-            centred = wide - mean
-        y = centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...] + self.bias[...]
+            centred = wide - of_features(mean)
+        y = centred * of_features(jax.lax.rsqrt(variance + self.epsilon)) * of_features(self.scale[...])
+        y = y + of_features(self.bias[...])
         if mask is not None:
             y = jnp.where(mask[..., None], y, 0)
         return y.astype(x.dtype), state

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -28,7 +29,7 @@ class WeightNormed[Layer: Linear | Convolution1D](Module):
     def kernel(self) -> Float[Array, "*I F"]:
         """w, by which the layer computes."""
         direction = self.layer.kernel[...]
-        return direction * (self.length[...] / _lengths(direction))
+        return direction * jax.lax.broadcast_to_rank(self.length[...] / _lengths(direction), direction.ndim)
 
     def __call__(self, x: Float[Array, "..."], **given: Any) -> Float[Array, "..."]:
         """The layer's outputs; `given` as it takes them beside x."""

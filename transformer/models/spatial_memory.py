@@ -99,7 +99,7 @@ class SpatialMemory(Stateless):
         real_BxT = real_positions(lengths_B, tokens_BxT.shape[1])
         words_BxTxN = jnp.where(real_BxT[..., None], self.embedding(tokens_BxT, self.dtype), 0)
         bag_T = jnp.asarray(self.bag[: tokens_BxT.shape[1]], self.dtype)
-        known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)
+        known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)[None]
         looks: list[Captured | None] = []
         if self.config.look is not Look.NOTHING:
             places_BxLxC = self.places(jnp.asarray(inputs["picture"], self.dtype))

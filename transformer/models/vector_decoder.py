@@ -98,7 +98,7 @@ class VectorDecoder(BlockStacks):
         x_BxTxE, aux = self.run_self_attention(
             self.layers,
             self.count,
-            dropout(self.embed(vectors_BxTxI) + positions_TxE, self.config.dropout, embedding_key),
+            dropout(self.embed(vectors_BxTxI) + positions_TxE[None], self.config.dropout, embedding_key),
             Mask(causal=True),
             relative=None,
             norm=self.norm,

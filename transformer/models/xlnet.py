@@ -177,7 +177,7 @@ class XLNet(TokenModel):
         real_BxT = real_positions(jnp.asarray(inputs.get("lengths", jnp.full(batch, length))), length)
         asked_BxT = jnp.ones_like(real_BxT)
         if predicted_BxP is not None:
-            asked_BxT = jnp.any(predicted_BxP[..., None] == jnp.arange(length), axis=1)
+            asked_BxT = jnp.any(predicted_BxP[..., None] == jnp.arange(length)[None, None], axis=1)
         slots = _slots(inputs)
         past_B = jnp.asarray(inputs["past"]) if slots else jnp.zeros(batch, jnp.int32)
         return masks_of(order_BxT, real_BxT, asked_BxT, filled(slots, past_B, 0))

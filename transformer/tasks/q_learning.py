@@ -36,11 +36,11 @@ def targets(
 
     `values_BxTxA` are the target network's (Mnih et al. 2015, equation 2, over sequences as Hausknecht and Stone 2015).
     """
-    step_T = jnp.arange(rewards_BxT.shape[1])
+    step_1xT = jnp.arange(rewards_BxT.shape[1])[None]
     best_BxT = jnp.pad(jnp.max(values_BxTxA, axis=-1)[:, 1:], ((0, 0), (0, 1)))
-    goes_on_BxT = step_T + 1 < lengths_B[:, None]
+    goes_on_BxT = step_1xT + 1 < lengths_B[:, None]
     made_BxT = rewards_BxT + discount * jnp.where(goes_on_BxT, best_BxT, 0)
-    return jnp.where(step_T < lengths_B[:, None], made_BxT, 0)
+    return jnp.where(step_1xT < lengths_B[:, None], made_BxT, 0)
 
 
 def errors(

@@ -103,7 +103,7 @@ def real_places(batch: Batch) -> Bool[Array, "B T"]:
     shape = batch["tokens"].shape
     if "lengths" not in batch:
         return jnp.ones(shape, bool)
-    return jnp.arange(shape[1]) < jnp.asarray(batch["lengths"])[:, None]
+    return jnp.arange(shape[1])[None] < jnp.asarray(batch["lengths"])[:, None]
 
 
 def max_length_of(view: View) -> int:

@@ -1,0 +1,122 @@
+"""Attention and layers under the flags by which JAX finds mistakes: as clean as jax.nn is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.contracts.cases import CASES, Case
+from transformer.attention import (
+    STATISTICS,
+    AttentionSpec,
+    Backend,
+    Capture,
+    Mask,
+    Normaliser,
+    Position,
+    Reweighting,
+    attend,
+    local_predictive,
+)
+from transformer.layers.linear import Linear
+from transformer.layers.module import Functional
+from transformer.layers.norm import LayerNorm, RmsNorm
+from transformer.tasks.synthetic import abstract_batch
+from transformer.training.assembly import assemble, compile_step
+from transformer.training.mesh import ShardingConfig, make_placement
+from transformer.training.optimizer import Algorithm
+
+LENGTH = 4
+# The second example is padded; the last query of it sees no key.
+LENGTHS = jnp.array([LENGTH, LENGTH - 1], jnp.int32)
+MASKS = {
+    "none": Mask(),
+    "causal": Mask(causal=True),
+    "padded": Mask(query_lengths=LENGTHS, key_lengths=LENGTHS),
+    "window": Mask(causal=True, window=(1, 0), query_offset=jnp.zeros(2, jnp.int32)),
+    "prefix": Mask(causal=True, prefix=LENGTHS),
+    "segments": Mask(segments=(jnp.zeros((2, LENGTH), jnp.int32),) * 2),
+    "order": Mask(order=(jnp.zeros((2, LENGTH), jnp.int32), jnp.ones((2, LENGTH), jnp.int32))),
+    "allowed": Mask(allowed=jnp.ones((1, 1, LENGTH, LENGTH), bool).at[0, 0, 1].set(False)),
+    "centre": local_predictive(jnp.zeros((2, 2, LENGTH)), 1),
+}
+EVERYTHING = Capture(("here",), statistics=tuple(STATISTICS.values()))
+
+
+def arrays() -> list[jax.Array]:
+    random = np.random.default_rng(0)
+    return [jnp.asarray(random.normal(size=(2, LENGTH, 2, 8)), jnp.float32) for _ in range(3)]
+
+
+@pytest.mark.parametrize("named", MASKS)
+def test_attention_raises_the_rank_of_no_array_in_silence(named: str) -> None:
+    """Of every backend that a CPU has, with its gradient and what is captured; nothing is compiled."""
+    mask = MASKS[named]
+    choices: list[dict[str, Any]] = [{"backend": backend} for backend in (Backend.BLOCKWISE, Backend.XLA)]
+    choices += [{**choice, "position": Position.ALIBI} for choice in choices]
+    choices += [{"normaliser": normaliser} for normaliser in Normaliser] + [{"position": Position.ROTARY}]
+    if mask.centre is not None:
+        choices += [{"reweighting": Reweighting.GAUSSIAN}]
+    for choice in choices:
+
+        def total(*arrays: jax.Array, choice: dict[str, Any] = choice) -> Any:
+            output, attended = attend(
+                *arrays, spec=AttentionSpec(**choice), mask=mask, capture=EVERYTHING, train=True, key=jax.random.key(0)
+            )
+            return jnp.sum(output), attended
+
+        with jax.numpy_rank_promotion("raise"):
+            jax.eval_shape(jax.grad(total, (0, 1, 2), has_aux=True), *arrays())
+
+
+@pytest.mark.parametrize("named", ["causal", "padded"])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"backend": Backend.EINSUM},
+        {"backend": Backend.EINSUM, "normaliser": Normaliser.SPARSEMAX},
+        {"backend": Backend.EINSUM, "normaliser": Normaliser.ENTMAX15},
+        {"backend": Backend.EINSUM, "normaliser": Normaliser.HARD},
+        {"backend": Backend.BLOCKWISE},
+        {"backend": Backend.XLA},
+    ],
+    ids=lambda choice: "-".join(value.value for value in choice.values()),
+)
+def test_infinities_never_leave_attention(choice: dict[str, Any], named: str) -> None:
+    """Outside of jit, where JAX looks at the result of every single operation."""
+
+    def total(*arrays: jax.Array) -> jax.Array:
+        return jnp.sum(attend(*arrays, spec=AttentionSpec(**choice), mask=MASKS[named])[0] ** 2)
+
+    inputs = arrays()
+    with jax.debug_infs(True):
+        found = [total(*inputs), *jax.grad(total, (0, 1, 2))(*inputs)]
+    assert all(np.isfinite(each).all() for each in found)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda builder: LayerNorm(8, builder=builder),
+        lambda builder: RmsNorm(8, builder=builder),
+        lambda builder: Linear((("embed", 8),), (("heads", 2), ("head_dim", 4)), bias=True, builder=builder),
+    ],
+)
+def test_layers_raise_the_rank_of_no_array_in_silence(build: Callable[..., Any]) -> None:
+    functional = Functional(build)
+    with jax.numpy_rank_promotion("raise"):
+        params = functional.init(jax.random.key(0))
+        jax.eval_shape(lambda params, x: functional.bind(params)(x), params, jnp.ones((2, 3, 8)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_familys_training_step_raises_the_rank_of_an_array_in_silence(case: Case) -> None:
+    experiment = case.experiment(Algorithm.ADAM, 0.01)
+    with jax.numpy_rank_promotion("raise"):
+        assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), jax.devices()[:1]), synthetic=True)
+        compile_step(experiment, assembly).trace(assembly.abstract, abstract_batch(assembly.task), False)
