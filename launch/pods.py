@@ -68,8 +68,8 @@ WEAK_SCALING = """
 The 1.3 billion parameters of GPT-3 XL on TPU v5p, eight rows of 2,048 tokens a chip, every parameter and its moments
 divided over all chips ([weak_scaling.py](../pods/weak_scaling.py)). In collectives: the share of the step in which
 links are busy; waited: in which chips do nothing else. On 8 to 32 chips XLA multiplies shard by shard while they travel
-around, and by our model every turn reads and writes its sums in main memory: only a measurement can say whether chips
-are that slow.
+around, so that chips hardly wait. By our model every turn reads and writes its sums in main memory, which on 32 chips
+takes longer than the products: only a measurement can say whether chips are that slow.
 
 """
 WATCHED = ("mesh", "fits", "needed", "collectives", "fingerprint")
