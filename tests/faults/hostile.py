@@ -23,10 +23,10 @@ from tests.faults.sandbox import Case, Sandbox, Seen, import_all
 
 
 def trials(seed: int, originals: Originals, sandbox: Sandbox, count: int | None = None) -> list[Case]:
-    """The named cases that a seed draws: about `count`, of which three in five are files; or all that there are."""
+    """The named cases that a seed draws: about `count`, of which two in three are files; or all that there are."""
     each = None if count is None else count // 20  # of eight kinds
     made = [
-        *hostile_files.cases(originals, sandbox, seed, None if count is None else 3 * count // 5),
+        *hostile_files.cases(originals, sandbox, seed, None if count is None else 13 * count // 20),
         *hostile_words.cases(originals, seed, each),
         *hostile_runs.cases(originals, sandbox, seed, each),
         *hostile_weights.cases(originals, sandbox, seed, each),

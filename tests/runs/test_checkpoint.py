@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from transformer.config import UserError
@@ -497,3 +498,23 @@ def test_an_old_checkpoint_that_cannot_be_removed_ends_no_run(
     checkpoints.save(3, state, {})
     assert checkpoints.steps() == [3]
     checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"shape": [10**6] * 6, "chunks": [10**6] * 6}, "cannot be read"),
+        ({"chunks": [10**9, 10**9]}, "cannot be read"),
+        ("[" * 200_000, "cannot be read"),
+    ],
+)
+def test_no_array_reaches_tensorstore_that_is_not_the_manifests(tmp_path: Path, change: Any, says: str) -> None:
+    state = {"kernel": np.ones((2, 3), np.float32)}
+    with contextlib.closing(Checkpoints(tmp_path, 1)) as checkpoints:
+        checkpoints.save(1, state, {})
+    base = {"driver": "file", "path": f"{tmp_path}/1/state/"}
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    said = json.loads(store.read("kernel/.zarray").result().value)
+    store.write("kernel/.zarray", change if isinstance(change, str) else json.dumps(said | change)).result()
+    with pytest.raises(DamagedCheckpoint, match=says):
+        Checkpoints.reading(tmp_path).restore(1, state)
