@@ -247,7 +247,7 @@ class Checkpoints:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
         if kind is None and self._unverified is not None:
-            raise Failed(self._unverified)
+            raise Failed(f"{self._unverified}; start the same command again to go on")
 
     def close(self) -> None:
         """Wait for a save under way and end the threads; raises the error of the save."""
