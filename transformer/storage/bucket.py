@@ -183,13 +183,13 @@ def _send_file(file: Path, target: Any, **conditions: Any) -> None:
 
 
 def _generation(path: Path) -> int:
-    there = object_at(path)
     try:
         with told(path):
+            there = object_at(path)
             there.reload()
+            return int(there.generation)
     except FileNotFoundError:
         return ABSENT
-    return int(there.generation)
 
 
 def _delete(blob: Any) -> None:
