@@ -87,7 +87,7 @@ def recorded_config(workdir: str | None) -> dict[str, Any] | None:
         storage_of(directory.path).reach(directory.path)
     except OSError as error:
         raise UserError(f"--workdir={workdir} cannot be used: {error}") from error
-    if not directory.config_file.is_file():
+    if not directory.is_run():
         return None
     return directory.config()
 

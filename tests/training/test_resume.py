@@ -20,6 +20,7 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
 from transformer.runs.endings import Failed, Stopped
 from transformer.runs.records import read_records
 from transformer.storage.sealed import sealed
@@ -256,6 +257,25 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
         monkeypatch.setattr(saving.Saver, "first_not_finite", lambda self, state: "optimisers/x")
     with pytest.raises(Failed, match=rf"at step \d.*--rewind={SAVED} --skip=\d$"):
         training.train(experiment.resolve(CONFIG), folder)
+
+
+def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+    content = (folder / "config.json").read_bytes()
+    (folder / "config.json").unlink()
+    assert RunDirectory.open(folder).config() == json.loads(content)
+    with pytest.raises(UserError, match=r"config\.seed=3, not 4"):
+        training.train(experiment.resolve(config(seed=4)), folder)
+    claim = RunDirectory.claim(folder, experiment.resolve(CONFIG).to_config())
+    with claim as directory:
+        assert not directory.fresh
+    assert (folder / "config.json").read_bytes() == content
+    (folder / "config.json").unlink()
+    manifest = folder / "checkpoints" / str(SAVED) / "manifest" / "metadata"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"seed": 3', b'"seed": 4'))
+    with pytest.raises(UserError, match=r"it has no config\.json"):
+        RunDirectory.open(folder)
 
 
 def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from transformer.config import Count, Range, UserError, flatten
-from transformer.json_files import checked, read_value
+from transformer.json_files import checked, read_regular, read_value
 from transformer.runs.pulse import say
 from transformer.runs.records import Extent, RecordsName, Step
 from transformer.storage import Appended, Lost, locate, storage_of
@@ -144,7 +144,7 @@ class RunDirectory:
             storage_of(directory.path).reach(directory.path)
             check_files(directory.path)
         why = _why_no_run(directory.path)
-        if why is not None:
+        if why is not None and (directory.config_file.exists() or not directory.is_run()):
             raise UserError(f"--workdir={path} {why}")
         return directory
 
@@ -175,7 +175,7 @@ class RunDirectory:
                 stack.enter_context(storage.claim(directory.path, _LOCK))
                 directory._check(plain, may_change)  # another process may have started in between
                 directory._remove_unfinished()
-                fresh = not directory.config_file.exists()
+                fresh = not directory.is_run()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
                 remember(plain)
@@ -213,12 +213,31 @@ class RunDirectory:
         """The latest value of each fact in environment.json."""
         return {name: value for start in self._starts() for name, value in start.items()}
 
+    def is_run(self) -> bool:
+        """Whether it holds a run: its config.json, or a checkpoint that knows what was in it."""
+        return self.config_file.exists() or self._saved_config() is not None
+
     def config(self) -> dict[str, Any]:
-        """The recorded config.
+        """The recorded config; where config.json is lost, that of the newest checkpoint whose manifest is sound.
 
         Errors: UserError when the file is no JSON object.
         """
-        return _read_json(self.config_file, dict)
+        saved = None if self.config_file.exists() else self._saved_config()
+        return _read_json(self.config_file, dict) if saved is None else saved
+
+    def _saved_config(self) -> dict[str, Any] | None:
+        if not self.checkpoints.is_dir():
+            return None
+        from transformer.runs.manifest import read_manifest  # imports jax
+
+        steps = [int(each.name) for each in self.checkpoints.iterdir() if each.name.isdecimal()]
+        for step in sorted(steps, reverse=True):
+            # Of one that is damaged the next is asked.
+            with contextlib.suppress(OSError, ValueError):
+                manifest = read_manifest(read_regular(self.checkpoints / str(step) / "manifest" / "metadata"))
+                if isinstance(saved := manifest["metadata"].get("config"), dict):
+                    return saved
+        return None
 
     @contextlib.contextmanager
     def log_to_file(self) -> Iterator[None]:
@@ -256,7 +275,7 @@ class RunDirectory:
     def _check(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path} is a file; name a directory")
-        if self.config_file.exists():
+        if self.is_run():
             self._check_config(config, may_change)
         elif self.path.is_dir():
             # Files of a start that was killed before it wrote its config.
