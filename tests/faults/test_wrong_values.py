@@ -5,6 +5,7 @@ In this process, over files that nothing was trained for; `python -m tests.fault
 
 import ast
 import dataclasses
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from transformer.studies.about import read_about, write_about
 from transformer.studies.ledger import Ledger, Outcome, State
 from transformer.studies.trials import check_recorded, make_trial
 from transformer.studies.worker import Gain, _note_gain
+from transformer.training.initial_sources import _reading
 from transformer.training.provenance import check_saved
 from transformer.training.rewinding import recorded_rewind
 
@@ -191,6 +193,21 @@ def test_no_wrong_value_crashes_a_reader(folders: Mapping[str, Path], kind: Kind
         (run / file).write_bytes(content)
     assert len(said) >= LEAST.get(kind.pattern, min(count, len(cases)) // 3)
     assert all("\n" not in line and len(line) < 2000 for line in said)
+
+
+def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(folders["translation"], tmp_path / "run"))
+    sweep = Path(shutil.copytree(folders["sweep"], tmp_path / "sweep"))
+    os.mkfifo(run / "checkpoints" / "1" / "state" / "pipe")
+    os.mkfifo(sweep / "ledger" / "pipe")
+
+    def begin_from(folder: Path) -> None:
+        with _reading(folder, str(folder)):
+            pass
+
+    for read, folder in ((RunDirectory.open, run), (begin_from, run), (Ledger.existing, sweep)):
+        with pytest.raises(UserError, match="pipe is no regular file"):
+            read(folder)
 
 
 def test_each_schema_that_is_read_is_attacked(root: Path) -> None:

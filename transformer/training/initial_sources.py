@@ -21,7 +21,7 @@ from transformer.json_files import read_object
 from transformer.layers.lora import LoraConfig
 from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf
-from transformer.runs.directory import RunDirectory
+from transformer.runs.directory import RunDirectory, check_files
 from transformer.storage import locate, storage_of
 from transformer.training.initialisation_plan import Leaf
 from transformer.training.state import AVERAGES, PARAMS, STATE
@@ -128,6 +128,7 @@ def _reading(path: Path, run: str) -> Iterator[Checkpoints]:
     checkpoints = RunDirectory(path).checkpoints
     if not checkpoints.is_dir():
         raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_HOW}")
+    check_files(path)
     with Checkpoints.reading(checkpoints) as reader:
         yield reader
 
