@@ -573,8 +573,10 @@ def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) 
     numbers = [np.array([tokens[_plain(token)] for token in example.asked], int) for example in examples]
     per_row = []
     for example, weights_RxK, number_K in zip(examples, weights, numbers, strict=True):
-        one_hot_KxT = np.eye(len(tokens))[number_K]
-        per_row.append((weights_RxK @ one_hot_KxT, example.seen_RxK @ one_hot_KxT))
+        own_TxR, seen_TxR = np.zeros((2, len(tokens), len(weights_RxK)))
+        np.add.at(own_TxR, number_K, weights_RxK.T)
+        np.add.at(seen_TxR, number_K, example.seen_RxK.T)
+        per_row.append((own_TxR.T, seen_TxR.T))
     total_T, count_T = (np.sum([part.sum(axis=0) for part in parts], axis=0) for parts in zip(*per_row, strict=True))
     foretold = []
     for example, (own_RxT, seen_RxT), number_K in zip(examples, per_row, numbers, strict=True):
